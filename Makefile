@@ -1,0 +1,33 @@
+# `make demo` and `make test` set up all they need in .venv; a second run starts at once.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-long lint clean
+
+demo: .venv/installed-all
+	$(BIN)/vnd demo
+
+test: .venv/installed-dev lint
+	$(BIN)/python -m pytest -q
+
+test-long: .venv/installed-dev
+	$(BIN)/python -m pytest -q -m "statistical or fault"
+
+lint: .venv/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vnd needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+
+.venv/installed-%: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing vnd and its [$*] extra into .venv (the first time takes a few minutes) ..."
+	$(PIP) -e '.[$*]'
+	@touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,255 @@
+r"""The mathematics of ordered masks and weight priors, as plain functions of tensors.
+
+A chain of $n$ nested units has $n + 1$ ordered masks: `length` leading ones, then zeros. Its parameters are the
+conditional keep logits $m_1 … m_n$, with $μ_i = σ(m_i) = P(z_i = 1 \mid z_{i-1} = 1)$. Everything here stays in log
+space and in float32 or wider: products of a thousand probabilities leave the range of float32, and lengths leave
+that of float16.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, cast, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+LogUniformForm = Literal["vnd", "exact", "molchanov", "kingma"]
+
+
+def widen(x: Tensor) -> Tensor:
+    """Return `x` in float32 or wider, the precision in which log-probabilities are computed."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def log_survival(keep_logits: Tensor) -> Tensor:
+    r"""Log probability that each unit is kept, $S_i = \sum_{k ≤ i} \log σ(m_k) = \log P(z_i = 1)$.
+
+    Paper: the marginal of $z_i$ under the Bernoulli chain (Sec. 2.2).
+
+    Args:
+        keep_logits: Conditional keep logits, (…, n).
+
+    Returns:
+        (…, n), decreasing along the last dimension.
+
+    >>> log_survival(torch.tensor([0.0, 0.0])).exp()
+    tensor([0.5000, 0.2500])
+    """
+    return F.logsigmoid(widen(keep_logits)).cumsum(-1)
+
+
+def length_log_probs(keep_logits: Tensor) -> Tensor:
+    r"""Log probability of each length, $\log q_j = S_j + \log σ(-m_{j+1})$ for $j < n$ and $\log q_n = S_n$.
+
+    Paper: $p(\mathbf v_j) = (1 - π_{j+1}) \prod_{k ≤ j} π_k$ with $π_{n+1} = 0$ (Sec. 3.3, App. A.2).
+
+    Args:
+        keep_logits: Conditional keep logits, (…, n).
+
+    Returns:
+        (…, n + 1), normalised.
+
+    >>> length_log_probs(torch.tensor([0.0, 0.0])).exp()
+    tensor([0.5000, 0.2500, 0.2500])
+    """
+    keep_logits = widen(keep_logits)
+    return F.pad(log_survival(keep_logits), (1, 0)) + F.pad(F.logsigmoid(-keep_logits), (0, 1))
+
+
+def keep_logits_from_lengths(length_logits: Tensor) -> Tensor:
+    r"""Conditional keep logits of a length distribution, $m_i = \log \sum_{j ≥ i} q_j - \log q_{i-1}$.
+
+    The inverse of `length_log_probs`; the logits need no normalisation. A unit that is never reached (its tail and
+    the step before it both have probability zero) gets the logit $-∞$.
+
+    Args:
+        length_logits: Unnormalised log probabilities of the lengths 0 … n, (…, n + 1).
+
+    Returns:
+        (…, n).
+
+    >>> keep_logits_from_lengths(torch.tensor([0.5, 0.25, 0.25]).log())
+    tensor([0., 0.])
+    """
+    length_logits = widen(length_logits)
+    tail = length_logits[..., 1:].flip(-1).logcumsumexp(-1).flip(-1)
+    before = length_logits[..., :-1]
+    return torch.where(tail == -torch.inf, tail, tail - before)
+
+
+def suffix_sum(x: Tensor) -> Tensor:
+    """Sum of each entry and all that follow it along the last dimension, (…, n) to (…, n).
+
+    >>> suffix_sum(torch.tensor([1.0, 2.0, 3.0]))
+    tensor([6., 5., 3.])
+    """
+    return x.flip(-1).cumsum(-1).flip(-1)
+
+
+def length_mask(length: Tensor, num_units: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Ordered masks of the given lengths, (…) to (…, num_units).
+
+    >>> length_mask(torch.tensor([0, 2]), 3)
+    tensor([[0., 0., 0.],
+            [1., 1., 0.]])
+    """
+    return (torch.arange(num_units, device=length.device) < length.unsqueeze(-1)).to(dtype)
+
+
+def pick(log_probs: Tensor, length: Tensor) -> Tensor:
+    """The entry of `log_probs` (…, n + 1) at each length (…), the two broadcast against each other."""
+    log_probs, index = torch.broadcast_tensors(log_probs, length.unsqueeze(-1))
+    return log_probs.gather(-1, index[..., :1]).squeeze(-1)
+
+
+def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
+    """Exactly `hard` forward, the gradient of `soft` backward.
+
+    The difference of `soft` and itself is zero to the last bit, so a mask stays made of exact zeros and ones.
+    """
+    return hard + (soft - soft.detach())
+
+
+def log_exponential_noise(shape: torch.Size, like: Tensor) -> Tensor:
+    """Log of Exp(1) noise, the negative of standard Gumbel noise; always finite, on the device of `like`.
+
+    From uniform numbers: on a CPU that is several times faster than `Tensor.exponential_`, with the resolution of
+    the dtype (2⁻²⁴ in float32) that CUDA's exponential has as well.
+    """
+    uniform = torch.rand(shape, dtype=like.dtype, device=like.device)
+    return uniform.clamp_min_(0.25 * torch.finfo(like.dtype).eps).log_().neg_().log_()
+
+
+def gated_kl(log_survival: Tensor, kept: Tensor, dropped: Tensor | None = None) -> Tensor:
+    r"""Expected KL of units that are kept with probability $P(z_i = 1)$, summed over the units.
+
+    $$Φ_2 = \sum_i \left[ P(z_i = 1)\, κ^1_i + P(z_i = 0)\, κ^0_i \right]$$
+
+    Paper: Eq. for $Φ_2$, $e^T κ^0 (J - J_L)^T β + e^T κ^1 J_L^T β$ (Sec. 3.3); $κ^0 = 0$ for a shared spike.
+
+    Args:
+        log_survival: Log probability that each unit is kept, (…, n).
+        kept: KL of each unit when kept, (…, n).
+        dropped: KL of each unit when dropped, (…, n); zero if None.
+
+    Returns:
+        (…), nats.
+
+    >>> gated_kl(torch.tensor([0.5, 0.25]).log(), torch.tensor([2.0, 4.0]))
+    tensor(2.)
+    """
+    total = (log_survival.exp() * kept).sum(-1)
+    if dropped is not None:
+        total = total - (torch.expm1(log_survival) * dropped).sum(-1)
+    return total
+
+
+def log_uniform_kl(log_alpha: Tensor, form: LogUniformForm = "vnd", offset: float | None = None) -> Tensor:
+    r"""KL of $\mathcal N(θ, αθ^2)$ from the log-uniform prior, elementwise, in nats.
+
+    $$\mathrm{KL} = C - \left(\tfrac12 \log α - \mathbb E_{ε \sim \mathcal N(0, 1)} \log |1 + \sqrt α\, ε|\right)$$
+
+    Paper: Eq. (alpha_func) and its approximation (our_alpha), Sec. 3.4. The forms are
+
+    - `vnd`: the paper's fit. A deliberate regulariser: it is smallest at log α ≈ 1.03, so α stays finite.
+    - `exact`: the expectation itself, to the precision of the dtype.
+    - `molchanov`: the fit of sparse variational dropout, smallest as α → ∞.
+    - `kingma`: the cubic fit of variational dropout, with α clamped to at most 1.
+
+    Args:
+        log_alpha: Log of the noise-to-signal ratio α, any shape.
+        form: Which approximation of the expectation.
+        offset: The constant C; by default the one that makes the smallest KL of the form 0.
+
+    Returns:
+        The shape of `log_alpha`, float32 or wider.
+
+    Note:
+        The log-uniform prior is improper, so the objective that it gives is no evidence bound (Hron et al., 2018),
+        and the KL is known up to C only. C is not cosmetic: a unit that is kept with probability P(z) pays P(z)·KL.
+        Without an offset the paper's form is negative for log α > −0.64 and would reward width.
+
+    >>> log_uniform_kl(torch.tensor([-8.0, 0.0]), form="exact")
+    tensor([4.6350, 0.4267])
+    """
+    if form not in _LOG_UNIFORM:
+        raise ValueError(f"form must be one of {', '.join(get_args(LogUniformForm))}; got {form!r}")
+    function, constant = _LOG_UNIFORM[form]
+    divergence = function(widen(log_alpha))
+    return divergence if offset is None else divergence + (offset - constant)
+
+
+# The constant C of each form that makes its smallest KL zero (a hair more, so that rounding stays above it).
+_VND, _MOLCHANOV, _KINGMA = 0.547125, 0.63576, 0.2457092701
+_EXACT = 0.5 * (0.5772156649015329 + math.log(2.0))
+
+
+def _vnd_kl(log_alpha: Tensor) -> Tensor:
+    bump = 0.7294 * torch.exp(-math.exp(0.5387) * (0.3492 * log_alpha - 0.2041).square())
+    return (_VND - bump) + 0.5 * F.softplus(-log_alpha)
+
+
+def _molchanov_kl(log_alpha: Tensor) -> Tensor:
+    return _MOLCHANOV * torch.sigmoid(-1.87320 - 1.48695 * log_alpha) + 0.5 * F.softplus(-log_alpha)
+
+
+def _kingma_kl(log_alpha: Tensor) -> Tensor:
+    log_alpha = log_alpha.clamp(max=0.0)
+    alpha = log_alpha.exp()
+    cubic = alpha * (1.16145124 + alpha * (-1.50204118 + alpha * 0.58629921))
+    return (_KINGMA - cubic - 0.5 * log_alpha).clamp(min=0.0)
+
+
+def _exact_kl(log_alpha: Tensor) -> Tensor:
+    return cast(Tensor, _ExactLogUniformKL.apply(log_alpha))  # type: ignore[no-untyped-call]
+
+
+class _ExactLogUniformKL(torch.autograd.Function):
+    r"""The exact KL and its derivative, both without cancellation, from $λ = 1 / (2α)$.
+
+    $$\mathrm{KL} = \tfrac12 \sum_j \mathrm{Pois}(j; λ) \left[ψ(j + \tfrac12) - ψ(\tfrac12)\right], \qquad
+      \frac{d\,\mathrm{KL}}{d \log α} = -s\,D(s) = -\sum_j \mathrm{Pois}(j; λ) \frac{λ}{2j + 1},$$
+
+    with $s = \sqrt λ$ and Dawson's function $D$. Beyond λ = 40 the sums give way to their asymptotic series in α.
+    """
+
+    SWITCH, TERMS, ASYMPTOTIC_TERMS = 40.0, 130, 20
+
+    @staticmethod
+    def forward(ctx: Any, log_alpha: Tensor) -> Tensor:
+        own = _ExactLogUniformKL
+        rate = (0.5 * torch.exp(-log_alpha)).clamp(max=own.SWITCH)
+        log_rate = (-log_alpha - math.log(2.0)).clamp(max=math.log(own.SWITCH))
+        value, slope, harmonic = torch.zeros_like(rate), torch.zeros_like(rate), 0.0
+        for j in range(own.TERMS):
+            poisson = torch.exp(j * log_rate - rate - math.lgamma(j + 1))
+            value += 0.5 * harmonic * poisson
+            slope += poisson / (2 * j + 1)
+            harmonic += 1 / (j + 0.5)
+        slope *= rate
+
+        alpha = torch.exp(log_alpha).clamp(max=0.5 / own.SWITCH)
+        far, far_slope, term = -0.5 * log_alpha + _EXACT, torch.full_like(alpha, 0.5), torch.ones_like(alpha)
+        for k in range(1, own.ASYMPTOTIC_TERMS + 1):
+            term = term * (2 * k - 1) * alpha
+            far = far - term / (2 * k)
+            far_slope = far_slope + 0.5 * term
+
+        small = log_alpha < -math.log(2 * own.SWITCH)
+        ctx.save_for_backward(torch.where(small, far_slope, slope))
+        return torch.where(small, far, value)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        slope: Tensor = ctx.saved_tensors[0]
+        return -grad * slope
+
+
+_LOG_UNIFORM: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
+    "vnd": (_vnd_kl, _VND),
+    "exact": (_exact_kl, _EXACT),
+    "molchanov": (_molchanov_kl, _MOLCHANOV),
+    "kingma": (_kingma_kl, _KINGMA),
+}

@@ -1,0 +1,81 @@
+r"""The gradient of the order by measured differences of the loss.
+
+With hard lengths the expected loss is $\mathbb E[L] = L_0 + \sum_i P(z_i = 1)\, Δ_i$, where $Δ_i$ is what the loss
+changes by when unit i is added to a network that has all units before it. So
+
+$$\frac{∂\, \mathbb E[L]}{∂ m} = \sum_i \frac{∂ P(z_i = 1)}{∂ m}\, Δ_i,$$
+
+exactly, whatever the loss. $Δ_i$ is measured by two passes without gradient and kept in a table.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from vnd.nn.ordering import OrderingUnit
+
+
+def difference_term(root: nn.Module) -> Tensor:
+    r"""The term to add to the loss, $\sum_l \sum_i P(z_i = 1) \hat Δ_i$: its gradient is the data's on the order.
+
+    Its value means nothing. Units of another `gradient` add nothing.
+    """
+    units = _measured_units(root)
+    if not units:
+        return torch.zeros(())
+    terms = [(unit.posterior().chain.log_survival.exp() * unit.differences).sum() for unit in units]
+    return torch.stack(terms).sum()
+
+
+@torch.no_grad()
+def update_differences(root: nn.Module, loss: Callable[[], Tensor], rate: float = 0.1) -> None:
+    """Measure the loss with and without one unit drawn at random, and move its entry of the table there.
+
+    The other layers stand where they would when this unit is the last to be kept: at the quantile u = P(zᵢ = 1) if
+    they are coupled, at a fresh draw if not. Both passes see the same random numbers. Entries start as plain averages
+    and become exponential moving ones.
+
+    Args:
+        root: The network, in training mode.
+        loss: Computes the loss on the current batch by calling `root`.
+        rate: Smallest weight of a new measurement.
+    """
+    units = _measured_units(root)
+    sizes = torch.tensor([unit.num_nested for unit in units])
+    if not units or int(sizes.sum()) == 0:
+        return
+    chosen = int(torch.randint(int(sizes.sum()), ()))
+    which = int((chosen >= sizes.cumsum(0)).sum())
+    unit, index = units[which], chosen - int(sizes[:which].sum())
+
+    saved = [(other, other.fixed_groups.clone()) for other in root.modules() if isinstance(other, OrderingUnit)]
+    count = unit.quantile.count.clone() if unit.quantile is not None else None
+    try:
+        if unit.quantile is not None:
+            level = unit.posterior().chain.log_survival[index]
+            for other, _ in saved:
+                if other.quantile is unit.quantile:
+                    other.fixed_groups.copy_(other.base + (other.posterior().chain.log_survival >= level).sum())
+        unit.fixed_groups.fill_(unit.base + index)
+        with torch.random.fork_rng(devices=_cuda_devices(unit.keep_logits)):
+            without = loss()
+        unit.fixed_groups.fill_(unit.base + index + 1)
+        difference = loss() - without
+    finally:
+        for other, fixed in saved:
+            other.fixed_groups.copy_(fixed)
+        if unit.quantile is not None and count is not None:
+            unit.quantile.count.copy_(count)  # the rotation of the training draws goes on undisturbed
+
+    unit.difference_counts[index] += 1
+    weight = (1 / unit.difference_counts[index]).clamp(min=rate)
+    unit.differences[index] += weight * (difference - unit.differences[index])
+
+
+def _measured_units(root: nn.Module) -> list[OrderingUnit]:
+    return [m for m in root.modules() if isinstance(m, OrderingUnit) and m.gradient == "difference"]
+
+
+def _cuda_devices(tensor: Tensor) -> list[int]:
+    return [tensor.get_device()] if tensor.is_cuda else []

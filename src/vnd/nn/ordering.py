@@ -1,0 +1,257 @@
+"""The ordering unit: a layer that learns how many of its channels, in order, are worth keeping."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import kl_divergence
+
+from vnd.distributions import BernoulliChain, Downhill
+from vnd.functional import length_mask, straight_through
+from vnd.nn.quantile import Quantile
+
+Gradient = Literal["survival", "downhill", "difference"]
+Sampler = Literal["exact", "released"]
+
+
+@dataclass(frozen=True)
+class OrderReport:
+    """Where an ordering unit stands; lengths count groups, the base ones included."""
+
+    expected_length: float
+    entropy: float
+    prob_shortest: float
+    prob_full: float
+
+
+class OrderingUnit(nn.Module):
+    r"""Keeps a leading part of the channels of its input, of a length that it learns.
+
+    The channels are split into `num_groups` groups, as evenly as possible, larger ones first. The first `base` groups
+    are always kept; the other n are kept by an ordered mask with posterior $\mathrm{Downhill}(τ, m)$, and
+    $m$ = `keep_logits` learned against a Bernoulli-chain prior.
+
+    Paper: Sec. 2.2–2.3, the (variational) ordering unit.
+
+    In training the mask is drawn: unit i is kept exactly when $u < P(z_i = 1)$, so that each length has its
+    probability under the posterior. Where `vnd.nn.couple` joined the units of a network, they share one u, and the
+    networks seen in training are a one-parameter nested family; otherwise each unit draws its own. In evaluation the
+    mask is that of `fixed_groups`, all groups unless set.
+
+    Args:
+        channels: Size of the input along `dim`.
+        num_groups: Number of groups, at most `channels`.
+        base: Number of groups that are always kept, at most `num_groups`.
+        dim: The dimension of the channels.
+        prior: A chain over the nested groups, or the expected number of groups to keep, base included (a geometric
+            chain with that mean), or None for uniform lengths.
+        temperature: τ of the relaxed samples; kept in a buffer, so that it can be annealed.
+        initial_logit: Where all keep logits start (3 in the paper: a unit is kept with probability .95 given the one
+            before).
+        hard: Exact masks (default), or relaxed ones.
+        per_example: One mask an example along dimension 0, instead of one a batch.
+        gradient: How the loss reaches the logits through a hard mask. "survival": as if the mask were its
+            expectation P(z = 1). "downhill": through the relaxed sample, as in the paper. "difference": not through
+            the mask, but by a table of measured loss differences (see `vnd.nn.update_differences`).
+            None: "survival" for hard masks, "downhill" for relaxed ones.
+        sampler: "released" repeats a slip of the authors' code, which passes probabilities where log-probabilities
+            belong. For reproduction only.
+
+    Shape: any with `channels` along `dim`; the output has the shape and dtype of the input.
+
+    >>> unit = OrderingUnit(10, num_groups=4, base=1)
+    >>> unit.group_sizes
+    (3, 3, 2, 2)
+    >>> unit(torch.ones(2, 10, 5, 5)).shape
+    torch.Size([2, 10, 5, 5])
+    """
+
+    temperature: Tensor
+    prior_logits: Tensor
+    fixed_groups: Tensor
+    differences: Tensor
+    difference_counts: Tensor
+
+    def __init__(
+        self,
+        channels: int,
+        num_groups: int = 32,
+        base: int = 1,
+        dim: int = 1,
+        *,
+        prior: BernoulliChain | float | None = None,
+        temperature: float = 2.0,
+        initial_logit: float = 3.0,
+        hard: bool = True,
+        per_example: bool = False,
+        gradient: Gradient | None = None,
+        sampler: Sampler = "exact",
+    ) -> None:
+        super().__init__()
+        self.channels, self.num_groups, self.base, self.dim = channels, num_groups, base, dim
+        self.hard, self.per_example, self.sampler = hard, per_example, sampler
+        self.gradient: Gradient = gradient or ("survival" if hard else "downhill")
+        self._quantile: tuple[Quantile] | None = None  # in a tuple, so that it does not become a submodule
+        self._check_options()
+        prior_logits = self._prior_logits(prior)
+        Downhill(temperature, torch.zeros(1))  # refuses a temperature that is not finite and positive
+
+        self.keep_logits = nn.Parameter(torch.full((self.num_nested,), float(initial_logit)))
+        self.register_buffer("prior_logits", prior_logits)
+        self.register_buffer("temperature", torch.tensor(float(temperature)))
+        self.register_buffer("fixed_groups", torch.tensor(-1), persistent=False)  # -1: not fixed
+        if self.gradient == "difference":
+            self.register_buffer("differences", torch.zeros(self.num_nested))
+            self.register_buffer("difference_counts", torch.zeros(self.num_nested, dtype=torch.int64))
+
+    @property
+    def num_nested(self) -> int:
+        """Number n of groups that can be dropped."""
+        return self.num_groups - self.base
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Number of channels of each group."""
+        small, larger = divmod(self.channels, self.num_groups)
+        return (small + 1,) * larger + (small,) * (self.num_groups - larger)
+
+    @property
+    def quantile(self) -> Quantile | None:
+        """The source of u that this unit shares with others; None if it draws its own."""
+        return self._quantile[0] if self._quantile else None
+
+    def join(self, quantile: Quantile) -> None:
+        """Take u from `quantile` from now on; a reference only, the network's first unit owns it."""
+        self._quantile = (quantile,)
+
+    @property
+    def prior(self) -> BernoulliChain:
+        """The prior over lengths."""
+        return BernoulliChain(self.prior_logits, validate_args=False)
+
+    def posterior(self) -> Downhill:
+        """The posterior over masks of the nested groups."""
+        return Downhill(self.temperature, self.keep_logits, validate_args=False)
+
+    def kl(self) -> Tensor:
+        """KL of the length distribution from its prior, Φ₁ of the paper, in nats."""
+        return kl_divergence(self.posterior().chain, self.prior)
+
+    def report(self) -> OrderReport:
+        """Expected length, entropy, P(shortest) and P(full) of the posterior."""
+        with torch.no_grad():
+            chain = self.posterior().chain
+            ends = chain.length_log_probs[[0, -1]].exp()
+            return OrderReport(
+                expected_length=self.base + float(chain.expected_length),
+                entropy=float(chain.entropy()),
+                prob_shortest=float(ends[0]),
+                prob_full=float(ends[1]),
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply the channels of `x` by a mask."""
+        if x.size(self.dim) != self.channels:
+            raise ValueError(
+                f"OrderingUnit: x has {x.size(self.dim)} channels along dimension {self.dim} "
+                f"(shape {tuple(x.shape)}); expected {self.channels}"
+            )
+        dim = self.dim % x.dim()
+        if self.per_example and dim == 0:
+            raise ValueError("OrderingUnit: per_example masks need the channels on another dimension than 0")
+        mask = self.spread(self.mask(x.size(0) if self.per_example else None))
+        shape = [1] * x.dim()
+        shape[dim] = self.channels
+        if mask.dim() > 1:
+            shape[0] = mask.size(0)
+        return x * mask.view(shape).to(x.dtype)
+
+    def mask(self, batch: int | None = None) -> Tensor:
+        """Draw a mask over groups, (num_groups,), or (batch, num_groups) if a batch size is given."""
+        chain = self._sampling_posterior().chain if self.training else None
+        drawn = self._draw_length(chain.log_survival, batch) if chain else self.fixed_groups.new_tensor(self.num_nested)
+        free = self.fixed_groups < 0
+        length = torch.where(free, drawn, self.fixed_groups - self.base)
+        nested = length_mask(length, self.num_nested, self.prior_logits.dtype)
+        if chain is not None:
+            nested = self._attach_gradient(nested, length, chain, free)
+        return torch.cat((nested.new_ones((*nested.shape[:-1], self.base)), nested), -1)
+
+    def spread(self, mask: Tensor) -> Tensor:
+        """Repeat a mask over groups for their channels, (…, num_groups) to (…, channels)."""
+        small, larger = divmod(self.channels, self.num_groups)
+        head, tail = mask[..., :larger], mask[..., larger:]
+        parts = [part.repeat_interleave(size, -1) for part, size in ((head, small + 1), (tail, small))]
+        return torch.cat(parts, -1)
+
+    def extra_repr(self) -> str:
+        """Show what the unit orders and how."""
+        return (
+            f"{self.channels}, num_groups={self.num_groups}, base={self.base}, dim={self.dim}, "
+            f"gradient={self.gradient!r}"
+        )
+
+    def _sampling_posterior(self) -> Downhill:
+        posterior = self.posterior()
+        if self.sampler == "released":
+            probs = posterior.length_log_probs.exp()
+            return Downhill(self.temperature, length_logits=probs, validate_args=False)
+        return posterior
+
+    def _draw_length(self, log_survival: Tensor, batch: int | None) -> Tensor:
+        """Number of nested groups with u < P(z = 1), () or (batch,)."""
+        shape = () if batch is None else (batch,)
+        if self.quantile is None:
+            log_u = -log_survival.new_empty(shape).exponential_()
+        else:
+            u = self.quantile.u
+            if batch is not None:  # the examples share the rotation and are spread evenly around it
+                u = (u + torch.arange(batch, device=u.device) / batch) % 1
+            log_u = u.log().to(log_survival.dtype)
+        return (log_u.unsqueeze(-1) < log_survival).sum(-1)
+
+    def _attach_gradient(self, hard: Tensor, length: Tensor, chain: BernoulliChain, free: Tensor) -> Tensor:
+        if self.gradient == "difference":
+            return hard
+        if self.gradient == "survival":
+            soft = chain.log_survival.exp().expand_as(hard)
+        else:
+            soft = self._sampling_posterior().rsample_given(length)
+        soft = torch.where(free, soft, soft.detach())  # a fixed length is no draw and has nothing to say on q
+        return straight_through(hard, soft) if self.hard else soft
+
+    def _prior_logits(self, prior: BernoulliChain | float | None) -> Tensor:
+        n = self.num_nested
+        if isinstance(prior, BernoulliChain):
+            if prior.batch_shape or prior.event_shape != (n,):
+                shape = tuple(prior.batch_shape + prior.event_shape)
+                raise ValueError(
+                    f"OrderingUnit: prior must be a chain of num_groups - base = {n} units; got one of shape {shape}"
+                )
+            return prior.keep_logits.detach().clone()
+        if prior is None or n == 0:
+            return BernoulliChain.uniform(n).keep_logits
+        if not self.base < prior < self.num_groups:
+            raise ValueError(
+                f"OrderingUnit: prior as an expected number of groups must lie strictly between base = {self.base} "
+                f"and num_groups = {self.num_groups}; got {prior}"
+            )
+        return BernoulliChain.from_expected_length(n, prior - self.base).keep_logits
+
+    def _check_options(self) -> None:
+        def refuse(what: str) -> None:
+            raise ValueError(f"OrderingUnit: {what}")
+
+        if self.channels < 1:
+            refuse(f"channels must be at least 1; got {self.channels}")
+        if not 1 <= self.num_groups <= self.channels:
+            refuse(f"num_groups must lie in 1 … channels = {self.channels}; got {self.num_groups}")
+        if not 0 <= self.base <= self.num_groups:
+            refuse(f"base must lie in 0 … num_groups = {self.num_groups}; got {self.base}")
+        if self.gradient not in get_args(Gradient):
+            refuse(f"gradient must be one of {', '.join(get_args(Gradient))}; got {self.gradient!r}")
+        if self.sampler not in get_args(Sampler):
+            refuse(f"sampler must be one of {', '.join(get_args(Sampler))}; got {self.sampler!r}")
+        if not self.hard and self.gradient != "downhill":
+            refuse(f"relaxed masks (hard=False) have the gradient 'downhill'; got {self.gradient!r}")
