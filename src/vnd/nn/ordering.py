@@ -212,12 +212,12 @@ class OrderingUnit(nn.Module):
         return (log_u.unsqueeze(-1) < log_survival).sum(-1)
 
     def _attach_gradient(self, hard: Tensor, length: Tensor, chain: BernoulliChain, free: Tensor) -> Tensor:
-        if self.gradient == "difference":
-            return hard
-        if self.gradient == "survival":
-            soft = chain.log_survival.exp().expand_as(hard)
-        else:
+        if self.gradient == "downhill":
             soft = self._sampling_posterior().rsample_given(length)
+        else:
+            soft = chain.log_survival.exp().expand_as(hard)
+            if self.gradient == "difference":  # measured units have their gradient from `difference_term`
+                soft = torch.where(self.difference_counts > 0, soft.detach(), soft)
         soft = torch.where(free, soft, soft.detach())  # a fixed length is no draw and has nothing to say on q
         return straight_through(hard, soft) if self.hard else soft
 

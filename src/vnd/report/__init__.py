@@ -1,0 +1,1 @@
+"""Tables, figures and pages, made from result files only; `theory` alone draws the distributions themselves."""
