@@ -1,5 +1,6 @@
 """The ordering unit: a layer that learns how many of its channels, in order, are worth keeping."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -93,9 +94,8 @@ class OrderingUnit(nn.Module):
         self.hard, self.per_example, self.sampler = hard, per_example, sampler
         self.gradient: Gradient = gradient or ("survival" if hard else "downhill")
         self._quantile: tuple[Quantile] | None = None  # in a tuple, so that it does not become a submodule
-        self._check_options()
+        self._check_options(temperature)
         prior_logits = self._prior_logits(prior)
-        Downhill(temperature, torch.zeros(1))  # refuses a temperature that is not finite and positive
 
         self.keep_logits = nn.Parameter(torch.full((self.num_nested,), float(initial_logit)))
         self.register_buffer("prior_logits", prior_logits)
@@ -170,7 +170,11 @@ class OrderingUnit(nn.Module):
     def mask(self, batch: int | None = None) -> Tensor:
         """Draw a mask over groups, (num_groups,), or (batch, num_groups) if a batch size is given."""
         chain = self._sampling_posterior().chain if self.training else None
-        drawn = self._draw_length(chain.log_survival, batch) if chain else self.fixed_groups.new_tensor(self.num_nested)
+        drawn = (
+            self._draw_length(chain.log_survival, batch)
+            if chain
+            else torch.full_like(self.fixed_groups, self.num_nested)
+        )
         free = self.fixed_groups < 0
         length = torch.where(free, drawn, self.fixed_groups - self.base)
         nested = length_mask(length, self.num_nested, self.prior_logits.dtype)
@@ -239,7 +243,7 @@ class OrderingUnit(nn.Module):
             )
         return BernoulliChain.from_expected_length(n, prior - self.base).keep_logits
 
-    def _check_options(self) -> None:
+    def _check_options(self, temperature: float) -> None:
         def refuse(what: str) -> None:
             raise ValueError(f"OrderingUnit: {what}")
 
@@ -249,6 +253,8 @@ class OrderingUnit(nn.Module):
             refuse(f"num_groups must lie in 1 … channels = {self.channels}; got {self.num_groups}")
         if not 0 <= self.base <= self.num_groups:
             refuse(f"base must lie in 0 … num_groups = {self.num_groups}; got {self.base}")
+        if not (math.isfinite(temperature) and temperature > 0):
+            refuse(f"temperature must be finite and greater than 0; got {temperature}")
         if self.gradient not in get_args(Gradient):
             refuse(f"gradient must be one of {', '.join(get_args(Gradient))}; got {self.gradient!r}")
         if self.sampler not in get_args(Sampler):
