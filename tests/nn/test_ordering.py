@@ -128,7 +128,7 @@ def test_coupled_examples_are_stratified_and_layers_share_the_quantile():
 
 def test_survival_gradient_is_exact_for_an_affine_loss():
     torch.manual_seed(0)
-    unit = set_logits(OrderingUnit(12, 12, base=0)).double()
+    unit = set_logits(OrderingUnit(12, 12, base=0, gradient="survival")).double()
     weight = torch.randn(12, dtype=torch.float64)
     masks = unit.posterior().chain.enumerate_support().double()
     expected = (unit.posterior().length_log_probs.exp() * (masks @ weight)).sum()
@@ -136,6 +136,19 @@ def test_survival_gradient_is_exact_for_an_affine_loss():
     for _ in range(5):
         (estimate,) = torch.autograd.grad(unit.mask() @ weight, unit.keep_logits)
         assert torch.allclose(estimate, truth, rtol=1e-10, atol=1e-12)
+
+
+def test_differences_that_nobody_measured_leave_the_survival_gradient_and_no_trace_in_the_state():
+    plain, default = set_logits(OrderingUnit(8, 8, gradient="survival")), set_logits(OrderingUnit(8, 8))
+    assert default.gradient == "difference"
+    assert plain.state_dict().keys() == default.state_dict().keys()
+    gradients = []
+    for unit in (plain, default):
+        torch.manual_seed(0)
+        (grad,) = torch.autograd.grad(unit(torch.ones(2, 8)).square().sum(), unit.keep_logits)
+        gradients.append(grad)
+    assert float(gradients[0].abs().sum()) > 0
+    assert torch.equal(*gradients)
 
 
 def test_downhill_gradient_has_the_mean_of_the_straight_through_downhill():
@@ -154,7 +167,7 @@ def test_downhill_gradient_has_the_mean_of_the_straight_through_downhill():
 
 
 def test_a_fixed_width_gives_the_order_no_gradient_but_keeps_it_in_the_graph():
-    for gradient in ("survival", "downhill"):
+    for gradient in ("survival", "downhill", "difference"):
         unit = OrderingUnit(8, 8, gradient=gradient)
         unit.fixed_groups.fill_(3)
         (grad,) = torch.autograd.grad(unit(torch.ones(2, 8)).square().sum(), unit.keep_logits)

@@ -53,9 +53,9 @@ class OrderingUnit(nn.Module):
         hard: Exact masks (default), or relaxed ones.
         per_example: One mask an example along dimension 0, instead of one a batch.
         gradient: How the loss reaches the logits through a hard mask. "survival": as if the mask were its
-            expectation P(z = 1). "downhill": through the relaxed sample, as in the paper. "difference": not through
-            the mask, but by a table of measured loss differences (see `vnd.nn.update_differences`).
-            None: "survival" for hard masks, "downhill" for relaxed ones.
+            expectation P(z = 1). "downhill": through the relaxed sample, as in the paper. "difference": by a table of
+            measured loss differences, where `vnd.nn.update_differences` has fed it; as "survival" where not, so also
+            in a loop that knows nothing of the table. None: "difference" for hard masks, "downhill" for relaxed ones.
         sampler: "released" repeats a slip of the authors' code, which passes probabilities where log-probabilities
             belong. For reproduction only.
 
@@ -92,7 +92,7 @@ class OrderingUnit(nn.Module):
         super().__init__()
         self.channels, self.num_groups, self.base, self.dim = channels, num_groups, base, dim
         self.hard, self.per_example, self.sampler = hard, per_example, sampler
-        self.gradient: Gradient = gradient or ("survival" if hard else "downhill")
+        self.gradient: Gradient = gradient or ("difference" if hard else "downhill")
         self._quantile: tuple[Quantile] | None = None  # in a tuple, so that it does not become a submodule
         self._check_options(temperature)
         prior_logits = self._prior_logits(prior)
@@ -102,8 +102,10 @@ class OrderingUnit(nn.Module):
         self.register_buffer("temperature", torch.tensor(float(temperature)))
         self.register_buffer("fixed_groups", torch.tensor(-1), persistent=False)  # -1: not fixed
         if self.gradient == "difference":
-            self.register_buffer("differences", torch.zeros(self.num_nested))
-            self.register_buffer("difference_counts", torch.zeros(self.num_nested, dtype=torch.int64))
+            # Not in the state dict: who loads a network and trains on without feeding the table starts from none.
+            counts = torch.zeros(self.num_nested, dtype=torch.int64)
+            self.register_buffer("differences", torch.zeros(self.num_nested), persistent=False)
+            self.register_buffer("difference_counts", counts, persistent=False)
 
     @property
     def num_nested(self) -> int:
