@@ -25,7 +25,7 @@ def widen(x: Tensor) -> Tensor:
 def log_survival(keep_logits: Tensor) -> Tensor:
     r"""Log probability that each unit is kept, $S_i = \sum_{k ≤ i} \log σ(m_k) = \log P(z_i = 1)$.
 
-    Paper: the marginal of $z_i$ under the Bernoulli chain (Sec. 2.2).
+    Paper: Eq. (2), the marginal of $z_i$.
 
     Args:
         keep_logits: Conditional keep logits, (…, n).
@@ -42,7 +42,7 @@ def log_survival(keep_logits: Tensor) -> Tensor:
 def length_log_probs(keep_logits: Tensor) -> Tensor:
     r"""Log probability of each length, $\log q_j = S_j + \log σ(-m_{j+1})$ for $j < n$ and $\log q_n = S_n$.
 
-    Paper: $p(\mathbf v_j) = (1 - π_{j+1}) \prod_{k ≤ j} π_k$ with $π_{n+1} = 0$ (Sec. 3.3, App. A.2).
+    Paper: $p(\mathbf v_j) = (1 - π_{j+1}) \prod_{k ≤ j} π_k$ with $π_{n+1} = 0$, Eq. (10) and (A9).
 
     Args:
         keep_logits: Conditional keep logits, (…, n).
@@ -126,7 +126,7 @@ def gated_kl(log_survival: Tensor, kept: Tensor, dropped: Tensor | None = None) 
 
     $$Φ_2 = \sum_i \left[ P(z_i = 1)\, κ^1_i + P(z_i = 0)\, κ^0_i \right]$$
 
-    Paper: Eq. for $Φ_2$, $e^T κ^0 (J - J_L)^T β + e^T κ^1 J_L^T β$ (Sec. 3.3); $κ^0 = 0$ for a shared spike.
+    Paper: Eq. (12), $e^T κ^0 (J - J_L)^T β + e^T κ^1 J_L^T β$; $κ^0 = 0$ for a shared spike.
 
     Args:
         log_survival: Log probability that each unit is kept, (…, n).
@@ -150,7 +150,7 @@ def log_uniform_kl(log_alpha: Tensor, form: LogUniformForm = "vnd", offset: floa
 
     $$\mathrm{KL} = C - \left(\tfrac12 \log α - \mathbb E_{ε \sim \mathcal N(0, 1)} \log |1 + \sqrt α\, ε|\right)$$
 
-    Paper: Eq. (alpha_func) and its approximation (our_alpha), Sec. 3.4. The forms are
+    Paper: Eq. (16) and its approximation (17). The forms are
 
     - `vnd`: the paper's fit. A deliberate regulariser: it is smallest at log α ≈ 1.03, so α stays finite.
     - `exact`: the expectation itself, to the precision of the dtype.

@@ -175,6 +175,24 @@ def test_a_fixed_width_gives_the_order_no_gradient_but_keeps_it_in_the_graph():
         assert int(unit.mask().sum()) == 3
 
 
+def test_a_fixed_width_is_a_hard_prefix_in_every_mode_and_never_less_than_base():
+    for options in ({"hard": False}, {"gradient": "downhill"}, {"gradient": "survival"}):
+        unit = OrderingUnit(8, 8, base=2, **options)
+        for training in (True, False):
+            unit.train(training)
+            for groups, kept in ((0, 2), (2, 2), (5, 5), (8, 8)):
+                unit.fixed_groups.fill_(groups)
+                assert torch.equal(unit.mask().detach(), length_mask(torch.tensor(kept), 8))
+
+
+def test_tiles_are_cut_alike():
+    unit = OrderingUnit(12, 3, base=1, tiles=2).eval()
+    assert unit.group_sizes == (2, 2, 2)
+    unit.fixed_groups.fill_(2)
+    assert unit(torch.ones(1, 12)).flatten().tolist() == [1, 1, 1, 1, 0, 0] * 2
+    assert unit.kept_channels(1).tolist() == [0, 1, 6, 7]
+
+
 def test_relaxed_masks_descend_and_carry_a_gradient():
     torch.manual_seed(0)
     unit = OrderingUnit(8, 8, hard=False, per_example=True)
@@ -254,6 +272,7 @@ def test_one_graph_serves_all_widths_and_training():
         ({"channels": 8, "num_groups": 0}, "num_groups", "0"),
         ({"channels": 8, "num_groups": 4, "base": 5}, "base", "5"),
         ({"channels": 8, "num_groups": 4, "base": -1}, "base", "-1"),
+        ({"channels": 8, "num_groups": 2, "tiles": 3}, "tiles", "3"),
         ({"channels": 8, "num_groups": 4, "temperature": 0.0}, "temperature", "0.0"),
         ({"channels": 8, "num_groups": 4, "temperature": math.nan}, "temperature", "nan"),
         ({"channels": 8, "num_groups": 4, "temperature": math.inf}, "temperature", "inf"),

@@ -33,8 +33,9 @@ def update_differences(root: nn.Module, loss: Callable[[], Tensor], rate: float 
     """Measure the loss with and without one unit drawn at random, and move its entry of the table there.
 
     The other layers stand where they would when this unit is the last to be kept: at the quantile u = P(zᵢ = 1) if
-    they are coupled, at a fresh draw if not. Both passes see the same random numbers. Entries start as plain averages
-    and become exponential moving ones.
+    they are coupled (units of other layers with the very same survival count as kept), at a fresh draw if not. Both
+    passes see the same random numbers, and running statistics of BatchNorm are put back. Entries start as plain
+    averages and become exponential moving ones.
 
     Args:
         root: The network, in training mode.
@@ -50,7 +51,9 @@ def update_differences(root: nn.Module, loss: Callable[[], Tensor], rate: float 
     unit, index = units[which], chosen - int(sizes[:which].sum())
 
     saved = [(other, other.fixed_groups.clone()) for other in root.modules() if isinstance(other, OrderingUnit)]
-    count = unit.quantile.count.clone() if unit.quantile is not None else None
+    buffers = [b for m in root.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) for b in m.buffers()]
+    buffers += [unit.quantile.count] if unit.quantile is not None else []  # the rotation goes on undisturbed
+    before = [buffer.clone() for buffer in buffers]
     try:
         if unit.quantile is not None:
             level = unit.posterior().chain.log_survival[index]
@@ -65,8 +68,8 @@ def update_differences(root: nn.Module, loss: Callable[[], Tensor], rate: float 
     finally:
         for other, fixed in saved:
             other.fixed_groups.copy_(fixed)
-        if unit.quantile is not None and count is not None:
-            unit.quantile.count.copy_(count)  # the rotation of the training draws goes on undisturbed
+        for buffer, value in zip(buffers, before, strict=True):
+            buffer.copy_(value)
 
     unit.difference_counts[index] += 1
     weight = (1 / unit.difference_counts[index]).clamp(min=rate)

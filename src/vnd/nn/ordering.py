@@ -45,6 +45,8 @@ class OrderingUnit(nn.Module):
         num_groups: Number of groups, at most `channels`.
         base: Number of groups that are always kept, at most `num_groups`.
         dim: The dimension of the channels.
+        tiles: Number of equal blocks of channels (the groups of a grouped convolution, say) that are cut alike, so
+            that each keeps the same number; `num_groups` then counts within a block.
         prior: A chain over the nested groups, or the expected number of groups to keep, base included (a geometric
             chain with that mean), or None for uniform lengths.
         temperature: τ of the relaxed samples; kept in a buffer, so that it can be annealed.
@@ -81,6 +83,7 @@ class OrderingUnit(nn.Module):
         base: int = 1,
         dim: int = 1,
         *,
+        tiles: int = 1,
         prior: BernoulliChain | float | None = None,
         temperature: float = 2.0,
         initial_logit: float = 3.0,
@@ -90,7 +93,8 @@ class OrderingUnit(nn.Module):
         sampler: Sampler = "exact",
     ) -> None:
         super().__init__()
-        self.channels, self.num_groups, self.base, self.dim = channels, num_groups, base, dim
+        self.channels, self.num_groups, self.base, self.dim, self.tiles = channels, num_groups, base, dim, tiles
+        self.current: Tensor | None = None  # the channel mask of the forward pass under way, in a nested network
         self.hard, self.per_example, self.sampler = hard, per_example, sampler
         self.gradient: Gradient = gradient or ("difference" if hard else "downhill")
         self._quantile: tuple[Quantile] | None = None  # in a tuple, so that it does not become a submodule
@@ -114,8 +118,8 @@ class OrderingUnit(nn.Module):
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
-        """Number of channels of each group."""
-        small, larger = divmod(self.channels, self.num_groups)
+        """Number of channels of each group, within one tile."""
+        small, larger = divmod(self.channels // self.tiles, self.num_groups)
         return (small + 1,) * larger + (small,) * (self.num_groups - larger)
 
     @property
@@ -178,7 +182,7 @@ class OrderingUnit(nn.Module):
             else torch.full_like(self.fixed_groups, self.num_nested)
         )
         free = self.fixed_groups < 0
-        length = torch.where(free, drawn, self.fixed_groups - self.base)
+        length = torch.where(free, drawn, (self.fixed_groups - self.base).clamp(min=0))
         nested = length_mask(length, self.num_nested, self.prior_logits.dtype)
         if chain is not None:
             nested = self._attach_gradient(nested, length, chain, free)
@@ -186,10 +190,23 @@ class OrderingUnit(nn.Module):
 
     def spread(self, mask: Tensor) -> Tensor:
         """Repeat a mask over groups for their channels, (…, num_groups) to (…, channels)."""
-        small, larger = divmod(self.channels, self.num_groups)
+        small, larger = divmod(self.channels // self.tiles, self.num_groups)
         head, tail = mask[..., :larger], mask[..., larger:]
         parts = [part.repeat_interleave(size, -1) for part, size in ((head, small + 1), (tail, small))]
-        return torch.cat(parts, -1)
+        return torch.cat(parts * self.tiles, -1)
+
+    def kept_channels(self, groups: int) -> Tensor:
+        """Indices of the channels that the first `groups` groups hold, in order."""
+        group_of_channel = self.spread(torch.arange(self.num_groups))
+        return torch.nonzero(group_of_channel < groups).squeeze(-1)
+
+    def refresh(self, batch: int | None = None) -> None:
+        """Draw the channel mask of the forward pass that begins; `current` holds it for all that read it."""
+        self.current = self.spread(self.mask(batch if self.per_example else None))
+
+    def channel_mask(self) -> Tensor:
+        """The channel mask of the forward pass under way, or a new one outside of any."""
+        return self.spread(self.mask()) if self.current is None else self.current
 
     def extra_repr(self) -> str:
         """Show what the unit orders and how."""
@@ -224,8 +241,10 @@ class OrderingUnit(nn.Module):
             soft = chain.log_survival.exp().expand_as(hard)
             if self.gradient == "difference":  # measured units have their gradient from `difference_term`
                 soft = torch.where(self.difference_counts > 0, soft.detach(), soft)
-        soft = torch.where(free, soft, soft.detach())  # a fixed length is no draw and has nothing to say on q
-        return straight_through(hard, soft) if self.hard else soft
+        # A fixed length is no draw: its mask is hard, and it has nothing to say on the posterior.
+        if not self.hard:
+            return torch.where(free, soft, hard)
+        return straight_through(hard, torch.where(free, soft, soft.detach()))
 
     def _prior_logits(self, prior: BernoulliChain | float | None) -> Tensor:
         n = self.num_nested
@@ -251,8 +270,11 @@ class OrderingUnit(nn.Module):
 
         if self.channels < 1:
             refuse(f"channels must be at least 1; got {self.channels}")
-        if not 1 <= self.num_groups <= self.channels:
-            refuse(f"num_groups must lie in 1 … channels = {self.channels}; got {self.num_groups}")
+        if self.tiles < 1 or self.channels % self.tiles:
+            refuse(f"tiles must divide channels = {self.channels}; got {self.tiles}")
+        if not 1 <= self.num_groups <= self.channels // self.tiles:
+            most = self.channels // self.tiles
+            refuse(f"num_groups must lie in 1 … channels / tiles = {most}; got {self.num_groups}")
         if not 0 <= self.base <= self.num_groups:
             refuse(f"base must lie in 0 … num_groups = {self.num_groups}; got {self.base}")
         if not (math.isfinite(temperature) and temperature > 0):

@@ -1,0 +1,539 @@
+"""Which channels of a network belong together: an analysis by torch.fx, which never becomes the result.
+
+Every output channel of a mixing layer (convolution, linear) gets an identity. Identities flow through the graph:
+normalisation, activation and pooling hand them on, concatenation puts them side by side, flattening repeats them,
+an addition ties those of its two sides together. Where they reach something that this page does not know, or the
+network's output, the channels must stay whole, and the reason is kept.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.fx.passes.shape_prop import ShapeProp
+
+Labels = list[list[int] | None]  # one entry a dimension: the identities along it, or None if it has none
+
+MIXING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CHANNEL_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+MIXING_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+ELEMENTWISE_MODULES = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.SELU, nn.CELU, nn.Mish, nn.Softplus, nn.Tanh),
+    *(nn.Sigmoid, nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.Identity, nn.Dropout, nn.AlphaDropout),
+    *(nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+)
+SPATIAL_MODULES = (
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.Upsample),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d),
+)
+ELEMENTWISE = {
+    *(F.relu, F.relu6, F.leaky_relu, F.gelu, F.silu, F.elu, F.mish, F.softplus, F.tanh, F.sigmoid, F.hardswish),
+    *(F.hardsigmoid, F.hardtanh, F.dropout, F.dropout2d, torch.relu, torch.tanh, torch.sigmoid, torch.clamp),
+    *(torch.exp, torch.abs, torch.square, torch.sqrt, operator.neg),
+    *("relu", "relu_", "tanh", "sigmoid", "contiguous", "clone", "detach", "clamp", "exp", "abs", "square", "sqrt"),
+    *("float", "half", "double", "bfloat16", "to", "type_as"),
+}
+SPATIAL = {F.max_pool1d, F.max_pool2d, F.avg_pool1d, F.avg_pool2d, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d}
+SPATIAL |= {F.adaptive_max_pool2d, F.interpolate, F.max_pool3d, F.avg_pool3d}
+ADDING = {operator.add, operator.iadd, operator.sub, operator.isub, torch.add, torch.sub, "add", "add_", "sub", "sub_"}
+SCALING = {operator.mul, operator.imul, operator.truediv, torch.mul, torch.div, "mul", "mul_", "div", "div_"}
+CHEAP = {getattr, "size", "dim"}  # ask for sizes, which follow a sliced network by themselves
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of channels: all of a unit's, each repeated `repeat` times, or `channels` that belong to no unit."""
+
+    unit: str | None
+    channels: int
+    repeat: int = 1
+
+
+Layout = tuple[Segment, ...]
+
+
+@dataclass
+class Group:
+    """Channels that can only be dropped together: those of one or more layers, tied one to one."""
+
+    name: str
+    producers: list[str]
+    channels: int
+    tiles: int = 1
+    residual: bool = False
+
+
+@dataclass
+class Analysis:
+    """What `analyse` found: the groups, how each layer's channels are made of them, and what must stay whole."""
+
+    groups: dict[str, Group] = field(default_factory=dict)
+    inputs: dict[str, Layout] = field(default_factory=dict)
+    outputs: dict[str, Layout] = field(default_factory=dict)
+    parameters: dict[str, tuple[Layout | None, ...]] = field(default_factory=dict)
+    whole: dict[str, str] = field(default_factory=dict)
+    first_consumers: list[str] = field(default_factory=list)
+
+
+def analyse(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Analysis:
+    """Trace `model` on an example and find which of its channels can be dropped together."""
+    graph = _trace(model, args, kwargs)
+    walk = _Walk(model)
+    for node in graph.graph.nodes:
+        walk.visit(node)
+    return walk.conclude()
+
+
+def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
+    training = model.training
+    try:
+        names = list(kwargs)
+        traced = fx.symbolic_trace(model.eval(), concrete_args=None)
+        placeholders = [node.target for node in traced.graph.nodes if node.op == "placeholder"]
+        values = [*args, *(kwargs[name] for name in placeholders[len(args) :] if name in names)]
+        with torch.no_grad():
+            ShapeProp(traced).propagate(*values)
+    except Exception as error:
+        raise ValueError(f"to_nested: {type(model).__name__} cannot be traced: {_where(error)}{error}") from error
+    finally:
+        model.train(training)
+    return traced
+
+
+def _where(error: Exception) -> str:
+    """The user's line at which tracing stopped, if it is one of theirs."""
+    found, step = "", error.__traceback__
+    while step is not None:
+        file = step.tb_frame.f_code.co_filename
+        if "torch" not in file.split("site-packages")[-1] and "/vnd/nn/" not in file and "<" not in file:
+            found = f"at {file}, line {step.tb_lineno}: "
+        step = step.tb_next
+    return found
+
+
+class _Walk:
+    """One pass over the graph, with the identities of channels in a union-find."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = dict(model.named_modules())
+        self.model = model
+        self.labels: dict[fx.Node, Labels] = {}
+        self.parent: list[int] = []
+        self.reasons: dict[int, str] = {}  # identity → why it must stay whole
+        self.residual: set[int] = set()
+        self.producers: dict[str, list[int]] = {}
+        self.inputs: dict[str, list[int] | None] = {}
+        self.outputs: dict[str, list[int] | None] = {}
+        self.parameters: dict[str, Labels] = {}
+        self.tiled: list[tuple[str, list[int], int]] = []
+        self.from_input: set[fx.Node] = set()
+        self.first_consumers: list[str] = []
+
+    # -- identities --------------------------------------------------------------------------------------------------
+
+    def fresh(self, count: int) -> list[int]:
+        start = len(self.parent)
+        self.parent += range(start, start + count)
+        return list(range(start, start + count))
+
+    def find(self, identity: int) -> int:
+        while self.parent[identity] != identity:
+            self.parent[identity] = self.parent[self.parent[identity]]
+            identity = self.parent[identity]
+        return identity
+
+    def tie(self, a: list[int], b: list[int], residual: bool) -> None:
+        for left, right in zip(a, b, strict=True):
+            left, right = self.find(left), self.find(right)
+            if left != right:
+                self.parent[right] = left
+                for marks in (self.reasons,):
+                    if right in marks:
+                        marks.setdefault(left, marks[right])
+                if residual or left in self.residual or right in self.residual:
+                    self.residual.add(left)
+
+    def keep_whole(self, labels: Labels | list[int] | None, reason: str) -> None:
+        for entry in labels or ():
+            for identity in entry if isinstance(entry, list) else () if entry is None else (entry,):
+                self.reasons.setdefault(self.find(identity), reason)
+
+    # -- the walk ----------------------------------------------------------------------------------------------------
+
+    def visit(self, node: fx.Node) -> None:
+        """Work out the labels of one node's output from those of its inputs."""
+        self.labels[node] = _none(node)
+        if node.op == "placeholder":
+            self.from_input.add(node)
+        elif node.op == "get_attr":
+            self.visit_attribute(node)
+        elif node.op == "output":
+            for source in node.all_input_nodes:
+                self.keep_whole(self.labels[source], "reaches the output of the network")
+        elif node.op == "call_module":
+            self.visit_module(node)
+        else:
+            self.visit_function(node)
+        if _keeps_input(node, self.modules) and any(source in self.from_input for source in node.all_input_nodes):
+            self.from_input.add(node)
+
+    def visit_attribute(self, node: fx.Node) -> None:
+        name, value = str(node.target), _attribute(self.model, str(node.target))
+        if isinstance(value, Tensor):
+            self.parameters[name] = [self.fresh(size) if size > 1 else None for size in value.shape]
+            self.labels[node] = self.parameters[name]
+
+    def visit_module(self, node: fx.Node) -> None:
+        name = str(node.target)
+        module, source = self.modules[name], _first(node)
+        labels = self.labels[source] if source is not None else []
+        dim = -1 if isinstance(module, (nn.Linear, nn.LayerNorm, nn.RMSNorm)) else 1
+        known = (*MIXING, *CHANNEL_NORMS, *MIXING_NORMS)
+        if isinstance(module, known) and (source is None or not labels or len(node.all_input_nodes) > 1):
+            self.give_up(node, f"{name} has inputs that are not one tensor")
+        elif isinstance(module, MIXING):
+            self.visit_mixing(node, name, module, labels, dim)
+        elif isinstance(module, CHANNEL_NORMS):
+            self.record(name, labels[dim], labels[dim])
+            self.labels[node] = list(labels)
+        elif isinstance(module, MIXING_NORMS):
+            self.visit_norm(node, name, module, labels, dim)
+        elif isinstance(module, ELEMENTWISE_MODULES) or (isinstance(module, nn.PReLU) and module.num_parameters == 1):
+            self.labels[node] = list(labels)
+        elif isinstance(module, SPATIAL_MODULES):
+            self.spatial(node, labels, name)
+        elif isinstance(module, nn.Flatten):
+            self.reshape(node, labels)
+        elif isinstance(module, (nn.Softmax, nn.LogSoftmax)) and module.dim is not None and labels[module.dim] is None:
+            self.labels[node] = list(labels)
+        else:
+            self.give_up(node, f"enters {name} ({type(module).__name__})")
+
+    def visit_mixing(self, node: fx.Node, name: str, module: Any, labels: Labels, dim: int) -> None:
+        incoming = labels[dim]
+        groups = getattr(module, "groups", 1)
+        inputs = module.in_features if isinstance(module, nn.Linear) else module.in_channels
+        outputs = module.out_features if isinstance(module, nn.Linear) else module.out_channels
+        if _first(node) in self.from_input:
+            self.first_consumers.append(name)
+        out: Labels = _none(node)
+        if groups == inputs and groups > 1:  # depthwise: the channels go on as they are
+            out[dim] = None if incoming is None else [i for i in incoming for _ in range(outputs // inputs)]
+        else:
+            if name in self.producers:
+                self.keep_whole(self.producers[name], f"{name} is used more than once")
+            out[dim] = self.producers.setdefault(name, self.fresh(outputs))
+            if groups > 1:
+                self.tiled += [(name, ids, groups) for ids in (incoming, out[dim]) if ids is not None]
+        self.record(name, incoming, out[dim])
+        self.labels[node] = out
+
+    def visit_norm(self, node: fx.Node, name: str, module: Any, labels: Labels, dim: int) -> None:
+        if isinstance(module, nn.GroupNorm):
+            if labels[dim] is not None:
+                self.tiled.append((name, labels[dim] or [], module.num_groups))
+        elif len(module.normalized_shape) > 1:
+            self.keep_whole(labels, f"{name} normalises over several dimensions")
+        self.record(name, labels[dim], labels[dim])
+        self.labels[node] = list(labels)
+
+    def record(self, name: str, incoming: list[int] | None, outgoing: list[int] | None) -> None:
+        """Note what a layer reads and writes; a second call must read and write channels that are tied alike."""
+        for table, ids in ((self.inputs, incoming), (self.outputs, outgoing)):
+            if name in table and table[name] != ids:
+                self.keep_whole(table[name], f"{name} is used more than once")
+                self.keep_whole(ids, f"{name} is used more than once")
+            table.setdefault(name, ids)
+
+    def visit_function(self, node: fx.Node) -> None:
+        target, source = node.target, _first(node)
+        labels = self.labels[source] if source is not None else []
+        if target in CHEAP or not _has_shape(node):
+            if target not in CHEAP and target not in (operator.getitem, "shape"):
+                self.sizes_or_give_up(node)
+        elif target in ELEMENTWISE and len(node.all_input_nodes) == 1:
+            self.labels[node] = list(labels)
+        elif target in ADDING or target in SCALING:
+            self.combine(node, residual=target in ADDING)
+        elif target in (torch.cat, torch.concat):
+            self.concatenate(node)
+        elif target in SPATIAL:
+            self.spatial(node, labels, str(target))
+        elif target in (torch.flatten, torch.reshape, "flatten", "view", "reshape") and len(labels) > 0:
+            self.reshape(node, labels)
+        elif target in (
+            torch.permute,
+            "permute",
+            torch.transpose,
+            "transpose",
+            "squeeze",
+            "unsqueeze",
+            "mean",
+            torch.mean,
+        ):
+            self.rearrange(node, labels, str(getattr(target, "__name__", target)))
+        elif target in (torch.chunk, "chunk", torch.split, "split"):
+            self.give_up(node, f"is split by {getattr(target, '__name__', target)}")
+        else:
+            self.give_up(node, f"enters {getattr(target, '__name__', target)}")
+
+    # -- operations --------------------------------------------------------------------------------------------------
+
+    def sizes_or_give_up(self, node: fx.Node) -> None:
+        if any(_has_shape(source) for source in node.all_input_nodes):
+            self.give_up(node, f"enters {getattr(node.target, '__name__', node.target)}")
+
+    def give_up(self, node: fx.Node, reason: str) -> None:
+        for source in node.all_input_nodes:
+            self.keep_whole(self.labels[source], reason)
+
+    def spatial(self, node: fx.Node, labels: Labels, name: str) -> None:
+        if len(labels) < 3:
+            return self.give_up(node, f"enters {name}")
+        self.keep_whole([labels[0], *labels[2:]], f"enters {name}")
+        out = _none(node)
+        if len(out) == len(labels):
+            out[1] = labels[1]
+        self.labels[node] = out
+
+    def combine(self, node: fx.Node, residual: bool) -> None:
+        """Addition and its like: what meets at one place is tied, and only like meets like."""
+        out = _none(node)
+        operands = [source for source in node.args[:2] if isinstance(source, fx.Node) and _has_shape(source)]
+        rank = len(out)
+        for back in range(1, rank + 1):
+            entries = []
+            for source in operands:
+                shape = _shape(source)
+                if len(shape) >= back and shape[-back] == _shape(node)[-back] and _shape(node)[-back] > 1:
+                    entries.append((source, self.labels[source][-back]))
+            labelled = [ids for _, ids in entries if ids is not None]
+            if len(labelled) == 2:
+                parameter = any(source.op == "get_attr" for source, _ in entries)
+                self.tie(labelled[0], labelled[1], residual and not parameter and labelled[0] != labelled[1])
+                out[-back] = labelled[0]
+            elif labelled and len(entries) == 2:
+                self.keep_whole(labelled[0], "meets a tensor whose channels are not those of a layer")
+            elif labelled:
+                out[-back] = labelled[0]
+        self.labels[node] = out
+
+    def concatenate(self, node: fx.Node) -> None:
+        tensors = node.args[0] if node.args else node.kwargs["tensors"]
+        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+        if not isinstance(tensors, (list, tuple)) or not isinstance(dim, int):
+            return self.give_up(node, "enters a concatenation of a list that is not fixed")
+        sources = [source for source in tensors if isinstance(source, fx.Node)]
+        out = _none(node)
+        for d in range(len(out)):
+            parts = [self.labels[source][d] for source in sources]
+            if d == dim % len(out):
+                if any(part is not None for part in parts):  # channels without an owner stand for themselves
+                    sizes = [_shape(source)[d] for source in sources]
+                    joined: list[int] = []
+                    for part, size in zip(parts, sizes, strict=True):
+                        if part is None:
+                            part = self.fresh(size)
+                            self.keep_whole(part, "is no channel of a layer")
+                        joined += part
+                    out[d] = joined
+            else:
+                for part in parts:
+                    self.keep_whole(part, "is concatenated along another dimension")
+        self.labels[node] = out
+
+    def reshape(self, node: fx.Node, labels: Labels) -> None:
+        """Follow labels through a reshape that merges dimensions; one that takes a labelled one apart ends them."""
+        source = _first(node)
+        assert source is not None
+        old, new = _shape(source), _shape(node)
+        out = _none(node)
+        for inner, outer in _blocks(old, new):
+            held = [d for d in inner if labels[d] is not None]
+            if not held:
+                continue
+            d = held[0]
+            before, after = prod(old[i] for i in inner if i < d), prod(old[i] for i in inner if i > d)
+            wide = [i for i in outer if new[i] > 1]
+            if len(held) > 1 or before > 1 or len(wide) != 1:
+                for i in held:
+                    self.keep_whole(labels[i], "is taken apart by a reshape")
+            else:
+                out[wide[0]] = [identity for identity in labels[d] or [] for _ in range(after)]
+        self.labels[node] = out
+
+    def rearrange(self, node: fx.Node, labels: Labels, name: str) -> None:
+        """Permutations, squeezes and means, replayed on a tensor whose sizes name the dimensions."""
+        source = _first(node)
+        assert source is not None
+        probe = torch.empty([d + 2 for d in range(len(labels))], device="meta")
+        if name in ("squeeze", "mean"):
+            shape = _shape(source)
+            probe = torch.empty([1 if name == "squeeze" and shape[d] == 1 else d + 2 for d in range(len(labels))])
+        rest = list(node.args[1:])
+        try:
+            sizes = list(getattr(probe, name)(*rest, **node.kwargs).shape)
+        except Exception:
+            return self.give_up(node, f"enters {name}")
+        kept = [size - 2 for size in sizes if size >= 2]
+        for d, entry in enumerate(labels):
+            if d not in kept:
+                self.keep_whole(entry, f"enters {name} over its channels")
+        self.labels[node] = [labels[size - 2] if size >= 2 else None for size in sizes]
+
+    # -- the result --------------------------------------------------------------------------------------------------
+
+    def conclude(self) -> Analysis:
+        """Turn identities into groups of layers, and every layer's channels into segments of groups."""
+        result = Analysis(first_consumers=self.first_consumers)
+        candidates = dict(self._components(result))
+        while True:
+            owner = {
+                identity: (group.name, channel)
+                for group, roots in candidates.values()
+                for channel, identity in enumerate(roots)
+            }
+            broken = self._irregular(candidates, owner)
+            if not broken:
+                break
+            for name, reason in broken.items():
+                self._set_aside(result, candidates.pop(name)[0], reason)
+        result.groups = {name: group for name, (group, _) in candidates.items()}
+        for table, target in ((self.inputs, result.inputs), (self.outputs, result.outputs)):
+            for name, ids in table.items():
+                layout = self._layout(ids, owner)
+                if layout is not None and any(segment.unit for segment in layout):
+                    target[name] = layout
+        for name, labels in self.parameters.items():
+            layouts = tuple(self._layout(ids, owner) for ids in labels)
+            if any(layout and any(segment.unit for segment in layout) for layout in layouts):
+                result.parameters[name] = layouts
+        return result
+
+    def _components(self, result: Analysis) -> Iterator[tuple[str, tuple[Group, list[int]]]]:
+        """Groups of producers that share identities, unless a reason speaks against them."""
+        left = dict(self.producers)
+        while left:
+            first = next(iter(left))
+            members, roots = [first], {self.find(i) for i in left[first]}
+            while grown := [n for n in left if n not in members and roots & {self.find(i) for i in left[n]}]:
+                members += grown
+                roots |= {self.find(i) for n in grown for i in left[n]}
+            ids = [[self.find(i) for i in left.pop(n)] for n in members]
+            group = Group(members[0], members, len(ids[0]), residual=bool(roots & self.residual))
+            reason = next((self.reasons[root] for root in roots if root in self.reasons), None)
+            if reason is None and (any(other != ids[0] for other in ids) or len(set(ids[0])) < len(ids[0])):
+                reason = "its channels are tied to others out of step"
+            if reason is None:
+                reason = self._tile(group, ids[0])
+            if reason is None:
+                yield group.name, (group, ids[0])
+            else:
+                self._set_aside(result, group, reason)
+
+    def _tile(self, group: Group, roots: list[int]) -> str | None:
+        """Nest inside each group of a grouped convolution or GroupNorm; a reason if that cannot be."""
+        for name, ids, tiles in self.tiled:
+            found = [self.find(i) for i in ids]
+            if not set(found) & set(roots):
+                continue
+            if found != roots:
+                return f"{name} groups its channels together with others"
+            if tiles % group.tiles and group.tiles % tiles:
+                return f"{name} groups its channels into {tiles}, another layer into {group.tiles}"
+            group.tiles = max(group.tiles, tiles)
+        return None if group.channels > group.tiles else "each of its groups has a single channel"
+
+    def _irregular(
+        self, candidates: dict[str, tuple[Group, list[int]]], owner: dict[int, tuple[str, int]]
+    ) -> dict[str, str]:
+        """Groups that some layer or parameter does not take up in one piece."""
+        broken: dict[str, str] = {}
+        uses: list[tuple[str, list[int] | None]] = [*self.inputs.items(), *self.outputs.items()]
+        uses += [(name, ids) for name, labels in self.parameters.items() for ids in labels]
+        for name, ids in uses:
+            if ids is not None and self._layout(ids, owner) is None:
+                touched = {owner[self.find(i)][0] for i in ids if self.find(i) in owner}
+                broken |= dict.fromkeys(touched, f"{name} takes up its channels only in part")
+        return {name: reason for name, reason in broken.items() if name in candidates}
+
+    def _layout(self, ids: list[int] | None, owner: dict[int, tuple[str, int]]) -> Layout | None:
+        """Segments of a sequence of identities; None if a group does not appear in one piece."""
+        if ids is None:
+            return None
+        places = [owner.get(self.find(i)) for i in ids]
+        segments: list[Segment] = []
+        at = 0
+        while at < len(places):
+            place, run = places[at], 1
+            while at + run < len(places) and places[at + run] == place:
+                run += 1
+            if place is None:
+                segments.append(Segment(None, run))
+                at += run
+                continue
+            name, channels = place[0], len(self.producers[place[0]])
+            expected = [(name, c) for c in range(channels) for _ in range(run)]
+            if places[at : at + channels * run] != expected:
+                return None
+            segments.append(Segment(name, channels, run))
+            at += channels * run
+        return tuple(segments)
+
+    @staticmethod
+    def _set_aside(result: Analysis, group: Group, reason: str) -> None:
+        result.whole |= dict.fromkeys(group.producers, reason)
+
+
+def _none(node: fx.Node) -> Labels:
+    return [None] * len(_shape(node)) if _has_shape(node) else []
+
+
+def _has_shape(node: fx.Node) -> bool:
+    meta = node.meta.get("tensor_meta")
+    return meta is not None and hasattr(meta, "shape")
+
+
+def _shape(node: fx.Node) -> tuple[int, ...]:
+    return tuple(node.meta["tensor_meta"].shape)
+
+
+def _first(node: fx.Node) -> fx.Node | None:
+    return next((a for a in node.args if isinstance(a, fx.Node) and _has_shape(a)), None)
+
+
+def _attribute(model: nn.Module, path: str) -> Any:
+    value: Any = model
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _keeps_input(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    """Whether a node's output is still the network's input, but for deterministic elementwise work."""
+    if node.op == "call_module":
+        return not isinstance(modules[str(node.target)], MIXING)
+    return node.op in ("call_function", "call_method")
+
+
+def _blocks(old: tuple[int, ...], new: tuple[int, ...]) -> Iterator[tuple[list[int], list[int]]]:
+    """Pair up runs of old and new dimensions with the same number of elements."""
+    i = j = 0
+    while i < len(old) or j < len(new):
+        inner, outer = ([i] if i < len(old) else []), ([j] if j < len(new) else [])
+        i, j = i + len(inner), j + len(outer)
+        while prod(old[k] for k in inner) != prod(new[k] for k in outer):
+            if prod(old[k] for k in inner) < prod(new[k] for k in outer):
+                inner.append(i)
+                i += 1
+            else:
+                outer.append(j)
+                j += 1
+        yield inner, outer
