@@ -1,9 +1,58 @@
 """Variational nested dropout: train once, run at every size, and know when not to trust the answer."""
 
-from vnd import distributions, functional, nn
+from vnd import distributions, functional, models, nn
 from vnd.distributions import BernoulliChain, Downhill, OrderedNormal
-from vnd.nn import OrderingUnit
+from vnd.nn import (
+    BayesConv1d,
+    BayesConv2d,
+    BayesConv3d,
+    BayesConvTranspose2d,
+    BayesLinear,
+    OrderingUnit,
+    Rule,
+    Shape,
+    describe,
+    extract,
+    kl,
+    parameter_groups,
+    predict,
+    profile,
+    recalibrate,
+    set_temperature,
+    set_width,
+    shape,
+    to_nested,
+    width,
+)
 
 __version__ = "0.1.0"
 
-__all__ = ["BernoulliChain", "Downhill", "OrderedNormal", "OrderingUnit", "distributions", "functional", "nn"]
+__all__ = [
+    "BayesConv1d",
+    "BayesConv2d",
+    "BayesConv3d",
+    "BayesConvTranspose2d",
+    "BayesLinear",
+    "BernoulliChain",
+    "Downhill",
+    "OrderedNormal",
+    "OrderingUnit",
+    "Rule",
+    "Shape",
+    "describe",
+    "distributions",
+    "extract",
+    "functional",
+    "kl",
+    "models",
+    "nn",
+    "parameter_groups",
+    "predict",
+    "profile",
+    "recalibrate",
+    "set_temperature",
+    "set_width",
+    "shape",
+    "to_nested",
+    "width",
+]

@@ -1,7 +1,45 @@
 """Layers and networks that learn the order of their units."""
 
+from vnd.nn.bayesian import BayesConv1d, BayesConv2d, BayesConv3d, BayesConvTranspose2d, BayesLayer, BayesLinear
+from vnd.nn.describe import describe
 from vnd.nn.differences import difference_term, update_differences
+from vnd.nn.extract import extract
+from vnd.nn.nested import Rule, to_nested
+from vnd.nn.objective import kl, parameter_groups, set_temperature
 from vnd.nn.ordering import OrderingUnit, OrderReport
+from vnd.nn.predict import Prediction, predict
+from vnd.nn.profile import Profile, profile
 from vnd.nn.quantile import Quantile, couple
+from vnd.nn.recalibrate import recalibrate
+from vnd.nn.width import Shape, set_width, shape, width
 
-__all__ = ["OrderReport", "OrderingUnit", "Quantile", "couple", "difference_term", "update_differences"]
+__all__ = [
+    "BayesConv1d",
+    "BayesConv2d",
+    "BayesConv3d",
+    "BayesConvTranspose2d",
+    "BayesLayer",
+    "BayesLinear",
+    "OrderReport",
+    "OrderingUnit",
+    "Prediction",
+    "Profile",
+    "Quantile",
+    "Rule",
+    "Shape",
+    "couple",
+    "describe",
+    "difference_term",
+    "extract",
+    "kl",
+    "parameter_groups",
+    "predict",
+    "profile",
+    "recalibrate",
+    "set_temperature",
+    "set_width",
+    "shape",
+    "to_nested",
+    "update_differences",
+    "width",
+]

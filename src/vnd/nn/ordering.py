@@ -140,6 +140,11 @@ class OrderingUnit(nn.Module):
         """The posterior over masks of the nested groups."""
         return Downhill(self.temperature, self.keep_logits, validate_args=False)
 
+    def survival(self) -> Tensor:
+        """Probability that each group is kept, 1 for the base ones, (num_groups,)."""
+        nested = self.posterior().chain.mean
+        return torch.cat((nested.new_ones(self.base), nested))
+
     def kl(self) -> Tensor:
         """KL of the length distribution from its prior, Φ₁ of the paper, in nats."""
         return kl_divergence(self.posterior().chain, self.prior)

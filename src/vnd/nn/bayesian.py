@@ -1,0 +1,347 @@
+"""Bayesian layers: torch's own linear and convolutional layers, with a Gaussian posterior over each weight."""
+
+import copy
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Normal, kl_divergence
+
+from vnd.distributions import LogUniform, MultiplicativeNormal
+from vnd.functional import widen
+
+Noise = Literal["weight", "channel", "layer"]
+Estimator = Literal["local", "weight", "flipout"]
+Operation = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of input, weight and bias; linear in each
+
+# The smallest variance of an output that counts. It keeps d√δ/dδ finite where the input is all zero, and √δ real where
+# a fast convolution rounds a zero to a little less.
+SMALLEST_VARIANCE = 1e-16
+_OPTIONS = {"prior", "log_alpha_init", "noise", "estimator", "bayesian", "sampling", "expansion", "_input_mask"}
+
+
+class BayesLayer(nn.Module):
+    r"""What all Bayesian layers share; mixed into one of torch's own layers, whose arguments come first.
+
+    $$w = θ (1 + \sqrt α\, ε), \quad ε \sim \mathcal N(0, 1), \qquad q(w) = \mathcal N(θ, αθ^2)$$
+
+    with θ = `weight`, torch's own parameter, and log α = `log_alpha`. Outputs are linear in the weights, so that by
+    default they are drawn themselves, each with its mean and variance given the input $h$:
+
+    $$b \sim \mathcal N(γ, δ), \qquad γ = h * θ + \text{bias}, \qquad δ = h^2 * αθ^2$$
+
+    Paper: Eq. (sampling-fc), Sec. 3.4, and (sampling-conv), App. B.1; $*$ is the layer's linear operation. The bias has
+    no noise: it is part of the mean only.
+
+    Args:
+        *args: As torch's layer takes them.
+        prior: `LogUniform` (by default that of the paper) or a scalar `torch.distributions.Normal`. Under the latter
+            the layer has a free `log_variance` = log σ² in the place of `log_alpha` (None), since αθ² vanishes with θ
+            and the KL would not be finite. It starts at `log_alpha_init` + log θ², |θ| taken as at least 1e-4 and θ² as
+            its mean over the weights that share an entry.
+        log_alpha_init: Where log α starts.
+        noise: What has a log α (or log σ²) of its own: each "weight", each output "channel", or the "layer". It
+            broadcasts against `weight`; in a transposed convolution the groups share those of their channels.
+        estimator: "local" draws outputs (above). "weight" draws one weight for the whole batch. "flipout" draws one
+            perturbation of the weight and multiplies it by signs, independent for each example, on the input and on
+            the output channels. A single output has the same law under all three. Between positions and examples,
+            only "weight" has the posterior's correlations.
+        bayesian: False for a plain layer that never samples and has zero KL, but can be masked.
+        **kwargs: As torch's layer takes them.
+
+    Attributes:
+        sampling: True to sample, False to use the means, None (default) to follow `training`.
+        expansion: With S > 1 a batch of B inputs gives S·B outputs, the samples first: (S, B, …) flattened. They are
+            separate draws; under the "local" estimator all share the statistics γ and δ.
+
+    Shape: as torch's layer, with its dtype (under autocast, too; the statistics of the noise are float32 or wider).
+    """
+
+    plain: ClassVar[type[nn.Module]]  # torch's own layer
+    input_dim: ClassVar[int] = 1  # the dimension of the weight that runs over input channels; the other is output
+    weight: Tensor
+    bias: Any  # Tensor | None
+    log_alpha: nn.Parameter | None
+    log_variance: nn.Parameter | None
+
+    def __init__(
+        self,
+        *args: Any,
+        prior: LogUniform | Normal | None = None,
+        log_alpha_init: float = -3.0,
+        noise: Noise = "weight",
+        estimator: Estimator = "local",
+        bayesian: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if "_parameters" not in self.__dict__:
+            super().__init__(*args, **kwargs)
+        elif args or kwargs:  # `from_plain` has filled in torch's part
+            raise ValueError(f"{type(self).__name__}: unknown options; got {', '.join(map(str, (*args, *kwargs)))}")
+        self.prior: LogUniform | Normal = LogUniform() if prior is None else prior
+        self.log_alpha_init, self.noise, self.estimator, self.bayesian = log_alpha_init, noise, estimator, bayesian
+        self.sampling: bool | None = None
+        self.expansion = 1
+        self._input_mask: tuple[Callable[[], Tensor]] | None = None  # in a tuple, so that it is never a submodule
+        self._check_options()
+
+        shape = list(self.weight.shape) if noise == "weight" else [1] * self.weight.dim()
+        if noise == "channel":
+            shape[1 - self.input_dim] = self.weight.size(1 - self.input_dim)
+        own = "log_variance" if isinstance(self.prior, Normal) else "log_alpha"
+        for name in ("log_alpha", "log_variance"):
+            values = nn.Parameter(self.weight.new_empty(shape)) if bayesian and name == own else None
+            self.register_parameter(name, values)
+        self._reset_noise()
+
+    @classmethod
+    def from_plain(cls, layer: nn.Module, **options: Any) -> Self:
+        """Make the Bayesian layer of torch's `layer`, with its parameters themselves, not copies, and its hooks."""
+        if type(layer) is not cls.plain:
+            raise ValueError(f"{cls.__name__}: layer must be a {cls.plain.__name__}; got a {type(layer).__name__}")
+        new = cls.__new__(cls)
+        new.__dict__ = _attributes(layer)
+        new.__init__(**options)  # type: ignore[misc]
+        return new
+
+    def to_plain(self) -> nn.Module:
+        """Make torch's own layer with a copy of the posterior mean; noise and masks stay behind."""
+        new = self.plain.__new__(self.plain)
+        new.__dict__ = {name: x for name, x in _attributes(self).items() if name not in _OPTIONS}
+        for name in ("log_alpha", "log_variance"):
+            del new._parameters[name]
+        for name, values in new._parameters.items():
+            if values is not None:
+                new._parameters[name] = nn.Parameter(values.detach().clone(), values.requires_grad)
+        return new
+
+    @property
+    def input_mask(self) -> Callable[[], Tensor] | None:
+        """The source of the mask over input channels; see `set_input_mask`."""
+        return self._input_mask[0] if self._input_mask else None
+
+    def set_input_mask(self, source: Callable[[], Tensor] | None) -> None:
+        """Multiply the input channels by `source()` in every pass from now on; None to stop.
+
+        A mask of shape (in_channels,) multiplies the weights, which is the same function for less work; only where
+        they see a part of the channels, in a grouped convolution that is not transposed, it multiplies the input. One
+        of shape (batch, in_channels) multiplies the input. The source is a reference and no submodule.
+        """
+        self._input_mask = None if source is None else (source,)
+
+    def posterior(self) -> MultiplicativeNormal:
+        """The posterior of the weights, of the shape of `weight`, float32 or wider."""
+        if not self.bayesian:
+            raise ValueError(f"{type(self).__name__}: a posterior needs bayesian = True; got {self.bayesian}")
+        noise = {name: widen(x) for name in ("log_alpha", "log_variance") if (x := getattr(self, name)) is not None}
+        return MultiplicativeNormal(widen(self.weight), **noise, validate_args=False)
+
+    def weight_kl(self) -> Tensor:
+        """KL of each weight from the prior, of the shape of `weight`, in nats, float32 or wider."""
+        if not self.bayesian:
+            return torch.zeros_like(widen(self.weight))
+        return kl_divergence(self.posterior(), self.prior)
+
+    def extra_repr(self) -> str:
+        """Show torch's arguments, then those of the posterior."""
+        if not self.bayesian:
+            return f"{super().extra_repr()}, bayesian=False"
+        prior = self.prior.form if isinstance(self.prior, LogUniform) else "gaussian"
+        return f"{super().extra_repr()}, prior={prior!r}, noise={self.noise!r}, estimator={self.estimator!r}"
+
+    def reset_parameters(self) -> None:
+        """Draw θ and the bias as torch does, and set log α or log σ² back to where it starts."""
+        super().reset_parameters()  # type: ignore[misc]
+        if "log_alpha" in self._parameters:  # not yet so when torch's __init__ comes by
+            self._reset_noise()
+
+    def _run(self, x: Tensor, operation: Operation) -> Tensor:
+        """A sample in training, the mean in evaluation, unless `sampling` says otherwise."""
+        if self.expansion != 1 and (self.expansion < 1 or x.dim() < self.weight.dim()):
+            raise ValueError(
+                f"{type(self).__name__}: expansion must be 1, or more with a batched input; got {self.expansion} "
+                f"with an input of shape {tuple(x.shape)}"
+            )
+        sampling = self.bayesian and (self.training if self.sampling is None else self.sampling)
+        weight, deviation = self.weight, self._deviation() if sampling else None
+        if self.input_mask is not None:
+            x, weight, deviation = self._masked(x, weight, deviation, self.input_mask())
+
+        copies = range(self.expansion)
+        if deviation is None:
+            draws = [operation(x, weight, self.bias)] * self.expansion
+        elif self.estimator == "local":
+            mean, scale = self._statistics(x, weight, deviation, operation)
+            draws = [(widen(mean) + scale * torch.randn_like(scale)).to(mean.dtype) for _ in copies]
+        elif self.estimator == "weight":
+            draws = [operation(x, weight + deviation * torch.randn_like(weight), self.bias) for _ in copies]
+        else:
+            mean = operation(x, weight, self.bias)
+            changes = [operation(x * self._signs(x), deviation * torch.randn_like(weight), None) for _ in copies]
+            draws = [mean + change * self._signs(change) for change in changes]
+        return draws[0] if self.expansion == 1 else torch.cat(draws)
+
+    def _statistics(self, x: Tensor, weight: Tensor, deviation: Tensor, operation: Operation) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of each output, the latter float32 or wider."""
+        mean = operation(x, weight, self.bias)
+        if mean.dtype == torch.float16:  # squares leave its range
+            with torch.autocast(x.device.type, enabled=False):
+                variance = operation(x.float().square(), deviation.float().square(), None)
+        else:  # products, since autocast would make a float32 copy for the square
+            variance = operation(x * x, deviation * deviation, None)
+        return mean, widen(variance).clamp(min=SMALLEST_VARIANCE).sqrt()
+
+    def _deviation(self) -> Tensor:
+        """√α θ, or σ, of the shape of `weight`: the standard deviation up to its sign, smooth in θ also at 0."""
+        if self.log_variance is not None:
+            return (0.5 * self.log_variance).exp().expand_as(self.weight)
+        assert self.log_alpha is not None
+        return (0.5 * self.log_alpha).exp() * self.weight
+
+    def _masked(
+        self, x: Tensor, weight: Tensor, deviation: Tensor | None, mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Multiply the input or the weight, whichever fits, by the mask."""
+        groups = getattr(self, "groups", 1) if self.input_dim == 1 else 1
+        channels = weight.size(self.input_dim) * groups
+        if mask.dim() not in (1, 2) or mask.size(-1) != channels or (mask.dim() == 2 and x.dim() < weight.dim()):
+            raise ValueError(
+                f"{type(self).__name__}: input_mask must give ({channels},), or (batch, {channels}) with a batched "
+                f"input; got {tuple(mask.shape)} with an input of shape {tuple(x.shape)}"
+            )
+        if mask.dim() == 2 or groups > 1:
+            return x * mask.view(self._shape(x, mask.numel() // channels)).to(x.dtype), weight, deviation
+        mask = mask.view([-1 if dim == self.input_dim else 1 for dim in range(weight.dim())]).to(weight.dtype)
+        return x, weight * mask, None if deviation is None else deviation * mask
+
+    def _signs(self, x: Tensor) -> Tensor:
+        """±1 for each example and channel of `x`."""
+        return torch.randint(0, 2, self._shape(x, x.size(0)), dtype=x.dtype, device=x.device) * 2 - 1
+
+    def _shape(self, x: Tensor, batch: int) -> list[int]:
+        """The shape of a value for each example and channel of `x`; for each channel if it has no batch."""
+        shape, channel_dim = [1] * x.dim(), 1 - self.weight.dim()
+        shape[0] = batch
+        shape[channel_dim] = x.size(channel_dim)
+        return shape
+
+    @torch.no_grad()
+    def _reset_noise(self) -> None:
+        if self.log_alpha is not None:
+            self.log_alpha.fill_(self.log_alpha_init)
+        if self.log_variance is not None:
+            shape = self.log_variance.shape
+            square = widen(self.weight).square().sum_to_size(shape) * (shape.numel() / self.weight.numel())
+            self.log_variance.copy_(square.clamp(min=1e-8).log() + self.log_alpha_init)
+
+    def _check_options(self) -> None:
+        def refuse(what: str) -> None:
+            raise ValueError(f"{type(self).__name__}: {what}")
+
+        if not isinstance(self.prior, LogUniform | Normal) or self.prior.batch_shape:
+            refuse(f"prior must be a LogUniform or a scalar Normal; got {self.prior!r}")
+        if not math.isfinite(self.log_alpha_init):
+            refuse(f"log_alpha_init must be finite; got {self.log_alpha_init}")
+        if self.noise not in get_args(Noise):
+            refuse(f"noise must be one of {', '.join(get_args(Noise))}; got {self.noise!r}")
+        if self.estimator not in get_args(Estimator):
+            refuse(f"estimator must be one of {', '.join(get_args(Estimator))}; got {self.estimator!r}")
+
+
+def _attributes(layer: nn.Module) -> dict[str, Any]:
+    """The attributes of `layer` for another module to take over, its parameters themselves among them."""
+    return {name: copy.copy(x) if isinstance(x, dict) else x for name, x in layer.__dict__.items()}
+
+
+class BayesLinear(BayesLayer, nn.Linear):
+    r"""`torch.nn.Linear` with a posterior over its weights; its options are those of `BayesLayer`.
+
+    $$b_{mj} \sim \mathcal N(γ_{mj}, δ_{mj}), \qquad γ_{mj} = \sum_i h_{mi} θ_{ij} + \text{bias}_j, \qquad
+      δ_{mj} = \sum_i h_{mi}^2 α_{ij} θ_{ij}^2$$
+
+    Paper: Eq. (sampling-fc), Sec. 3.4.
+
+    Shape: (…, in_features) to (…, out_features); the first of two or more dimensions is the batch.
+
+    >>> layer = BayesLinear(20, 30)
+    >>> layer(torch.randn(8, 20)).shape, layer.log_alpha.shape
+    (torch.Size([8, 30]), torch.Size([30, 20]))
+    >>> layer.eval()
+    BayesLinear(in_features=20, out_features=30, bias=True, prior='vnd', noise='weight', estimator='local')
+    """
+
+    plain = nn.Linear
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Draw the outputs, or give their means."""
+        return self._run(input, F.linear)
+
+
+class _BayesConv(BayesLayer):
+    _conv_forward: Operation  # torch's own: stride, padding in all its modes, dilation, groups
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Draw the outputs, or give their means."""
+        return self._run(input, self._conv_forward)
+
+
+class BayesConv1d(_BayesConv, nn.Conv1d):
+    """`torch.nn.Conv1d` with a posterior over its weights; see `BayesConv2d`."""
+
+    plain = nn.Conv1d
+
+
+class BayesConv2d(_BayesConv, nn.Conv2d):
+    r"""`torch.nn.Conv2d` with a posterior over its weights; its options are those of `BayesLayer`.
+
+    $$\mathrm{vec}(b_{mj}) \sim \mathcal N(γ_{mj}, δ_{mj}), \qquad γ_{mj} = \mathrm{vec}(H_m * θ_j + \text{bias}_j),
+      \qquad δ_{mj} = \mathrm{diag}(\mathrm{vec}(H_m^2 * α_j θ_j^2))$$
+
+    Paper: Eq. (sampling-conv), App. B.1.
+
+    Shape: (B, in_channels, H, W) to (B, out_channels, H′, W′), or both without B.
+
+    >>> layer = BayesConv2d(3, 8, 3, padding=1, noise="channel")
+    >>> layer(torch.randn(2, 3, 5, 5)).shape, layer.log_alpha.shape, layer.weight_kl().shape
+    (torch.Size([2, 8, 5, 5]), torch.Size([8, 1, 1, 1]), torch.Size([8, 3, 3, 3]))
+    >>> layer.set_input_mask(lambda: torch.tensor([1.0, 1.0, 0.0]))  # as if it had two input channels
+    """
+
+    plain = nn.Conv2d
+
+
+class BayesConv3d(_BayesConv, nn.Conv3d):
+    """`torch.nn.Conv3d` with a posterior over its weights; see `BayesConv2d`."""
+
+    plain = nn.Conv3d
+
+
+class BayesConvTranspose2d(BayesLayer, nn.ConvTranspose2d):
+    """`torch.nn.ConvTranspose2d` with a posterior over its weights; see `BayesConv2d`.
+
+    Its weight has the input channels along dimension 0 and the output channels of a group along dimension 1.
+
+    >>> layer = BayesConvTranspose2d(4, 2, 3, stride=2, noise="channel")
+    >>> layer(torch.randn(1, 4, 5, 5), output_size=[12, 12]).shape, layer.log_alpha.shape
+    (torch.Size([1, 2, 12, 12]), torch.Size([1, 2, 1, 1]))
+    """
+
+    plain = nn.ConvTranspose2d
+    input_dim = 0
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """Draw the outputs, or give their means; `output_size` settles what the stride leaves open."""
+        sizes: Any = (self.stride, self.padding, self.kernel_size, 2, self.dilation)
+        options = {name: getattr(self, name) for name in ("stride", "padding", "groups", "dilation")}
+        options["output_padding"] = self._output_padding(input, output_size, *sizes)
+        return self._run(input, partial(F.conv_transpose2d, **options))
+
+
+BAYES_OF: dict[type[nn.Module], type[BayesLayer]] = {
+    layer.plain: layer for layer in (BayesLinear, BayesConv1d, BayesConv2d, BayesConv3d, BayesConvTranspose2d)
+}
+"""The Bayesian layer of each of torch's own, by exact type."""

@@ -1,0 +1,195 @@
+"""Extraction: a plain, physically smaller network that computes what the masked one does."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from vnd.nn.bayesian import BayesLayer
+from vnd.nn.norms import _MaskedNorm
+from vnd.nn.ordering import OrderingUnit
+from vnd.nn.plan import Plan, plan_of, unwrap
+
+if TYPE_CHECKING:
+    from vnd.nn.width import Width
+
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
+
+
+@torch.no_grad()
+def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> nn.Module:
+    """Cut a network out of a nested one: of the user's class, with torch's own layers, only as wide as asked.
+
+    BatchNorm keeps the statistics that `recalibrate` made for this width, if any.
+
+    Args:
+        net: A nested network.
+        width: A `Shape`, a fraction in (0, 1], or None for the width that is set (full width if none is).
+        bayesian: Keep the posterior: Bayesian layers of the smaller size, without masks.
+    """
+    from vnd.nn.width import as_shape
+
+    plan = plan_of(net)
+    if plan.options["placement"] == "before_norm":
+        raise ValueError("extract: a network with placement='before_norm' has no exact smaller form")
+    shape = as_shape(net, plan.shape if width is None else width)
+    groups = dict(shape)
+    root = unwrap(net)
+    small = copy.deepcopy(root)
+    _forget(small, bayesian)
+    statistics = plan.statistics.get((shape, bayesian))
+    for name, module in list(small.named_modules()):
+        if statistics is not None and name in statistics:
+            module.running_mean.copy_(statistics[name][0])
+            module.running_var.copy_(statistics[name][1])
+        inputs, outputs = plan.kept(plan.inputs.get(name), groups), plan.kept(plan.outputs.get(name), groups)
+        if inputs is not None or outputs is not None:
+            _slice(module, inputs, outputs)
+    for name, layouts in plan.parameters.items():
+        parent, _, child = name.rpartition(".")
+        owner = small.get_submodule(parent)
+        for dim, layout in enumerate(layouts):
+            _index(owner, child, dim, plan.kept(layout, groups))
+    return small
+
+
+def _forget(root: nn.Module, bayesian: bool) -> None:
+    """Turn a copied nested network back into a plain one: no plan, no hooks, no units, torch's own layers."""
+    plan: Plan = root.__dict__.pop("_vnd_plan")
+    hooks = {plan.before_forward, plan.after_forward}
+    for table in (root._forward_pre_hooks, root._forward_hooks):
+        for key in [key for key, hook in table.items() if hook in hooks]:
+            del table[key]
+            root._forward_pre_hooks_with_kwargs.pop(key, None)
+    swapped: dict[int, nn.Module] = {}
+    for parent in list(root.modules()):
+        for name, module in list(parent.named_children()):
+            if isinstance(module, OrderingUnit) and name == "ordering":
+                delattr(parent, name)
+            elif isinstance(module, BayesLayer) and bayesian and module.bayesian:
+                module.set_input_mask(None)
+            elif isinstance(module, BayesLayer | _MaskedNorm):
+                if id(module) not in swapped:
+                    swapped[id(module)] = module.to_plain()
+                    swapped[id(module)]._modules.pop("ordering", None)
+                setattr(parent, name, swapped[id(module)])
+
+
+def _slice(module: Any, inputs: Tensor | None, outputs: Tensor | None) -> None:
+    """Keep these input and output channels of a layer, in place."""
+    if isinstance(module, nn.Linear):
+        _cut_weights(module, {0: outputs, 1: inputs})
+        module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, CONVOLUTIONS):
+        _slice_convolution(module, inputs, outputs)
+    elif outputs is not None:
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            if getattr(module, name, None) is not None:
+                _index(module, name, 0, outputs)
+        for name in ("num_features", "num_channels"):
+            if hasattr(module, name):
+                setattr(module, name, len(outputs))
+        if hasattr(module, "normalized_shape"):
+            module.normalized_shape = (len(outputs),)
+
+
+def _slice_convolution(module: Any, inputs: Tensor | None, outputs: Tensor | None) -> None:
+    own, other = (inputs, outputs) if isinstance(module, TRANSPOSED) else (outputs, inputs)
+    if module.groups == 1:
+        across = other
+    elif module.groups == module.in_channels:  # depthwise: one group a channel that is left
+        across = None
+    else:  # each group is cut alike, so the first one tells
+        span = (module.out_channels if isinstance(module, TRANSPOSED) else module.in_channels) // module.groups
+        across = None if other is None else other[other < span]
+    depthwise = module.groups == module.in_channels and module.groups > 1
+    _cut_weights(module, {0: own, 1: across}, bias=outputs)
+    if inputs is not None:
+        module.in_channels = len(inputs)
+    if outputs is not None:
+        module.out_channels = len(outputs)
+    if depthwise and inputs is not None:
+        module.groups = len(inputs)
+
+
+def _cut_weights(module: Any, kept: dict[int, Tensor | None], bias: Tensor | None = None) -> None:
+    for name in ("weight", "log_alpha", "log_variance"):
+        if getattr(module, name, None) is not None:
+            for dim, index in kept.items():
+                if getattr(module, name).size(dim) > 1 or name == "weight":
+                    _index(module, name, dim, index)
+    if module.bias is not None:
+        _index(module, "bias", 0, kept[0] if bias is None and isinstance(module, nn.Linear) else bias)
+
+
+def _index(owner: nn.Module, name: str, dim: int, index: Tensor | None) -> None:
+    """Keep these entries of a parameter or buffer along one dimension."""
+    if index is None:
+        return
+    value = getattr(owner, name)
+    kept = value.detach().index_select(dim, index.to(value.device))
+    if isinstance(value, nn.Parameter):
+        owner._parameters[name] = nn.Parameter(kept, value.requires_grad)
+    else:
+        owner._buffers[name] = kept
+
+
+@torch.no_grad()
+def reorder(net: nn.Module, plan: Plan) -> None:
+    """Sort the channels of every unit by importance, largest first, without changing the function of the network.
+
+    The importance of a channel is the norm of the weights that make it times that of the weights that read it. Where
+    several blocks are cut alike, they are sorted alike.
+    """
+    modules = dict(net.named_modules())
+    orders: dict[str, Tensor] = {}
+    for name, unit in plan.units.items():
+        score = torch.ones(unit.channels, dtype=torch.float64)
+        for table, side in ((plan.outputs, 0), (plan.inputs, 1)):
+            total = torch.zeros(unit.channels, dtype=torch.float64)
+            for layer, layout in table.items():
+                total += _importance(modules[layer], layout, name, unit.channels, side)
+            score *= torch.where(total > 0, total, 1.0)
+        within = score.view(unit.tiles, -1).prod(0).sort(descending=True, stable=True).indices
+        starts = torch.arange(unit.tiles)[:, None] * (unit.channels // unit.tiles)
+        orders[name] = (starts + within).flatten()
+    for layer in {*plan.inputs, *plan.outputs}:
+        _slice(modules[layer], _permuted(plan.inputs.get(layer), orders), _permuted(plan.outputs.get(layer), orders))
+    for path, layouts in plan.parameters.items():
+        parent, _, child = path.rpartition(".")
+        for dim, channels in enumerate(layouts):
+            _index(net.get_submodule(parent), child, dim, _permuted(channels, orders))
+
+
+def _permuted(layout: Any, orders: dict[str, Tensor]) -> Tensor | None:
+    if layout is None:
+        return None
+    pieces, start = [], 0
+    for segment in layout:
+        channels = orders.get(segment.unit, torch.arange(segment.channels))
+        pieces.append(start + (channels[:, None] * segment.repeat + torch.arange(segment.repeat)).flatten())
+        start += segment.channels * segment.repeat
+    return torch.cat(pieces)
+
+
+def _importance(module: Any, layout: Any, unit: str, channels: int, side: int) -> Tensor:
+    """Sum of squares of a mixing layer's weights for each channel of a unit, on its output (0) or input (1) side."""
+    total = torch.zeros(channels, dtype=torch.float64)
+    grouped = getattr(module, "groups", 1) > 1
+    if not isinstance(module, (nn.Linear, *CONVOLUTIONS)) or (
+        grouped and (side == 1 or isinstance(module, TRANSPOSED))
+    ):
+        return total
+    dim = 1 - side if isinstance(module, TRANSPOSED) else side
+    squares = module.weight.double().square().transpose(0, dim).flatten(1).sum(1).cpu()
+    start = 0
+    for segment in layout:
+        size = segment.channels * segment.repeat
+        if segment.unit == unit:
+            total += squares[start : start + size].view(segment.channels, segment.repeat).sum(1)
+        start += size
+    return total

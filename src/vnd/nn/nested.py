@@ -1,0 +1,302 @@
+"""Conversion: any network becomes a nested one, whose width is chosen at test time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from fnmatch import fnmatch
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vnd.distributions import BernoulliChain
+from vnd.nn.bayesian import BAYES_OF
+from vnd.nn.extract import extract, reorder
+from vnd.nn.norms import MASKED_OF
+from vnd.nn.ordering import OrderingUnit
+from vnd.nn.plan import InputMask, OutputMask, Plan, plan_of, unwrap
+from vnd.nn.quantile import Quantile
+from vnd.nn.trace import Analysis, Group, analyse
+from vnd.nn.width import Shape, set_width
+
+Placement = Literal["after", "before_norm"]
+Coupling = Literal["quantile", "independent"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What to do otherwise with the layers that a name pattern of `to_nested` matches; None leaves the default.
+
+    Args:
+        nest: Order this layer's output channels, or leave them whole. True also opts in to a residual stream.
+        num_groups: Number of groups.
+        base: Number of groups that are always kept.
+        prior: Prior over the lengths, as in `OrderingUnit`.
+        bayesian: A posterior over this layer's weights, or point weights.
+        log_alpha_init: Where the layer's log α starts.
+    """
+
+    nest: bool | None = None
+    num_groups: int | None = None
+    base: int | None = None
+    prior: BernoulliChain | float | None = None
+    bayesian: bool | None = None
+    log_alpha_init: float | None = None
+
+    def over(self, other: Rule) -> Rule:
+        """This rule, with the other's word where this one is silent."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Rule(**{name: getattr(other, name) if value is None else value for name, value in own.items()})
+
+
+def to_nested(
+    model: nn.Module,
+    example_input: Tensor | tuple[Any, ...] | dict[str, Any],
+    num_groups: int = 32,
+    base: int = 1,
+    bayesian: bool = True,
+    rules: Mapping[str, Rule] | None = None,
+    order: Literal["magnitude"] | None = None,
+    *,
+    placement: Placement = "after",
+    coupling: Coupling = "quantile",
+    log_alpha_init: float = -3.0,
+    **unit_options: Any,
+) -> nn.Module:
+    """Turn a network into one whose layers are nested: a copy of the same class, with the same methods and state names.
+
+    torch.fx finds which channels depend on which. Convolutions and linear layers become their Bayesian forms, each
+    group of tied channels gets an `OrderingUnit`, and every layer that mixes channels multiplies those of its input by
+    the units' masks: after normalisation and activation, whatever lies between. Channels that reach the output, that
+    pass through something unknown, or whose slicing fails on the example, stay whole; `describe` says why. Residual
+    streams stay whole unless a rule asks for them.
+
+    Args:
+        model: Any module that torch.fx can trace.
+        example_input: A tensor, a tuple of arguments or a dict of keyword arguments for `model`.
+        num_groups: Number of groups a unit has, at most one a channel.
+        base: Number of groups that are always kept.
+        bayesian: A posterior over the weights, or point weights (FN³).
+        rules: Exceptions by name pattern (`fnmatch`), of layers; the later ones win.
+        order: "magnitude" first sorts the channels of a pretrained network by importance, its function unchanged.
+        placement: "before_norm" masks a layer's output right away, as the released code does: for reproduction only,
+            such a network cannot be extracted.
+        coupling: One draw of u for all units ("quantile"), or one each ("independent", the paper).
+        log_alpha_init: Where log α starts.
+        **unit_options: More arguments of `OrderingUnit`: prior, temperature, initial_logit, hard, per_example,
+            gradient, sampler.
+
+    >>> net = to_nested(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(1, 4), num_groups=8)
+    >>> list(plan_of(net).units)
+    ['0']
+    """
+    if placement not in ("after", "before_norm"):
+        raise ValueError(f"to_nested: placement must be 'after' or 'before_norm'; got {placement!r}")
+    if coupling not in ("quantile", "independent"):
+        raise ValueError(f"to_nested: coupling must be 'quantile' or 'independent'; got {coupling!r}")
+    if order not in (None, "magnitude"):
+        raise ValueError(f"to_nested: order must be 'magnitude' or None; got {order!r}")
+    if hasattr(unwrap(model), "_vnd_plan"):
+        raise ValueError("to_nested: the model is a nested network already")
+    args, kwargs = _arguments(example_input)
+    defaults = Rule(None, num_groups, base, unit_options.pop("prior", None), bayesian, log_alpha_init)
+    options = {"placement": placement, "coupling": coupling, **unit_options}
+    analysis = analyse(copy.deepcopy(model), args, kwargs)
+    _check_patterns(model, rules or {})
+    refused: dict[str, str] = {}
+    while True:
+        net = _build(copy.deepcopy(model), analysis, defaults, rules or {}, refused, options, (args, kwargs), order)
+        failures = {} if placement == "before_norm" else _try_slicing(net, args, kwargs)
+        if not failures:
+            return net
+        refused |= failures
+
+
+def _build(
+    net: nn.Module,
+    analysis: Analysis,
+    defaults: Rule,
+    rules: Mapping[str, Rule],
+    refused: dict[str, str],
+    options: dict[str, Any],
+    example: tuple[tuple[Any, ...], dict[str, Any]],
+    order: str | None,
+) -> nn.Module:
+    chosen, whole = _choose(analysis, rules, defaults, refused)
+    unit_options = {k: v for k, v in options.items() if k not in ("placement", "coupling")}
+    device = next((p.device for p in net.parameters()), torch.device("cpu"))
+    units = {}
+    for group in chosen.values():
+        rule = _rule(group.producers[0], rules, defaults)
+        units[group.name] = _make_unit(group, rule, unit_options).to(device)
+    quantile = Quantile().to(device) if options["coupling"] == "quantile" and units else None
+
+    def known(layouts: Any) -> Any:
+        """A layout in which the channels of units that were not chosen belong to none."""
+        return tuple(s if s.unit in units else type(s)(None, s.channels * s.repeat) for s in layouts)
+
+    def reached(table: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: known(layout) for name, layout in table.items()}
+        return {name: layout for name, layout in kept.items() if any(s.unit for s in layout)}
+
+    parameters = {
+        name: tuple(None if layout is None else known(layout) for layout in layouts)
+        for name, layouts in analysis.parameters.items()
+    }
+    plan = Plan(
+        groups=chosen,
+        units=units,
+        inputs=reached(analysis.inputs),
+        outputs=reached(analysis.outputs),
+        parameters=parameters,
+        whole=whole,
+        first_consumers=analysis.first_consumers,
+        quantile=quantile,
+        options=options,
+        example=example,
+    )
+    if order == "magnitude":
+        reorder(net, plan)
+    _swap_layers(net, plan, rules, defaults, options["placement"])
+    modules = dict(net.named_modules())
+    for index, (name, unit) in enumerate(units.items()):
+        modules[name].add_module("ordering", unit)
+        if quantile is not None:
+            unit.join(quantile)
+            if index == 0:
+                unit.shared_quantile = quantile
+    object.__setattr__(net, "_vnd_plan", plan)
+    net.register_forward_pre_hook(plan.before_forward, with_kwargs=True)
+    net.register_forward_hook(plan.after_forward)
+    return net
+
+
+def _choose(
+    analysis: Analysis, rules: Mapping[str, Rule], defaults: Rule, refused: dict[str, str]
+) -> tuple[dict[str, Group], dict[str, str]]:
+    """The groups to nest, and why each other layer stays whole."""
+    chosen, whole = {}, dict(analysis.whole)
+    for name, group in analysis.groups.items():
+        wish = [_rule(producer, rules, defaults).nest for producer in group.producers]
+        reason = refused.get(name)
+        if reason is None and False in wish:
+            reason = "a rule says so"
+        if reason is None and group.residual and True not in wish:
+            reason = "a residual stream (nest it with Rule(nest=True))"
+        if reason is None:
+            chosen[name] = group
+        else:
+            whole |= dict.fromkeys(group.producers, reason)
+    return chosen, whole
+
+
+def _rule(name: str, rules: Mapping[str, Rule], defaults: Rule) -> Rule:
+    found = defaults
+    for pattern, rule in rules.items():
+        if fnmatch(name, pattern):
+            found = rule.over(found)
+    return found
+
+
+def _make_unit(group: Group, rule: Rule, options: dict[str, Any]) -> OrderingUnit:
+    assert rule.num_groups is not None
+    assert rule.base is not None
+    num_groups = min(rule.num_groups, group.channels // group.tiles)
+    base = min(rule.base, num_groups)
+    prior = None if num_groups == base else rule.prior
+    return OrderingUnit(group.channels, num_groups, base, tiles=group.tiles, prior=prior, **options)
+
+
+def _swap_layers(net: nn.Module, plan: Plan, rules: Mapping[str, Rule], defaults: Rule, placement: str) -> None:
+    """Put Bayesian layers and masked norms in the place of torch's own, and attach the masks."""
+    seen: dict[int, nn.Module] = {}
+    for name, module in list(net.named_modules(remove_duplicate=False)):
+        rule = _rule(name, rules, defaults)
+        layout = plan.inputs.get(name)
+        mask = None
+        if layout is not None and placement == "after" and not _depthwise(module):
+            mask = InputMask(layout, plan.units)
+        if type(module) in BAYES_OF and (rule.bayesian or mask):
+            new = seen.get(id(module))
+            if new is None:
+                bayes = BAYES_OF[type(module)]
+                new = bayes.from_plain(module, bayesian=bool(rule.bayesian), log_alpha_init=rule.log_alpha_init)
+                seen[id(module)] = new
+                new.set_input_mask(mask)
+            _replace(net, name, new)
+        elif type(module) in MASKED_OF and mask:
+            _replace(net, name, MASKED_OF[type(module)].from_plain(module, mask))
+    if placement == "before_norm":
+        modules = dict(net.named_modules())
+        for name, group in plan.groups.items():
+            for producer in group.producers:
+                dim = -1 if isinstance(modules[producer], nn.Linear) else 1
+                modules[producer].register_forward_hook(OutputMask(plan.units[name], dim).hook)
+
+
+def _depthwise(module: nn.Module) -> bool:
+    groups = getattr(module, "groups", 1)
+    return isinstance(groups, int) and groups > 1 and groups == getattr(module, "in_channels", None)
+
+
+def _replace(net: nn.Module, name: str, new: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(net.get_submodule(parent), child, new)
+
+
+@torch.no_grad()
+def _try_slicing(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, str]:
+    """Slice the units by one group and run the example: which of them fail, and why."""
+    plan = plan_of(net)
+    full = {name: unit.num_groups for name, unit in plan.units.items()}
+    smaller = {name: max(unit.base, unit.num_groups - 1) for name, unit in plan.units.items()}
+    training = net.training
+    net.eval()
+    try:
+        if _failure(net, smaller, args, kwargs) is None:
+            return {}
+        found = {name: _failure(net, full | {name: smaller[name]}, args, kwargs) for name in full}
+        failures = {name: reason for name, reason in found.items() if reason is not None}
+        return failures or dict.fromkeys(full, "slicing fails for all units together")
+    finally:
+        set_width(net, None, warn=False)
+        net.train(training)
+
+
+def _failure(net: nn.Module, groups: dict[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    shape = Shape.of(groups)
+    try:
+        set_width(net, shape, warn=False)
+        masked = net(*args, **kwargs)
+        sliced = extract(net, shape)(*args, **kwargs)
+    except Exception as error:
+        return f"slicing it fails: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    return None if _alike(masked, sliced) else "a sliced network does not compute what the masked one does"
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        if not isinstance(b, Tensor) or a.shape != b.shape:
+            return False
+        scale = a.abs().max().clamp(min=1e-30) if a.numel() else 1.0
+        return bool(((a - b).abs() <= 1e-3 * scale).all())
+    if isinstance(a, Mapping):
+        return all(_alike(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(_alike(x, y) for x, y in zip(a, b, strict=True))
+    return True
+
+
+def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example, dict):
+        return (), example
+    return (example if isinstance(example, tuple) else (example,)), {}
+
+
+def _check_patterns(model: nn.Module, rules: Mapping[str, Rule]) -> None:
+    names = [name for name, _ in model.named_modules()]
+    for pattern in rules:
+        if not any(fnmatch(name, pattern) for name in names):
+            raise ValueError(f"to_nested: the rule {pattern!r} matches no module of {type(model).__name__}")

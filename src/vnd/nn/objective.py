@@ -1,0 +1,109 @@
+"""The regularising half of the objective, and what an optimiser needs to know of a nested network."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vnd.nn.bayesian import BayesConvTranspose2d, BayesLayer
+from vnd.nn.ordering import OrderingUnit
+from vnd.nn.plan import Plan, unwrap
+
+Price = Literal["output", "both_ends"]
+
+
+def kl(net: nn.Module, price: Price = "output") -> Tensor:
+    r"""KL of the posterior over masks and weights from the prior, summed over the network, in nats.
+
+    $$\mathrm{KL} = \sum_l Φ_1^{(l)} + \sum_l \sum_{w} P(w \text{ is kept})\, κ_w$$
+
+    Paper: Eq. (18). A function of the parameters alone: no forward pass is needed, and none leaves anything behind.
+
+    Args:
+        net: A nested network, or any that has Bayesian layers or ordering units.
+        price: With what probability a weight is kept. "output": that of its output channel, as in the paper.
+            "both_ends": the smaller of those of its output and input channels, since extraction drops a weight when
+            either goes; exact for units coupled by quantile.
+    """
+    if price not in ("output", "both_ends"):
+        raise ValueError(f"kl: price must be 'output' or 'both_ends'; got {price!r}")
+    root = unwrap(net)
+    plan = getattr(root, "_vnd_plan", None)
+    terms = []
+    for name, module in root.named_modules():
+        if isinstance(module, OrderingUnit):
+            terms.append(module.kl())
+        elif isinstance(module, BayesLayer) and module.bayesian:
+            terms.append(_weights_kl(module, name, plan, price))
+    return torch.stack(terms).sum() if terms else torch.zeros(())
+
+
+def _weights_kl(layer: Any, name: str, plan: Plan | None, price: Price) -> Tensor:
+    """Φ₂ of one layer."""
+    cost: Tensor = layer.weight_kl()
+    outputs = plan.survival(plan.outputs.get(name), cost) if plan is not None else None
+    inputs = plan.survival(plan.inputs.get(name), cost) if plan is not None and price == "both_ends" else None
+    if outputs is None and inputs is None:
+        return cost.sum()
+    table = cost.flatten(2).sum(2) if cost.dim() > 2 else cost
+    groups = getattr(layer, "groups", 1)
+    if isinstance(layer, BayesConvTranspose2d):  # (in, out / groups) to (out, in / groups)
+        table = table.view(groups, -1, table.size(1)).transpose(1, 2).reshape(-1, table.size(0) // groups)
+    if inputs is None and outputs is not None:
+        return (table.sum(1) * outputs).sum()
+    rows = table.new_ones(table.size(0)) if outputs is None else outputs
+    columns = table.new_ones(table.size(1) * groups) if inputs is None else inputs
+    # Row r of a grouped layer reads the columns of its own group.
+    columns = columns.view(groups, 1, -1).expand(groups, table.size(0) // groups, -1).reshape(table.shape)
+    return (table * torch.minimum(rows[:, None], columns)).sum()
+
+
+def parameter_groups(
+    net: nn.Module,
+    lr: float,
+    log_alpha_lr: float | None = None,
+    chain_lr: float | None = None,
+    weight_decay: float = 0.0,
+) -> list[dict[str, Any]]:
+    """Parameter groups for a torch optimiser: weights, log α (or log σ²) and keep logits, each with its own rate.
+
+    Decay applies to weights of two or more dimensions; never to biases, norms, log α or logits.
+
+    Args:
+        net: Any network.
+        lr: Learning rate of weights.
+        log_alpha_lr: That of log α; `lr` if None.
+        chain_lr: That of the keep logits; `lr` if None.
+        weight_decay: Decay of the weights.
+    """
+    kinds: dict[str, list[nn.Parameter]] = {"weights": [], "undecayed": [], "log_alpha": [], "chain": []}
+    for name, parameter in unwrap(net).named_parameters():
+        last = name.rpartition(".")[2]
+        if last in ("log_alpha", "log_variance"):
+            kinds["log_alpha"].append(parameter)
+        elif last == "keep_logits":
+            kinds["chain"].append(parameter)
+        else:
+            kinds["weights" if parameter.dim() > 1 else "undecayed"].append(parameter)
+    rates = {
+        "weights": lr,
+        "undecayed": lr,
+        "log_alpha": lr if log_alpha_lr is None else log_alpha_lr,
+        "chain": lr if chain_lr is None else chain_lr,
+    }
+    return [
+        {"params": params, "lr": rates[kind], "weight_decay": weight_decay if kind == "weights" else 0.0, "name": kind}
+        for kind, params in kinds.items()
+        if params
+    ]
+
+
+def set_temperature(net: nn.Module, temperature: float) -> None:
+    """Set the temperature of all ordering units of a network."""
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"set_temperature: temperature must be finite and greater than 0; got {temperature}")
+    for module in unwrap(net).modules():
+        if isinstance(module, OrderingUnit):
+            module.temperature.fill_(temperature)

@@ -1,0 +1,146 @@
+"""Prediction at a width: probabilities averaged over posterior samples, and how far to trust them."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from vnd.nn.bayesian import BayesLayer
+from vnd.nn.plan import plan_of, unwrap
+from vnd.nn.recalibrate import sampling
+from vnd.nn.width import Width
+from vnd.nn.width import width as at_width
+
+Link = Literal["softmax", "sigmoid", "identity"]
+ROWS = 16384  # examples times samples in one pass
+
+
+@dataclass(frozen=True)
+class Prediction:
+    r"""What a nested network says of a batch.
+
+    `probs` are averaged over samples. `entropy` is that of the average, in nats; `mutual_information` is what it
+    exceeds the samples' mean entropy by, the part that a better posterior would take away. Both are None for
+    `link="identity"`. `variance` is that between the samples' outputs after the link.
+    """
+
+    probs: Tensor
+    entropy: Tensor | None
+    mutual_information: Tensor | None
+    variance: Tensor
+    samples: int
+
+
+@torch.no_grad()
+def predict(
+    net: nn.Module,
+    x: Tensor,
+    width: Width = None,
+    samples: int = 6,
+    link: Link = "softmax",
+    seed: int | None = None,
+    rows: int | None = None,
+) -> Prediction:
+    r"""Predict at a width with several draws of the weights, averaging probabilities.
+
+    $$p = \frac1S \sum_s p_s, \qquad H[p] = \underbrace{\frac1S \sum_s H[p_s]}_{\text{in the data}} + \text{MI}$$
+
+    The samples run as one batch where memory allows, with the statistics of the first layer computed once, and in
+    chunks where it does not.
+
+    Args:
+        net: A nested network.
+        x: A batch of inputs, (batch, …).
+        width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
+        samples: Draws of the weights; 0 for one pass with the posterior means.
+        link: From the network's outputs to what is averaged: "softmax" over dimension 1 (classes), "sigmoid" for
+            masks, "identity" for regression.
+        seed: Makes the draws repeatable; the global generator is left as it was.
+        rows: Most examples times samples in one pass.
+    """
+    if link not in ("softmax", "sigmoid", "identity"):
+        raise ValueError(f"predict: link must be 'softmax', 'sigmoid' or 'identity'; got {link!r}")
+    if samples < 0:
+        raise ValueError(f"predict: samples must be 0 (posterior means) or more; got {samples}")
+    plan, root = plan_of(net), unwrap(net)
+    drawing = samples > 0 and any(isinstance(m, BayesLayer) and m.bayesian for m in root.modules())
+    count = samples if drawing else 1
+    training = root.training
+    root.eval()
+    devices = [x.get_device()] if x.is_cuda else []
+    try:
+        with (
+            torch.random.fork_rng(devices=devices) if seed is not None else nullcontext(),
+            at_width(net, plan.shape if width is None else width, samples=drawing),
+            sampling(root, drawing),
+        ):
+            if seed is not None:
+                torch.manual_seed(seed)
+            parts = _run(net, x, count, rows or ROWS, link)
+    finally:
+        root.train(training)
+    return _summarise(parts, link, count)
+
+
+def _run(net: nn.Module, x: Tensor, samples: int, rows: int, link: Link) -> Tensor:
+    """Outputs after the link, (samples, batch, …); halves the chunk when the device's memory does not suffice."""
+    while True:
+        try:
+            at_once = max(1, min(samples, rows // max(1, min(rows, x.size(0)))))
+            step = max(1, min(x.size(0), rows))
+            chunks = [_pass(net, part, samples, at_once, link) for part in x.split(step)]
+            return torch.cat(chunks, 1)
+        except torch.OutOfMemoryError:
+            if rows <= 1:
+                raise
+            rows = max(1, min(rows, samples * x.size(0)) // 2)
+            torch.cuda.empty_cache()
+
+
+def _pass(net: nn.Module, x: Tensor, samples: int, at_once: int, link: Link) -> Tensor:
+    outputs = []
+    done = 0
+    while done < samples:
+        count = min(at_once, samples - done)
+        out = _draw(net, x, count)
+        out = out.softmax(1) if link == "softmax" else out.sigmoid() if link == "sigmoid" else out
+        outputs.append(out.float().view(count, x.size(0), *out.shape[1:]))
+        done += count
+    return torch.cat(outputs)
+
+
+def _draw(net: nn.Module, x: Tensor, count: int) -> Tensor:
+    """One pass with `count` draws for every example, (count · batch, …), samples first."""
+    if count == 1:
+        return torch.as_tensor(net(x))
+    root = unwrap(net)
+    first = [root.get_submodule(name) for name in plan_of(net).first_consumers]
+    if len(first) == 1 and isinstance(first[0], BayesLayer) and first[0].bayesian:
+        first[0].expansion = count
+        try:
+            return torch.as_tensor(net(x))
+        finally:
+            first[0].expansion = 1
+    return torch.as_tensor(net(x.repeat(count, *[1] * (x.dim() - 1))))
+
+
+def _summarise(parts: Tensor, link: Link, samples: int) -> Prediction:
+    probs = parts.mean(0)
+    variance = parts.var(0, correction=0)
+    if link == "identity":
+        return Prediction(probs, None, None, variance, samples)
+    entropy, inner = _entropy(probs, link), _entropy(parts.flatten(0, 1), link)
+    inner = inner.view(samples, -1, *inner.shape[1:]).mean(0)
+    return Prediction(probs, entropy, (entropy - inner).clamp(min=0.0), variance, samples)
+
+
+def _entropy(probs: Tensor, link: Link) -> Tensor:
+    own: Tensor = torch.special.entr(probs)
+    if link == "softmax":
+        return own.sum(1)
+    other: Tensor = torch.special.entr(1 - probs)
+    return own + other

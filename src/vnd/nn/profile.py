@@ -1,0 +1,91 @@
+"""What an extracted network costs: parameters, multiply-accumulates, bytes, time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, extract
+from vnd.nn.plan import plan_of
+from vnd.nn.width import Width
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The size of a network; `macs` is for one example, 0 if it was not counted."""
+
+    parameters: int
+    macs: int
+    bytes: int
+
+
+def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, count_macs: bool = True) -> Profile:
+    """Count the extracted network's parameters, its bytes (with buffers), and its multiply-accumulates an example.
+
+    Multiply-accumulates are those of convolutions and linear layers, counted while running the example.
+
+    Args:
+        net: A nested network.
+        width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
+        example_input: A tensor, a tuple of arguments or a dict; that of the conversion if None.
+        count_macs: Whether to run the example.
+    """
+    small = extract(net, width)
+    parameters = list(small.parameters())
+    size = sum(x.numel() * x.element_size() for x in (*parameters, *small.buffers()))
+    macs = _count_macs(small, *_example(net, example_input)) if count_macs else 0
+    return Profile(sum(x.numel() for x in parameters), macs, size)
+
+
+def latency(net: nn.Module, width: Width = None, example_input: Any = None, repeats: int = 11) -> float:
+    """Median milliseconds of a forward pass of the extracted network on the example, here and now."""
+    small = extract(net, width).eval()
+    args, kwargs = _example(net, example_input)
+    cuda = any(p.is_cuda for p in small.parameters())
+    times = []
+    with torch.inference_mode():
+        for _ in range(repeats + 2):
+            if cuda:
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            small(*args, **kwargs)
+            if cuda:
+                torch.cuda.synchronize()
+            times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times[2:])
+
+
+def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if example is None:
+        return plan_of(net).example
+    if isinstance(example, dict):
+        return (), example
+    return (example if isinstance(example, tuple) else (example,)), {}
+
+
+@torch.no_grad()
+def _count_macs(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    total = 0
+
+    def count(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal total
+        places = inputs[0] if isinstance(module, TRANSPOSED) else output
+        channels = module.weight.size(0)
+        total += places.numel() // channels * module.weight.numel()
+
+    layers = [m for m in net.modules() if isinstance(m, (nn.Linear, *CONVOLUTIONS))]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    training = net.training
+    try:
+        net.eval()(*args, **kwargs)
+    finally:
+        net.train(training)
+        for hook in hooks:
+            hook.remove()
+    batch = next((x.size(0) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), 1)
+    return total // batch

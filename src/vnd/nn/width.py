@@ -1,0 +1,225 @@
+"""Shapes: how many groups of each unit a network keeps, and how to choose and set them."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from vnd.nn.ordering import OrderingUnit
+from vnd.nn.plan import Plan, batch_norms, plan_of, unwrap
+
+
+@dataclass(frozen=True)
+class Shape(Mapping[str, int]):
+    """A map from units to the number of groups kept, base included: frozen, hashable, JSON.
+
+    >>> Shape.of({"a": 3, "b": 1}).to_json()
+    '{"a": 3, "b": 1}'
+    """
+
+    groups: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, groups: Mapping[str, int]) -> Shape:
+        """The shape with these numbers of groups."""
+        return cls(tuple(groups.items()))
+
+    @classmethod
+    def from_json(cls, text: str) -> Shape:
+        """The inverse of `to_json`."""
+        return cls.of(json.loads(text))
+
+    def to_json(self) -> str:
+        """The shape as a JSON object."""
+        return json.dumps(dict(self.groups))
+
+    def __getitem__(self, unit: str) -> int:
+        return dict(self.groups)[unit]
+
+    def __iter__(self) -> Iterator[str]:
+        return (unit for unit, _ in self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+
+Width = Shape | float | None
+
+
+def shape(
+    net: nn.Module,
+    *,
+    fraction: float | None = None,
+    level: float | None = None,
+    parameters: float | None = None,
+    macs: float | None = None,
+    bytes: float | None = None,
+    latency_ms: float | None = None,
+    example_input: Any = None,
+) -> Shape:
+    r"""Choose a shape: give exactly one of the keywords.
+
+    A budget walks one order of all units of the network, by falling survival, and takes the longest prefix whose
+    extracted network fits, so shapes of growing budgets are nested.
+
+    Args:
+        net: A nested network.
+        fraction: The same share of the groups of every unit, in (0, 1], rounded up.
+        level: The learned shape at the quantile u = 1 − level: unit i is kept where $1 - \text{level} < P(z_i = 1)$.
+            In (0, 1]; larger is larger.
+        parameters: Largest number of parameters of the extracted network.
+        macs: Largest number of multiply-accumulates of one example, counted on `example_input`.
+        bytes: Largest size of parameters and buffers.
+        latency_ms: Largest median time of a forward pass on `example_input`, measured here and now.
+        example_input: What to count or time on; that of the conversion if None.
+    """
+    from vnd.nn.profile import latency, profile
+
+    plan = plan_of(net)
+    given = {
+        "fraction": fraction, "level": level, "parameters": parameters, "macs": macs, "bytes": bytes,
+        "latency_ms": latency_ms,
+    }  # fmt: skip
+    chosen = [name for name, value in given.items() if value is not None]
+    if len(chosen) != 1:
+        raise ValueError(f"shape: give exactly one of {', '.join(given)}; got {', '.join(chosen) or 'none'}")
+    if fraction is not None:
+        _check_share("fraction", fraction)
+        return Shape.of({name: _share(fraction, unit) for name, unit in plan.units.items()})
+    if level is not None:
+        _check_share("level", level)
+        return _level_shape(plan, level)
+    costs: dict[str, Callable[[Shape], float]] = {
+        "parameters": lambda s: profile(net, s, count_macs=False).parameters,
+        "bytes": lambda s: profile(net, s, count_macs=False).bytes,
+        "macs": lambda s: profile(net, s, example_input).macs,
+        "latency_ms": lambda s: latency(net, s, example_input),
+    }
+    return _longest_prefix(plan, costs[chosen[0]], float(given[chosen[0]] or 0.0), chosen[0])
+
+
+def _share(fraction: float, unit: OrderingUnit) -> int:
+    """Number of groups of a fraction: rounded up (but for a rounding error), never below base."""
+    return max(unit.base, math.ceil(fraction * unit.num_groups - 1e-9))
+
+
+def _check_share(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value <= 1:
+        raise ValueError(f"shape: {name} must lie in (0, 1]; got {value!r}")
+
+
+@torch.no_grad()
+def _level_shape(plan: Plan, level: float) -> Shape:
+    log_u = math.log1p(-level) if level < 1 else -math.inf
+    groups = {}
+    for name, unit in plan.units.items():
+        log_survival = unit.posterior().chain.log_survival
+        groups[name] = unit.base + int((log_survival > log_u).sum())
+    return Shape.of(groups)
+
+
+@torch.no_grad()
+def _longest_prefix(plan: Plan, cost: Callable[[Shape], float], budget: float, name: str) -> Shape:
+    """Add units to the smallest shape in the order of their survival, while the cost stays within the budget."""
+    entries = [
+        (-float(value), place, unit)
+        for place, (unit, module) in enumerate(plan.units.items())
+        for value in module.posterior().chain.log_survival
+    ]
+    order = [unit for _, _, unit in sorted(entries, key=lambda entry: entry[:2])]
+
+    def prefix(length: int) -> Shape:
+        groups = {unit: module.base for unit, module in plan.units.items()}
+        for unit in order[:length]:
+            groups[unit] += 1
+        return Shape.of(groups)
+
+    smallest = cost(prefix(0))
+    if smallest > budget:
+        raise ValueError(f"shape: {name} must be at least {smallest:g}, the smallest network's; got {budget:g}")
+    low, high = 0, len(order)  # the prefix of length low fits
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if cost(prefix(middle)) <= budget else (low, middle - 1)
+    return prefix(low)
+
+
+def as_shape(net: nn.Module, width: Width) -> Shape:
+    """A shape from a shape, a fraction in (0, 1], or None for full width."""
+    plan = plan_of(net)
+    if width is None:
+        return Shape.of({name: unit.num_groups for name, unit in plan.units.items()})
+    if isinstance(width, Shape):
+        _check_shape(plan, width)
+        return width
+    if isinstance(width, float):
+        return shape(net, fraction=width)
+    raise ValueError(f"width must be a Shape, a float fraction in (0, 1] or None; got {width!r}, which is ambiguous")
+
+
+def _check_shape(plan: Plan, width: Shape) -> None:
+    unknown, missing = set(width) - set(plan.units), set(plan.units) - set(width)
+    if unknown or missing:
+        raise ValueError(
+            f"width: the shape is of another network; unknown {sorted(unknown)}, missing {sorted(missing)}"
+        )
+    for name, unit in plan.units.items():
+        if not unit.base <= width[name] <= unit.num_groups:
+            raise ValueError(f"width: unit {name} must keep {unit.base} … {unit.num_groups} groups; got {width[name]}")
+
+
+def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool = True) -> None:
+    """Set the width at which a nested network runs, until it is set again; None for full width.
+
+    In evaluation, BatchNorm gets the statistics that `recalibrate` kept for this shape; a shape without any warns once.
+
+    Args:
+        net: A nested network.
+        width: A `Shape`, a fraction in (0, 1], or None.
+        samples: Use the statistics of sampled weights instead of those of the means.
+        warn: Warn of a shape that was not recalibrated.
+    """
+    plan = plan_of(net)
+    target = as_shape(net, width)
+    for name, unit in plan.units.items():
+        unit.fixed_groups.fill_(-1 if width is None else target[name])
+    plan.shape = None if width is None else target
+    norms = dict(batch_norms(net))
+    if unwrap(net).training or not norms:
+        return
+    found = plan.statistics.get((target, samples))
+    if found is not None:
+        for name, (mean, variance) in found.items():
+            norms[name].running_mean.copy_(mean)  # type: ignore[union-attr]
+            norms[name].running_var.copy_(variance)  # type: ignore[union-attr]
+    elif warn and (target, samples) not in plan.warned:
+        plan.warned.add((target, samples))
+        call = f"vnd.recalibrate(net, batches, widths=({_words(width)},){', samples=True' if samples else ''})"
+        warnings.warn(f"BatchNorm has no statistics for this width; run {call} first", stacklevel=3)
+
+
+def _words(width: Width) -> str:
+    return "shape" if isinstance(width, Shape) else "1.0" if width is None else f"{width:g}"
+
+
+@contextmanager
+def width(net: nn.Module, width: Width, *, samples: bool = False) -> Iterator[nn.Module]:
+    """Run a nested network at a width within a block; see `set_width`."""
+    plan = plan_of(net)
+    before = plan.shape
+    statistics = [(b, b.clone()) for _, norm in batch_norms(net) for b in norm.buffers()]
+    set_width(net, width, samples=samples)
+    try:
+        yield net
+    finally:
+        set_width(net, before, warn=False)
+        for buffer, value in statistics:
+            buffer.copy_(value)
