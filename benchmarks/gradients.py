@@ -155,9 +155,9 @@ def main() -> None:
         print(f"{name:>16} " + " ".join(f"{mean[key]:>8.3f}" for key in mean), flush=True)
         rows.append({"estimator": name, "mean": mean, "runs": runs})
     print(
-        "The default of OrderingUnit is the best that needs nothing but the loss; 'difference' also needs the loop to"
+        "'difference' is the default of OrderingUnit. It wants the loop to call update_differences (two passes without"
     )
-    print("call update_differences (two passes without gradient, here every fourth step) and to add difference_term.")
+    print("gradient, here every fourth step) and to add difference_term; a loop that does not gets 'survival'.")
     summary = {
         "command": f"python benchmarks/gradients.py --seeds {args.seeds} --steps {args.steps} --draws {args.draws}",
         "torch": torch.__version__,

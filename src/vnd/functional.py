@@ -73,9 +73,9 @@ def keep_logits_from_lengths(length_logits: Tensor) -> Tensor:
     tensor([0., 0.])
     """
     length_logits = widen(length_logits)
-    tail = length_logits[..., 1:].flip(-1).logcumsumexp(-1).flip(-1)
-    before = length_logits[..., :-1]
-    return torch.where(tail == -torch.inf, tail, tail - before)
+    floor = 0.25 * torch.finfo(length_logits.dtype).min  # stands for -∞, which has no gradient in a logcumsumexp
+    tail = length_logits[..., 1:].clamp(min=floor).flip(-1).logcumsumexp(-1).flip(-1)
+    return torch.where(tail <= 0.5 * floor, -torch.inf, tail - length_logits[..., :-1])
 
 
 def suffix_sum(x: Tensor) -> Tensor:
@@ -217,8 +217,8 @@ class _ExactLogUniformKL(torch.autograd.Function):
     SWITCH, TERMS, ASYMPTOTIC_TERMS = 40.0, 130, 20
 
     @staticmethod
-    def forward(ctx: Any, log_alpha: Tensor) -> Tensor:
-        own = _ExactLogUniformKL
+    def forward(ctx: Any, given: Tensor) -> Tensor:
+        own, log_alpha = _ExactLogUniformKL, given.double()  # the terms of the sum lose four digits in float32
         rate = (0.5 * torch.exp(-log_alpha)).clamp(max=own.SWITCH)
         log_rate = (-log_alpha - math.log(2.0)).clamp(max=math.log(own.SWITCH))
         value, slope, harmonic = torch.zeros_like(rate), torch.zeros_like(rate), 0.0
@@ -237,8 +237,8 @@ class _ExactLogUniformKL(torch.autograd.Function):
             far_slope = far_slope + 0.5 * term
 
         small = log_alpha < -math.log(2 * own.SWITCH)
-        ctx.save_for_backward(torch.where(small, far_slope, slope))
-        return torch.where(small, far, value)
+        ctx.save_for_backward(torch.where(small, far_slope, slope).to(given.dtype))
+        return torch.where(small, far, value).to(given.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

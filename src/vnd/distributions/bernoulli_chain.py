@@ -74,8 +74,11 @@ class BernoulliChain(Distribution):
     def from_length_probs(cls, probs: Tensor) -> Self:
         """The chain whose lengths 0 … n have these probabilities, (…, n + 1); they are normalised."""
         floating_vector(cls.__name__, "probs", probs)
-        if probs.size(-1) == 0 or not bool((probs >= 0).all() & (probs.sum(-1) > 0).all()):
-            raise ValueError(f"{cls.__name__}: probs must be non-negative and sum to more than 0; got {probs}")
+        bad = probs[~((probs >= 0) & (probs < torch.inf))]
+        if bad.numel():
+            raise ValueError(f"{cls.__name__}: probs must be finite and at least 0; got {bad[0].item()}")
+        if probs.size(-1) == 0 or not bool((probs.sum(-1) > 0).all()):
+            raise ValueError(f"{cls.__name__}: probs must sum to more than 0; got a row that sums to 0")
         return cls(keep_logits_from_lengths(probs.log()).to(probs.dtype))
 
     @classmethod

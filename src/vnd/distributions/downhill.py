@@ -3,7 +3,7 @@
 import math
 import warnings
 import weakref
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -92,7 +92,10 @@ class Downhill(Distribution):
                 f"batch shape {tuple(logits.shape[:-1])}"
             ) from None
         self._dtype = logits.dtype
-        self._last: tuple[weakref.ref[Tensor], Tensor] | None = None
+        self._last: tuple[weakref.ref[Tensor], int, Tensor] | None = None
+        for name in ("keep_logits", "length_logits"):
+            if name in self.__dict__:
+                setattr(self, name, logits.expand(batch_shape + logits.shape[-1:]))
         super().__init__(batch_shape, torch.Size((n,)), validate_args=False)
         validate(self, validate_args)
         if self._validate_args and bool((self.temperature < COLD).any()):
@@ -115,6 +118,9 @@ class Downhill(Distribution):
         super(Downhill, new).__init__(batch_shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_last": None}
 
     @lazy_property
     def keep_logits(self) -> Tensor:
@@ -163,6 +169,9 @@ class Downhill(Distribution):
         Returns:
             (…, n).
         """
+        n = self.event_shape[0]
+        if self._validate_args and not bool(((length >= 0) & (length <= n)).all()):
+            raise ValueError(f"Downhill: length must lie in 0 … {n}; got {length.min().item()} … {length.max().item()}")
         log_probs = self.length_log_probs.expand((*length.shape, -1))
         with torch.no_grad():
             top = -log_exponential_noise(torch.Size((*length.shape, 1)), log_probs)
@@ -184,7 +193,7 @@ class Downhill(Distribution):
             return straight_through(length_mask(length, self.event_shape[0], soft.dtype), soft).to(self._dtype)
         log_increments = scores.log_softmax(-1)
         z = suffix_sum(log_increments.exp()[..., 1:]).clamp(max=1.0).to(self._dtype)
-        self._last = (weakref.ref(z), log_increments)
+        self._last = (weakref.ref(z), z._version, log_increments)
         return z
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -212,8 +221,8 @@ class Downhill(Distribution):
 
     def _log_increments(self, value: Tensor) -> Tensor:
         """Log of the steps of a descent, (…, n) to (…, n + 1)."""
-        if self._last is not None and self._last[0]() is value:
-            return self._last[1]
+        if self._last is not None and self._last[0]() is value and self._last[1] == value._version:
+            return self._last[2]
         z = widen(value)
         ones, zeros = z.new_ones((*z.shape[:-1], 1)), z.new_zeros((*z.shape[:-1], 1))
         return torch.diff(torch.cat((ones, z, zeros), -1)).neg().log()

@@ -86,7 +86,7 @@ def gaussian_prior_kl(posterior: MultiplicativeNormal, prior: Normal) -> Tensor:
     Note:
         With σ² = αθ² it grows without bound as θ → 0: give the posterior a free `log_variance` instead.
     """
-    log_ratio = posterior.log_variance - 2 * prior.scale.log()
+    log_ratio = widen(posterior.log_variance) - 2 * prior.scale.log()
     shift = (widen(posterior.loc) - prior.loc) / prior.scale
     return 0.5 * (log_ratio.exp() + shift.square() - 1 - log_ratio)
 

@@ -78,12 +78,9 @@ class OrderedNormal(Distribution):
             shapes = ", ".join(str(tuple(x.shape)) for x in (loc, scale, keep_logits))
             raise ValueError(f"OrderedNormal: loc, scale and keep_logits must broadcast; got shapes {shapes}") from None
         event_shape = loc.shape[-1:]
-        self.loc, self.scale = (x.expand(batch_shape + event_shape) for x in (loc, scale))
-        self.gate = Downhill(
-            temperature,
-            keep_logits.expand(batch_shape + keep_logits.shape[-1:]),
-            validate_args=validate_args,
-        )
+        logits = keep_logits.expand(batch_shape + keep_logits.shape[-1:])
+        self.gate = Downhill(temperature, logits, validate_args=validate_args)
+        self.loc, self.scale = (x.expand(self.gate.batch_shape + event_shape) for x in (loc, scale))
         super().__init__(self.gate.batch_shape, event_shape, validate_args=False)
         validate(self, validate_args)
 
@@ -177,8 +174,10 @@ class OrderedNormal(Distribution):
     def _fixed_mask(self, length: int | Tensor) -> Tensor:
         length = torch.as_tensor(length, device=self.loc.device)
         size = self.event_shape[0]
-        if self._validate_args and not bool(((length >= self.base) & (length <= size)).all()):
+        whole = not length.is_floating_point()
+        if self._validate_args and not (whole and bool(((length >= self.base) & (length <= size)).all())):
             raise ValueError(
-                f"OrderedNormal: length must lie in {self.base} … {size} (base … dimensions); got {length.tolist()}"
+                f"OrderedNormal: length must be whole and lie in {self.base} … {size} (base … dimensions); "
+                f"got {length.tolist()}"
             )
         return length_mask(length, size, self.loc.dtype)

@@ -51,6 +51,9 @@ class MultiplicativeNormal(Distribution):
         given = log_alpha if log_variance is None else log_variance
         if given is None or (log_alpha is not None and log_variance is not None):
             raise ValueError("MultiplicativeNormal: give log_alpha or log_variance, one of the two")
+        for name, value in (("loc", loc), ("log_alpha" if log_variance is None else "log_variance", given)):
+            if not value.is_floating_point():
+                raise ValueError(f"MultiplicativeNormal: {name} must be a floating-point tensor; got {value.dtype}")
         noise: Tensor
         self.loc: Tensor
         try:

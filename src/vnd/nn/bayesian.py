@@ -246,10 +246,9 @@ class BayesLayer(nn.Module):
             refuse(f"prior must be a LogUniform or a scalar Normal; got {self.prior!r}")
         if not math.isfinite(self.log_alpha_init):
             refuse(f"log_alpha_init must be finite; got {self.log_alpha_init}")
-        if self.noise not in get_args(Noise):
-            refuse(f"noise must be one of {', '.join(get_args(Noise))}; got {self.noise!r}")
-        if self.estimator not in get_args(Estimator):
-            refuse(f"estimator must be one of {', '.join(get_args(Estimator))}; got {self.estimator!r}")
+        for name, choices in (("noise", get_args(Noise)), ("estimator", get_args(Estimator))):
+            if getattr(self, name) not in choices:
+                refuse(f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}")
 
 
 def _attributes(layer: nn.Module) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from vnd.functional import widen
+
 
 class _MaskedNorm(nn.Module):
     """What the masked normalisations share; mixed into one of torch's own."""
@@ -42,12 +44,12 @@ class MaskedLayerNorm(_MaskedNorm, nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise the last dimension of `input`."""
-        kept = self._kept()
-        kept = (kept if kept.dim() == 1 else _align(kept, input, -1)).to(input.dtype)
+        kept, x = self._kept(), widen(input)
+        kept = (kept if kept.dim() == 1 else _align(kept, x, -1)).to(x.dtype)
         count = kept.sum(-1, keepdim=True).clamp(min=1)
-        mean = (input * kept).sum(-1, keepdim=True) / count
-        variance = ((input - mean).square() * kept).sum(-1, keepdim=True) / count
-        return _affine((input - mean) * torch.rsqrt(variance + self.eps), self.weight, self.bias)
+        mean = (x * kept).sum(-1, keepdim=True) / count
+        variance = ((x - mean).square() * kept).sum(-1, keepdim=True) / count
+        return _affine((x - mean) * torch.rsqrt(variance + self.eps), self.weight, self.bias, input.dtype)
 
 
 class MaskedRMSNorm(_MaskedNorm, nn.RMSNorm):
@@ -57,12 +59,12 @@ class MaskedRMSNorm(_MaskedNorm, nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension of `x`."""
-        kept = self._kept()
-        kept = (kept if kept.dim() == 1 else _align(kept, x, -1)).to(x.dtype)
+        kept, wide = self._kept(), widen(x)
+        kept = (kept if kept.dim() == 1 else _align(kept, x, -1)).to(wide.dtype)
         count = kept.sum(-1, keepdim=True).clamp(min=1)
-        power = (x.square() * kept).sum(-1, keepdim=True) / count
-        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
-        return _affine(x * torch.rsqrt(power + eps), self.weight, None)
+        power = (wide.square() * kept).sum(-1, keepdim=True) / count
+        eps = torch.finfo(wide.dtype).eps if self.eps is None else self.eps
+        return _affine(wide * torch.rsqrt(power + eps), self.weight, None, x.dtype)
 
 
 class MaskedGroupNorm(_MaskedNorm, nn.GroupNorm):
@@ -73,21 +75,23 @@ class MaskedGroupNorm(_MaskedNorm, nn.GroupNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Normalise each group of channels (dimension 1) of `input` over its kept channels and all positions."""
         batch, channels = input.shape[:2]
-        kept = self._kept().expand(batch, channels).view(batch, self.num_groups, -1, 1).to(input.dtype)
-        x = input.reshape(batch, self.num_groups, channels // self.num_groups, -1)
+        x = widen(input).reshape(batch, self.num_groups, channels // self.num_groups, -1)
+        kept = self._kept().expand(batch, channels).reshape(batch, self.num_groups, -1, 1).to(x.dtype)
         count = (kept.sum((2, 3), keepdim=True) * x.size(-1)).clamp(min=1)
         mean = (x * kept).sum((2, 3), keepdim=True) / count
         variance = ((x - mean).square() * kept).sum((2, 3), keepdim=True) / count
         out = ((x - mean) * torch.rsqrt(variance + self.eps)).view(input.shape)
         if self.weight is None:
-            return out
-        shape = (1, -1) + (1,) * (input.dim() - 2)
-        return out * self.weight.view(shape) + self.bias.view(shape)
+            return out.to(input.dtype)
+        shape = (-1,) + (1,) * (input.dim() - 2)
+        return _affine(out, self.weight.view(shape), self.bias.view(shape), input.dtype)
 
 
-def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Scale and shift the wide `x`, then narrow it to the input's dtype, or the weight's if that is wider."""
+    dtype = dtype if weight is None else torch.promote_types(dtype, weight.dtype)
     x = x if weight is None else x * weight
-    return x if bias is None else x + bias
+    return (x if bias is None else x + bias).to(dtype)
 
 
 def _align(mask: Tensor, x: Tensor, dim: int) -> Tensor:

@@ -22,7 +22,7 @@ def kl(net: nn.Module, price: Price = "output") -> Tensor:
     Paper: Eq. (18). A function of the parameters alone: no forward pass is needed, and none leaves anything behind.
 
     Args:
-        net: A nested network, or any that has Bayesian layers or ordering units.
+        net: A nested network, or any that has nested networks, Bayesian layers or ordering units in it.
         price: With what probability a weight is kept. "output": that of its output channel, as in the paper.
             "both_ends": the smaller of those of its output and input channels, since extraction drops a weight when
             either goes; exact for units coupled by quantile.
@@ -30,13 +30,17 @@ def kl(net: nn.Module, price: Price = "output") -> Tensor:
     if price not in ("output", "both_ends"):
         raise ValueError(f"kl: price must be 'output' or 'both_ends'; got {price!r}")
     root = unwrap(net)
-    plan = getattr(root, "_vnd_plan", None)
+    owners: dict[nn.Module, tuple[str, Plan]] = {}  # layers of nested networks, of which `net` may hold several
+    for part in root.modules():
+        if isinstance(plan := getattr(part, "_vnd_plan", None), Plan):
+            owners |= {module: (name, plan) for name, module in part.named_modules()}
     terms = []
-    for name, module in root.named_modules():
+    for module in root.modules():
         if isinstance(module, OrderingUnit):
             terms.append(module.kl())
         elif isinstance(module, BayesLayer) and module.bayesian:
-            terms.append(_weights_kl(module, name, plan, price))
+            name, own = owners.get(module, ("", None))
+            terms.append(_weights_kl(module, name, own, price))
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 

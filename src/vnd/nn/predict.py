@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from vnd.functional import widen
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.plan import plan_of, unwrap
 from vnd.nn.recalibrate import sampling
@@ -69,7 +70,7 @@ def predict(
     plan, root = plan_of(net), unwrap(net)
     drawing = samples > 0 and any(isinstance(m, BayesLayer) and m.bayesian for m in root.modules())
     count = samples if drawing else 1
-    training = root.training
+    modes = [(module, module.training) for module in root.modules()]
     root.eval()
     devices = [x.get_device()] if x.is_cuda else []
     try:
@@ -82,7 +83,8 @@ def predict(
                 torch.manual_seed(seed)
             parts = _run(net, x, count, rows or ROWS, link)
     finally:
-        root.train(training)
+        for module, mode in modes:
+            module.training = mode
     return _summarise(parts, link, count)
 
 
@@ -90,7 +92,7 @@ def _run(net: nn.Module, x: Tensor, samples: int, rows: int, link: Link) -> Tens
     """Outputs after the link, (samples, batch, …); halves the chunk when the device's memory does not suffice."""
     while True:
         try:
-            at_once = max(1, min(samples, rows // max(1, min(rows, x.size(0)))))
+            at_once = max(1, min(samples, rows // max(1, min(rows, x.size(0))))) if _separable(net) else 1
             step = max(1, min(x.size(0), rows))
             chunks = [_pass(net, part, samples, at_once, link) for part in x.split(step)]
             return torch.cat(chunks, 1)
@@ -101,14 +103,19 @@ def _run(net: nn.Module, x: Tensor, samples: int, rows: int, link: Link) -> Tens
             torch.cuda.empty_cache()
 
 
+def _separable(net: nn.Module) -> bool:
+    """Whether the examples of one pass are separate draws: not so where they share the noise of a weight."""
+    return all(m.estimator == "local" for m in unwrap(net).modules() if isinstance(m, BayesLayer) and m.bayesian)
+
+
 def _pass(net: nn.Module, x: Tensor, samples: int, at_once: int, link: Link) -> Tensor:
     outputs = []
     done = 0
     while done < samples:
         count = min(at_once, samples - done)
-        out = _draw(net, x, count)
+        out = widen(_draw(net, x, count))
         out = out.softmax(1) if link == "softmax" else out.sigmoid() if link == "sigmoid" else out
-        outputs.append(out.float().view(count, x.size(0), *out.shape[1:]))
+        outputs.append(out.view(count, x.size(0), *out.shape[1:]))
         done += count
     return torch.cat(outputs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,10 +63,29 @@ def latency(net: nn.Module, width: Width = None, example_input: Any = None, repe
 
 def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if example is None:
-        return plan_of(net).example
+        like = next((p for p in net.parameters() if p.is_floating_point()), None)
+        args, kwargs = plan_of(net).example
+        return _fit(args, like), _fit(kwargs, like)
     if isinstance(example, dict):
         return (), example
     return (example if isinstance(example, tuple) else (example,)), {}
+
+
+def _fit(x: Any, like: Tensor | None) -> Any:
+    """Bring the conversion's example to where the network is now, and to its dtype."""
+    if isinstance(x, Tensor) and like is not None:
+        return x.to(like) if x.is_floating_point() else x.to(like.device)
+    if isinstance(x, dict):
+        return {key: _fit(value, like) for key, value in x.items()}
+    return type(x)(_fit(value, like) for value in x) if type(x) in (tuple, list) else x
+
+
+def _tensors(x: Any) -> Iterator[Tensor]:
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, dict | list | tuple):
+        for value in x.values() if isinstance(x, dict) else x:
+            yield from _tensors(value)
 
 
 @torch.no_grad()
@@ -87,5 +107,5 @@ def _count_macs(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         net.train(training)
         for hook in hooks:
             hook.remove()
-    batch = next((x.size(0) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), 1)
+    batch = next((x.size(0) for x in _tensors((args, kwargs)) if x.dim()), 1)
     return total // batch

@@ -55,15 +55,24 @@ def recalibrate(
         raise ValueError("recalibrate: batches must hold at least one batch; got none")
     for shape in shapes:
         plan.statistics[shape, samples] = {n: (t[0] / count, t[1] / count) for n, t in sums[shape].items()}
-    set_width(net, plan.shape, warn=False)
+    _apply(root, plan.shape)
+
+
+def _apply(root: nn.Module, width: Width) -> None:
+    """Give BatchNorm the statistics of the width that is set, in training, too: it will be evaluated next."""
+    training, root.training = root.training, False
+    try:
+        set_width(root, width, warn=False)
+    finally:
+        root.training = training
 
 
 @contextmanager
 def _collecting(root: nn.Module, norms: dict[str, Any], samples: bool) -> Any:
-    """BatchNorm shows the statistics of each batch; everything else runs as in evaluation."""
+    """BatchNorm shows the statistics of each batch, everything else runs as in evaluation; then all is as before."""
     modes = [(module, module.training) for module in root.modules()]
     momenta = [(norm, norm.momentum) for norm in norms.values()]
-    counts = [(norm.num_batches_tracked, norm.num_batches_tracked.clone()) for norm in norms.values()]
+    statistics = [(buffer, buffer.clone()) for norm in norms.values() for buffer in norm.buffers()]
     shape = plan_of(root).shape
     root.eval()
     for norm in norms.values():
@@ -78,8 +87,8 @@ def _collecting(root: nn.Module, norms: dict[str, Any], samples: bool) -> Any:
             module.training = mode
         for norm, momentum in momenta:
             norm.momentum = momentum
-        for tensor, value in counts:
-            tensor.copy_(value)
+        for buffer, value in statistics:
+            buffer.copy_(value)
 
 
 @contextmanager

@@ -8,16 +8,19 @@ network's output, the channels must stay whole, and the reason is kept.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
+
+from vnd.nn.bayesian import BAYES_OF
 
 Labels = list[list[int] | None]  # one entry a dimension: the identities along it, or None if it has none
 
@@ -44,7 +47,8 @@ SPATIAL = {F.max_pool1d, F.max_pool2d, F.avg_pool1d, F.avg_pool2d, F.adaptive_av
 SPATIAL |= {F.adaptive_max_pool2d, F.interpolate, F.max_pool3d, F.avg_pool3d}
 ADDING = {operator.add, operator.iadd, operator.sub, operator.isub, torch.add, torch.sub, "add", "add_", "sub", "sub_"}
 SCALING = {operator.mul, operator.imul, operator.truediv, torch.mul, torch.div, "mul", "mul_", "div", "div_"}
-CHEAP = {getattr, "size", "dim"}  # ask for sizes, which follow a sliced network by themselves
+RESHAPING = {torch.flatten, torch.reshape, "flatten", "view", "reshape"}
+CHEAP = {getattr, operator.getitem, "size", "dim"}  # ask for sizes
 
 
 @dataclass(frozen=True)
@@ -83,36 +87,50 @@ class Analysis:
 
 
 def analyse(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Analysis:
-    """Trace `model` on an example and find which of its channels can be dropped together."""
-    graph = _trace(model, args, kwargs)
+    """Trace `model` on an example and find which of its channels can be dropped together; leaves it in evaluation."""
+    nodes = list(_trace(model, args, kwargs).graph.nodes)
     walk = _Walk(model)
-    for node in graph.graph.nodes:
+    for node in nodes:
         walk.visit(node)
-    return walk.conclude()
+    return walk.conclude(_first_consumers(nodes, walk.modules))
 
 
 def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
-    training = model.training
+    """The graph of `model` on the example; numbers, flags and what the example leaves out are constants in it."""
+    model.eval()
+    doing = "run on the example"
     try:
-        names = list(kwargs)
-        traced = fx.symbolic_trace(model.eval(), concrete_args=None)
-        placeholders = [node.target for node in traced.graph.nodes if node.op == "placeholder"]
-        values = [*args, *(kwargs[name] for name in placeholders[len(args) :] if name in names)]
         with torch.no_grad():
-            ShapeProp(traced).propagate(*values)
+            model(*args, **kwargs)
+            doing = "be traced"
+            given = inspect.signature(model.forward).bind(*args, **kwargs)
+            given.apply_defaults()
+            simple = (bool, int, float, str)
+            constants = {name: x for name, x in given.arguments.items() if x is None or isinstance(x, simple)}
+            traced = fx.symbolic_trace(model, concrete_args=constants)
+            _Sizes(traced).run(*given.arguments.values())
     except Exception as error:
-        raise ValueError(f"to_nested: {type(model).__name__} cannot be traced: {_where(error)}{error}") from error
-    finally:
-        model.train(training)
+        raise ValueError(f"to_nested: {type(model).__name__} cannot {doing}: {_where(error)}{error}") from error
     return traced
+
+
+class _Sizes(fx.Interpreter):
+    """Runs a graph, and notes the size of every tensor in it."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            n.meta["size"] = tuple(result.shape)
+        return result
 
 
 def _where(error: Exception) -> str:
     """The user's line at which tracing stopped, if it is one of theirs."""
+    others = tuple(str(Path(file).parent) for file in (torch.__file__, __file__))
     found, step = "", error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename
-        if "torch" not in file.split("site-packages")[-1] and "/vnd/nn/" not in file and "<" not in file:
+        if not file.startswith(others) and "<" not in file:
             found = f"at {file}, line {step.tb_lineno}: "
         step = step.tb_next
     return found
@@ -133,8 +151,7 @@ class _Walk:
         self.outputs: dict[str, list[int] | None] = {}
         self.parameters: dict[str, Labels] = {}
         self.tiled: list[tuple[str, list[int], int]] = []
-        self.from_input: set[fx.Node] = set()
-        self.first_consumers: list[str] = []
+        self.left: dict[str, str] = {}  # modules with parameters that are not looked into
 
     # -- identities --------------------------------------------------------------------------------------------------
 
@@ -170,25 +187,25 @@ class _Walk:
     def visit(self, node: fx.Node) -> None:
         """Work out the labels of one node's output from those of its inputs."""
         self.labels[node] = _none(node)
-        if node.op == "placeholder":
-            self.from_input.add(node)
-        elif node.op == "get_attr":
+        if node.op == "get_attr":
             self.visit_attribute(node)
         elif node.op == "output":
             for source in node.all_input_nodes:
                 self.keep_whole(self.labels[source], "reaches the output of the network")
         elif node.op == "call_module":
             self.visit_module(node)
-        else:
+        elif node.op != "placeholder":
             self.visit_function(node)
-        if _keeps_input(node, self.modules) and any(source in self.from_input for source in node.all_input_nodes):
-            self.from_input.add(node)
 
     def visit_attribute(self, node: fx.Node) -> None:
-        name, value = str(node.target), _attribute(self.model, str(node.target))
-        if isinstance(value, Tensor):
-            self.parameters[name] = [self.fresh(size) if size > 1 else None for size in value.shape]
-            self.labels[node] = self.parameters[name]
+        if not _has_shape(node):
+            return
+        name = str(node.target)
+        if name not in self.parameters:
+            self.parameters[name] = [self.fresh(size) if size > 1 else None for size in _shape(node)]
+            if name.startswith("_tensor_constant"):  # torch.fx's name for a tensor that is made in the forward pass
+                self.keep_whole(self.parameters[name], "meets a constant that is made in the forward pass")
+        self.labels[node] = list(self.parameters[name])
 
     def visit_module(self, node: fx.Node) -> None:
         name = str(node.target)
@@ -196,11 +213,12 @@ class _Walk:
         labels = self.labels[source] if source is not None else []
         dim = -1 if isinstance(module, (nn.Linear, nn.LayerNorm, nn.RMSNorm)) else 1
         known = (*MIXING, *CHANNEL_NORMS, *MIXING_NORMS)
-        if isinstance(module, known) and (source is None or not labels or len(node.all_input_nodes) > 1):
-            self.give_up(node, f"{name} has inputs that are not one tensor")
+        if isinstance(module, known) and (source is None or len(node.all_input_nodes) > 1):
+            self.leave(node, name, f"{name} has inputs that are not one tensor")
         elif isinstance(module, MIXING):
             self.visit_mixing(node, name, module, labels, dim)
         elif isinstance(module, CHANNEL_NORMS):
+            self.keep_whole(labels[2:], f"enters {name} as positions")
             self.record(name, labels[dim], labels[dim])
             self.labels[node] = list(labels)
         elif isinstance(module, MIXING_NORMS):
@@ -214,22 +232,26 @@ class _Walk:
         elif isinstance(module, (nn.Softmax, nn.LogSoftmax)) and module.dim is not None and labels[module.dim] is None:
             self.labels[node] = list(labels)
         else:
-            self.give_up(node, f"enters {name} ({type(module).__name__})")
+            self.leave(node, name, f"enters {name} ({type(module).__name__})")
 
     def visit_mixing(self, node: fx.Node, name: str, module: Any, labels: Labels, dim: int) -> None:
         incoming = labels[dim]
         groups = getattr(module, "groups", 1)
         inputs = module.in_features if isinstance(module, nn.Linear) else module.in_channels
         outputs = module.out_features if isinstance(module, nn.Linear) else module.out_channels
-        if _first(node) in self.from_input:
-            self.first_consumers.append(name)
         out: Labels = _none(node)
+        if isinstance(module, nn.Linear):
+            out[:-1] = labels[:-1]
+        else:
+            self.keep_whole([*labels[:1], *labels[2:]], f"enters {name} as positions")
         if groups == inputs and groups > 1:  # depthwise: the channels go on as they are
             out[dim] = None if incoming is None else [i for i in incoming for _ in range(outputs // inputs)]
         else:
             if name in self.producers:
                 self.keep_whole(self.producers[name], f"{name} is used more than once")
             out[dim] = self.producers.setdefault(name, self.fresh(outputs))
+            if type(module) not in BAYES_OF:
+                self.keep_whole(incoming, f"enters {name} ({type(module).__name__}), which has no masked form")
             if groups > 1:
                 self.tiled += [(name, ids, groups) for ids in (incoming, out[dim]) if ids is not None]
         self.record(name, incoming, out[dim])
@@ -237,6 +259,7 @@ class _Walk:
 
     def visit_norm(self, node: fx.Node, name: str, module: Any, labels: Labels, dim: int) -> None:
         if isinstance(module, nn.GroupNorm):
+            self.keep_whole(labels[2:], f"enters {name} as positions")
             if labels[dim] is not None:
                 self.tiled.append((name, labels[dim] or [], module.num_groups))
         elif len(module.normalized_shape) > 1:
@@ -255,8 +278,10 @@ class _Walk:
     def visit_function(self, node: fx.Node) -> None:
         target, source = node.target, _first(node)
         labels = self.labels[source] if source is not None else []
-        if target in CHEAP or not _has_shape(node):
-            if target not in CHEAP and target not in (operator.getitem, "shape"):
+        if not _has_shape(
+            node
+        ):  # a size, which follows a sliced network by itself; else it must not depend on channels
+            if target not in CHEAP:
                 self.sizes_or_give_up(node)
         elif target in ELEMENTWISE and len(node.all_input_nodes) == 1:
             self.labels[node] = list(labels)
@@ -266,7 +291,7 @@ class _Walk:
             self.concatenate(node)
         elif target in SPATIAL:
             self.spatial(node, labels, str(target))
-        elif target in (torch.flatten, torch.reshape, "flatten", "view", "reshape") and len(labels) > 0:
+        elif target in RESHAPING and source is not None:
             self.reshape(node, labels)
         elif target in (
             torch.permute,
@@ -290,6 +315,12 @@ class _Walk:
         if any(_has_shape(source) for source in node.all_input_nodes):
             self.give_up(node, f"enters {getattr(node.target, '__name__', node.target)}")
 
+    def leave(self, node: fx.Node, name: str, reason: str) -> None:
+        """Give up at a module that is not looked into."""
+        self.give_up(node, reason)
+        if any(True for _ in self.modules[name].parameters()):
+            self.left[name] = f"a {type(self.modules[name]).__name__}, which is used as it is"
+
     def give_up(self, node: fx.Node, reason: str) -> None:
         for source in node.all_input_nodes:
             self.keep_whole(self.labels[source], reason)
@@ -299,14 +330,15 @@ class _Walk:
             return self.give_up(node, f"enters {name}")
         self.keep_whole([labels[0], *labels[2:]], f"enters {name}")
         out = _none(node)
-        if len(out) == len(labels):
-            out[1] = labels[1]
+        if len(out) != len(labels):
+            return self.give_up(node, f"enters {name}")
+        out[1] = labels[1]
         self.labels[node] = out
 
     def combine(self, node: fx.Node, residual: bool) -> None:
         """Addition and its like: what meets at one place is tied, and only like meets like."""
         out = _none(node)
-        operands = [source for source in node.args[:2] if isinstance(source, fx.Node) and _has_shape(source)]
+        operands = [source for source in node.all_input_nodes if _has_shape(source)]
         rank = len(out)
         for back in range(1, rank + 1):
             entries = []
@@ -390,9 +422,9 @@ class _Walk:
 
     # -- the result --------------------------------------------------------------------------------------------------
 
-    def conclude(self) -> Analysis:
+    def conclude(self, first_consumers: list[str]) -> Analysis:
         """Turn identities into groups of layers, and every layer's channels into segments of groups."""
-        result = Analysis(first_consumers=self.first_consumers)
+        result = Analysis(whole=dict(self.left), first_consumers=first_consumers)
         candidates = dict(self._components(result))
         while True:
             owner = {
@@ -497,30 +529,38 @@ def _none(node: fx.Node) -> Labels:
 
 
 def _has_shape(node: fx.Node) -> bool:
-    meta = node.meta.get("tensor_meta")
-    return meta is not None and hasattr(meta, "shape")
+    return "size" in node.meta
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
-    return tuple(node.meta["tensor_meta"].shape)
+    size: tuple[int, ...] = node.meta["size"]
+    return size
 
 
 def _first(node: fx.Node) -> fx.Node | None:
-    return next((a for a in node.args if isinstance(a, fx.Node) and _has_shape(a)), None)
+    return next((a for a in node.all_input_nodes if _has_shape(a)), None)
 
 
-def _attribute(model: nn.Module, path: str) -> Any:
-    value: Any = model
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value
+def _first_consumers(nodes: list[fx.Node], modules: dict[str, nn.Module]) -> list[str]:
+    """The mixing layer that alone reads the network's input, if there is one and it runs once: a list of its name.
 
-
-def _keeps_input(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
-    """Whether a node's output is still the network's input, but for deterministic elementwise work."""
-    if node.op == "call_module":
-        return not isinstance(modules[str(node.target)], MIXING)
-    return node.op in ("call_function", "call_method")
+    What lies between leaves the examples along dimension 0.
+    """
+    inputs = [node for node in nodes if node.op == "placeholder" and _has_shape(node)]
+    node = inputs[0] if len(inputs) == 1 else None
+    while node is not None and len(node.users) == 1:
+        before, node = node, next(iter(node.users))
+        module = modules.get(str(node.target)) if node.op == "call_module" else None
+        if isinstance(module, MIXING):
+            runs = sum(other.op == "call_module" and other.target == node.target for other in nodes)
+            return [str(node.target)] if runs == 1 else []
+        harmless = (*ELEMENTWISE_MODULES, *SPATIAL_MODULES, *CHANNEL_NORMS, nn.Flatten)
+        functional = node.op != "call_module" and node.target in ELEMENTWISE | SPATIAL | RESHAPING
+        if not (functional or isinstance(module, harmless)) or len(node.all_input_nodes) > 1:
+            break
+        if not _has_shape(node) or _shape(node)[:1] != _shape(before)[:1]:
+            break
+    return []
 
 
 def _blocks(old: tuple[int, ...], new: tuple[int, ...]) -> Iterator[tuple[list[int], list[int]]]:

@@ -1,0 +1,238 @@
+"""What does a nested Bayesian network cost beside a deterministic one, and beside other libraries' Bayesian layers?
+
+Question: with VGG11 1.5× on CIFAR-sized images, how long is a training step (forward, KL, masks, backward, optimiser),
+a six-sample prediction, and a forward pass of a network extracted at a quarter of the width? Ratios within this run.
+
+- step: ours (local estimator, log α per weight, nested, coupled) against the deterministic network, both compiled;
+- predict: six samples in one batched pass against six deterministic passes, both compiled;
+- extract: full width against a quarter, eager, as deployed;
+- peers, where installed: bayesian-torch, blitz and torch-uncertainty, their own layers in the same network.
+
+    python benchmarks/layers.py [--device cuda] [--batch 512] [--out benchmarks/results/layers.json]
+"""
+
+import argparse
+import importlib.util
+import json
+import platform
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import vnd
+
+
+class Setting:
+    """The device, the data and the precision of a run."""
+
+    def __init__(self, device: str, batch: int, width: float, rounds: int) -> None:
+        self.device, self.width, self.rounds = device, width, rounds
+        torch.manual_seed(0)
+        self.x = torch.randn(batch, 3, 32, 32, device=device).to(memory_format=torch.channels_last)
+        self.y = torch.randint(10, (batch,), device=device)
+
+    def autocast(self) -> Any:
+        """Mixed precision on a GPU, none on a CPU."""
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda")
+
+    def network(self) -> nn.Module:
+        """The plain network."""
+        return vnd.models.VGG11(width=self.width).to(self.device).to(memory_format=torch.channels_last)
+
+    def time(self, run: Callable[[], Any]) -> float:
+        """Median milliseconds."""
+        synchronize = torch.cuda.synchronize if self.device == "cuda" else lambda: None
+        for _ in range(max(3, self.rounds // 3)):
+            run()
+        times = []
+        for _ in range(self.rounds):
+            synchronize()
+            start = time.perf_counter()
+            run()
+            synchronize()
+            times.append(1e3 * (time.perf_counter() - start))
+        return statistics.median(times)
+
+
+def nested(setting: Setting) -> nn.Module:
+    rules = {"features.0": vnd.Rule(nest=False, log_alpha_init=-8.0), "classifier.*": vnd.Rule(nest=False)}
+    plain = setting.network()
+    return vnd.to_nested(plain, setting.x[:2], num_groups=32, base=2, rules=rules)
+
+
+def step(setting: Setting, net: nn.Module, penalty: Callable[[], Tensor] | None, groups: Any, compiled: bool) -> float:
+    """Milliseconds of one training step."""
+    net.train()
+    optimizer = torch.optim.SGD(groups, lr=0.01, momentum=0.9, nesterov=True, fused=setting.device == "cuda")
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        with setting.autocast():
+            value = F.cross_entropy(net(x), y)
+        return value if penalty is None else value + penalty()
+
+    function = torch.compile(loss) if compiled else loss
+
+    def run() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        function(setting.x, setting.y).backward()
+        optimizer.step()
+
+    return setting.time(run)
+
+
+def predictions(setting: Setting, net: nn.Module, samples: int) -> tuple[float, float]:
+    """Milliseconds of a prediction with several samples by ours, and of one deterministic pass, both compiled."""
+    plain = torch.compile(setting.network().eval())
+    net.eval()
+    with torch.inference_mode(), setting.autocast(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # this network was never trained, nor calibrated
+        one = setting.time(lambda: plain(setting.x))
+        compiled = torch.compile(net)
+        ours = setting.time(lambda: vnd.predict(compiled, setting.x, samples=samples))
+    return ours, one
+
+
+def extraction(setting: Setting, net: nn.Module) -> dict[str, float]:
+    """Milliseconds of a forward pass of the extracted network, full and at a quarter of the width."""
+    out = {}
+    with torch.inference_mode():
+        for fraction in (1.0, 0.25):
+            small = vnd.extract(net.eval(), fraction)
+            out[f"{fraction:g}"] = setting.time(lambda small=small: small(setting.x))
+    return out
+
+
+def peers(setting: Setting, compiled: bool) -> dict[str, float]:
+    """Milliseconds of a training step with other libraries' layers, those that are installed."""
+    found = {}
+    for name, module, build in (
+        ("bayesian-torch", "bayesian_torch", bayesian_torch_network),
+        ("blitz", "blitz", blitz_network),
+        ("torch-uncertainty", "torch_uncertainty", torch_uncertainty_network),
+    ):
+        if importlib.util.find_spec(module) is None:
+            print(f"  {name}: not installed, skipped (pip install '.[peers]')")
+            continue
+        try:
+            net, penalty = build(setting.network())
+            net = net.to(setting.device).to(memory_format=torch.channels_last)
+            times = [step(setting, net, penalty, net.parameters(), compiled=False)]
+            if compiled:
+                try:
+                    times.append(step(setting, net, penalty, net.parameters(), compiled=True))
+                except Exception as error:
+                    print(f"  {name}: does not compile ({type(error).__name__}), eager only")
+            found[name] = min(times)
+            print(f"  {name}: {found[name]:.2f} ms (the better of eager and compiled)", flush=True)
+        except Exception as error:
+            print(f"  {name}: failed here ({type(error).__name__}: {str(error).splitlines()[0]})")
+    return found
+
+
+def bayesian_torch_network(net: nn.Module) -> tuple[nn.Module, Callable[[], Tensor]]:
+    from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
+
+    prior = {
+        "prior_mu": 0.0, "prior_sigma": 1.0, "posterior_mu_init": 0.0, "posterior_rho_init": -3.0,
+        "type": "Reparameterization", "moped_enable": False, "moped_delta": 0.5,
+    }  # fmt: skip
+    dnn_to_bnn(net, prior)
+    return net, lambda: get_kl_loss(net) / 50_000
+
+
+def blitz_network(net: nn.Module) -> tuple[nn.Module, Callable[[], Tensor]]:
+    from blitz.modules import BayesianConv2d, BayesianLinear
+    from blitz.utils import kl_divergence_from_nn
+
+    def swap(layer: nn.Module) -> nn.Module | None:
+        if isinstance(layer, nn.Conv2d):
+            return BayesianConv2d(layer.in_channels, layer.out_channels, layer.kernel_size, padding=1, bias=False)
+        return BayesianLinear(layer.in_features, layer.out_features) if isinstance(layer, nn.Linear) else None
+
+    swap_layers(net, swap)
+    return net, lambda: kl_divergence_from_nn(net) / 50_000
+
+
+def torch_uncertainty_network(net: nn.Module) -> tuple[nn.Module, Callable[[], Tensor]]:
+    from torch_uncertainty.layers.bayesian import BayesConv2d, BayesLinear
+
+    def swap(layer: nn.Module) -> nn.Module | None:
+        if isinstance(layer, nn.Conv2d):
+            return BayesConv2d(layer.in_channels, layer.out_channels, layer.kernel_size, padding=1, bias=False)
+        return BayesLinear(layer.in_features, layer.out_features) if isinstance(layer, nn.Linear) else None
+
+    layers = swap_layers(net, swap)
+
+    def penalty() -> Tensor:
+        return sum(layer.lvposterior - layer.lprior for layer in layers) / 50_000
+
+    return net, penalty
+
+
+def swap_layers(net: nn.Module, swap: Callable[[nn.Module], nn.Module | None]) -> list[Any]:
+    new = []
+    for parent in list(net.modules()):
+        for name, child in list(parent.named_children()):
+            other = swap(child)
+            if other is not None:
+                setattr(parent, name, other)
+                new.append(other)
+    return new
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--batch", type=int, default=None, help="512 on a GPU, 64 on a CPU")
+    parser.add_argument("--width", type=float, default=1.5)
+    parser.add_argument("--rounds", type=int, default=None)
+    parser.add_argument("--only", default="step,peers,predict,extract")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/layers.json"))
+    args = parser.parse_args()
+    cuda = args.device == "cuda"
+    setting = Setting(args.device, args.batch or (512 if cuda else 64), args.width, args.rounds or (50 if cuda else 7))
+    torch.set_float32_matmul_precision("high")
+    result: dict[str, Any] = {
+        "command": "python benchmarks/layers.py",
+        "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "batch": setting.x.size(0),
+        "width": args.width,
+    }
+    wanted = args.only.split(",")
+    if "step" in wanted:
+        plain, net = setting.network(), nested(setting)
+        result["step"] = {
+            "deterministic": step(setting, plain, None, plain.parameters(), compiled=True),
+            "ours": step(setting, net, lambda: vnd.kl(net) * 2e-8, vnd.parameter_groups(net, 0.01), compiled=True),
+        }
+        result["step"]["ratio"] = result["step"]["ours"] / result["step"]["deterministic"]
+        print("step, ms:", {k: round(v, 3) for k, v in result["step"].items()}, flush=True)
+    if "peers" in wanted:
+        result["peers"] = peers(setting, compiled=cuda)
+    if "predict" in wanted:
+        ours, one = predictions(setting, nested(setting), samples=6)
+        result["predict"] = {
+            "ours, 6 samples": ours,
+            "deterministic": one,
+            "ratio to 6 deterministic": ours / (6 * one),
+        }
+        print("predict, ms:", {k: round(v, 3) for k, v in result["predict"].items()}, flush=True)
+    if "extract" in wanted:
+        times = extraction(setting, nested(setting))
+        result["extract"] = {**times, "speed-up at a quarter": times["1"] / times["0.25"]}
+        print("extract, ms:", {k: round(v, 3) for k, v in result["extract"].items()}, flush=True)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(result, indent=2) + "\n")
+    print(f"written to {args.out}")
+
+
+if __name__ == "__main__":
+    main()
