@@ -12,7 +12,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
 
 import vnd
-import vnd.nn.bayesian as bayesian
+import vnd.nn.noise as gaussian
 from vnd.distributions import LogUniform, MultiplicativeNormal
 from vnd.nn.bayesian import (
     BAYES_OF,
@@ -85,7 +85,7 @@ def law(layer: BayesLayer, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     slope = torch.autograd.functional.jacobian(outputs, weight).flatten(-weight.dim()).flatten(0, -2)
     mean = outputs(weight).detach()
     variance = slope.square() @ layer.posterior().variance.detach().flatten()
-    return mean, variance.view_as(mean).clamp(min=bayesian.SMALLEST_VARIANCE), slope
+    return mean, variance.view_as(mean).clamp(min=gaussian.SMALLEST_VARIANCE), slope
 
 
 def check_marginals(draws: Tensor, mean: Tensor, variance: Tensor) -> None:
@@ -197,13 +197,13 @@ class BiasInVariance(BayesLinear):
     """The fault of the released code."""
 
     def _statistics(self, x, weight, deviation, operation):
-        mean, scale = super()._statistics(x, weight, deviation, operation)
-        return mean, (scale.square() + self.bias.abs()).sqrt()
+        mean, variance = super()._statistics(x, weight, deviation, operation)
+        return mean, variance + self.bias.abs()
 
 
 class InputNotSquared(BayesLinear):
     def _statistics(self, x, weight, deviation, operation):
-        return operation(x, weight, self.bias), operation(x.abs(), deviation * deviation, None).sqrt()
+        return operation(x, weight, self.bias), operation(x.abs(), deviation * deviation, None)
 
 
 @pytest.mark.parametrize("fault", [BiasInVariance, InputNotSquared])
@@ -276,7 +276,7 @@ def test_zero_inputs_have_finite_outputs_and_gradients(dtype, autocast, estimato
 
 
 def test_without_a_smallest_variance_the_gradients_of_zero_inputs_are_lost(monkeypatch):
-    monkeypatch.setattr(bayesian, "SMALLEST_VARIANCE", 0.0)
+    monkeypatch.setattr(gaussian, "SMALLEST_VARIANCE", 0.0)
     assert not all(value.isfinite().all() for value in zero_gradients(torch.float32, False))
 
 
@@ -314,11 +314,11 @@ def test_float16_squares_neither_overflow_nor_vanish(autocast):
     layer = BayesLinear(16, 8, log_alpha_init=-12.0, dtype=torch.float32 if autocast else torch.float16)
     x = torch.full((4, 16), 2000.0, dtype=layer.weight.dtype)
     with torch.autocast("cpu", dtype=torch.float16, enabled=autocast):
-        mean, scale = layer._statistics(x, layer.weight, layer._deviation(), nn.functional.linear)
+        mean, variance = layer._statistics(x, layer.weight, layer._deviation(), nn.functional.linear)
         assert layer(x).isfinite().all()
-    assert (mean.dtype, scale.dtype) == (torch.float16, torch.float32)
+    assert (mean.dtype, variance.dtype) == (torch.float16, torch.float32)
     expected = math.exp(-6) * 2000 * layer.weight.float().square().sum(1).sqrt()
-    torch.testing.assert_close(scale, expected.expand(4, 8), rtol=2e-2, atol=0)
+    torch.testing.assert_close(variance.sqrt(), expected.expand(4, 8), rtol=2e-2, atol=0)
 
 
 def test_channels_last_stays_channels_last():

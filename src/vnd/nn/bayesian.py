@@ -13,15 +13,14 @@ from torch.distributions import Normal, kl_divergence
 
 from vnd.distributions import LogUniform, MultiplicativeNormal
 from vnd.functional import widen
+from vnd.nn.noise import add_noise
 
 Noise = Literal["weight", "channel", "layer"]
 Estimator = Literal["local", "weight", "flipout"]
 Operation = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of input, weight and bias; linear in each
 
-# The smallest variance of an output that counts. It keeps d√δ/dδ finite where the input is all zero, and √δ real where
-# a fast convolution rounds a zero to a little less.
-SMALLEST_VARIANCE = 1e-16
-_OPTIONS = {"prior", "log_alpha_init", "noise", "estimator", "bayesian", "sampling", "expansion", "_input_mask"}
+_OPTIONS = {"prior", "log_alpha_init", "noise", "estimator", "bayesian", "sampling", "expansion"}
+_OPTIONS |= {"_input_mask", "_weight_mask"}
 
 
 class BayesLayer(nn.Module):
@@ -87,6 +86,7 @@ class BayesLayer(nn.Module):
         self.sampling: bool | None = None
         self.expansion = 1
         self._input_mask: tuple[Callable[[], Tensor]] | None = None  # in a tuple, so that it is never a submodule
+        self._weight_mask: tuple[Callable[[], Tensor]] | None = None
         self._check_options()
 
         shape = list(self.weight.shape) if noise == "weight" else [1] * self.weight.dim()
@@ -94,8 +94,8 @@ class BayesLayer(nn.Module):
             shape[1 - self.input_dim] = self.weight.size(1 - self.input_dim)
         own = "log_variance" if isinstance(self.prior, Normal) else "log_alpha"
         for name in ("log_alpha", "log_variance"):
-            values = nn.Parameter(self.weight.new_empty(shape)) if bayesian and name == own else None
-            self.register_parameter(name, values)
+            values = self.weight.new_empty(shape) if noise != "weight" else torch.empty_like(self.weight)
+            self.register_parameter(name, nn.Parameter(values) if bayesian and name == own else None)
         self._reset_noise()
 
     @classmethod
@@ -133,6 +133,10 @@ class BayesLayer(nn.Module):
         """
         self._input_mask = None if source is None else (source,)
 
+    def set_weight_mask(self, source: Callable[[], Tensor] | None) -> None:
+        """Multiply the single weights, in the order in which they lie, by `source()` in every pass; None to stop."""
+        self._weight_mask = None if source is None else (source,)
+
     def posterior(self) -> MultiplicativeNormal:
         """The posterior of the weights, of the shape of `weight`, float32 or wider."""
         if not self.bayesian:
@@ -168,6 +172,9 @@ class BayesLayer(nn.Module):
             )
         sampling = self.bayesian and (self.training if self.sampling is None else self.sampling)
         weight, deviation = self.weight, self._deviation() if sampling else None
+        if self._weight_mask is not None:
+            mask = self._weight_mask[0]().view(weight.shape).to(weight.dtype)
+            weight, deviation = weight * mask, None if deviation is None else deviation * mask
         if self.input_mask is not None:
             x, weight, deviation = self._masked(x, weight, deviation, self.input_mask())
 
@@ -175,8 +182,8 @@ class BayesLayer(nn.Module):
         if deviation is None:
             draws = [operation(x, weight, self.bias)] * self.expansion
         elif self.estimator == "local":
-            mean, scale = self._statistics(x, weight, deviation, operation)
-            draws = [(widen(mean) + scale * torch.randn_like(scale)).to(mean.dtype) for _ in copies]
+            mean, variance = self._statistics(x, weight, deviation, operation)
+            draws = [add_noise(mean, variance) for _ in copies]
         elif self.estimator == "weight":
             draws = [operation(x, weight + deviation * torch.randn_like(weight), self.bias) for _ in copies]
         else:
@@ -186,14 +193,14 @@ class BayesLayer(nn.Module):
         return draws[0] if self.expansion == 1 else torch.cat(draws)
 
     def _statistics(self, x: Tensor, weight: Tensor, deviation: Tensor, operation: Operation) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of each output, the latter float32 or wider."""
+        """Mean and variance of each output."""
         mean = operation(x, weight, self.bias)
         if mean.dtype == torch.float16:  # squares leave its range
             with torch.autocast(x.device.type, enabled=False):
                 variance = operation(x.float().square(), deviation.float().square(), None)
         else:  # products, since autocast would make a float32 copy for the square
             variance = operation(x * x, deviation * deviation, None)
-        return mean, widen(variance).clamp(min=SMALLEST_VARIANCE).sqrt()
+        return mean, variance
 
     def _deviation(self) -> Tensor:
         """√α θ, or σ, of the shape of `weight`: the standard deviation up to its sign, smooth in θ also at 0."""
