@@ -24,6 +24,7 @@ from vnd.nn import (
     to_nested,
     width,
 )
+from vnd.store import load, save
 
 __version__ = "0.1.0"
 
@@ -44,12 +45,14 @@ __all__ = [
     "extract",
     "functional",
     "kl",
+    "load",
     "models",
     "nn",
     "parameter_groups",
     "predict",
     "profile",
     "recalibrate",
+    "save",
     "set_temperature",
     "set_width",
     "shape",

@@ -11,6 +11,7 @@ from scipy import stats
 from torch import nn
 
 import vnd
+import vnd.nn.ordering as ordering
 from vnd.functional import length_mask
 from vnd.nn import OrderingUnit, couple
 
@@ -89,13 +90,13 @@ def test_each_length_has_its_probability(seed):
     assert_lengths_follow(lengths_drawn(unit), unit.posterior().chain)
 
 
-def test_a_threshold_off_by_one_unit_is_caught():
-    class Faulty(OrderingUnit):
-        def _draw_length(self, log_survival, batch):
-            return super()._draw_length(nn.functional.pad(log_survival[1:], (0, 1), value=-math.inf), batch)
+def test_a_threshold_off_by_one_unit_is_caught(monkeypatch):
+    def faulty(unit, log_survival, batch, draw=ordering.draw_lengths):
+        return draw(unit, nn.functional.pad(log_survival[..., 1:], (0, 1), value=-math.inf), batch)
 
+    monkeypatch.setattr(ordering, "draw_lengths", faulty)
     torch.manual_seed(0)
-    unit = set_logits(Faulty(33, 9, base=2, per_example=True))
+    unit = set_logits(OrderingUnit(33, 9, base=2, per_example=True))
     with pytest.raises(AssertionError):
         assert_lengths_follow(lengths_drawn(unit), unit.posterior().chain)
 

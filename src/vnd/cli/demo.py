@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import torch
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from torch.distributions import kl_divergence
@@ -30,8 +29,8 @@ def demo(out: Path = Path("runs/demo"), units: int = 24) -> None:
     table = Table(
         title=f"Ordered masks of {units} units: how many are kept",
         title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
+        box=None,
+        padding=(0, 2, 0, 0),
     )
     table.add_column("chain", no_wrap=True)
     for length in shown:

@@ -64,7 +64,8 @@ def _forget(root: nn.Module, bayesian: bool) -> None:
     for table in (root._forward_pre_hooks, root._forward_hooks):
         for key in [key for key, hook in table.items() if hook in hooks]:
             del table[key]
-            root._forward_pre_hooks_with_kwargs.pop(key, None)
+            for flags in (root._forward_pre_hooks_with_kwargs, root._forward_hooks_always_called):
+                flags.pop(key, None)
     swapped: dict[int, nn.Module] = {}
     for parent in list(root.modules()):
         for name, module in list(parent.named_children()):

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fnmatch import fnmatch
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +16,13 @@ from vnd.nn.bayesian import BAYES_OF
 from vnd.nn.extract import extract, reorder
 from vnd.nn.norms import MASKED_OF
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import InputMask, OutputMask, Plan, plan_of, unwrap
+from vnd.nn.plan import InputMask, OutputMask, Plan, ProductMask, plan_of, unwrap
 from vnd.nn.quantile import Quantile
-from vnd.nn.trace import Analysis, Group, analyse
+from vnd.nn.trace import Analysis, Group, Segment, analyse
 from vnd.nn.width import Shape, set_width
 
 Placement = Literal["after", "before_norm"]
+Granularity = Literal["output", "input", "weight"]
 Coupling = Literal["quantile", "independent"]
 
 
@@ -36,6 +37,9 @@ class Rule:
         prior: Prior over the lengths, as in `OrderingUnit`.
         bayesian: A posterior over this layer's weights, or point weights.
         log_alpha_init: Where the layer's log α starts.
+        granularity: What the layer's unit orders. "output" (default): its output channels, with all that is tied to
+            them. "input": the input channels as this layer alone reads them, the rows of its weight. "weight": its
+            single weights, in the order in which they lie; a smaller network then has zeros, not fewer weights.
     """
 
     nest: bool | None = None
@@ -44,6 +48,7 @@ class Rule:
     prior: BernoulliChain | float | None = None
     bayesian: bool | None = None
     log_alpha_init: float | None = None
+    granularity: Granularity | None = None
 
     def over(self, other: Rule) -> Rule:
         """This rule, with the other's word where this one is silent."""
@@ -101,13 +106,18 @@ def to_nested(
     if hasattr(unwrap(model), "_vnd_plan"):
         raise ValueError("to_nested: the model is a nested network already")
     args, kwargs = _arguments(example_input)
-    defaults = Rule(None, num_groups, base, unit_options.pop("prior", None), bayesian, log_alpha_init)
+    arguments = {
+        **{"num_groups": num_groups, "base": base, "bayesian": bayesian, "rules": dict(rules or {})},
+        **{"placement": placement, "coupling": coupling, "log_alpha_init": log_alpha_init, **unit_options},
+    }
+    defaults = Rule(None, num_groups, base, unit_options.pop("prior", None), bayesian, log_alpha_init, "output")
     options = {"placement": placement, "coupling": coupling, **unit_options}
     analysis = analyse(copy.deepcopy(model), args, kwargs)
     _check_patterns(model, rules or {})
     refused: dict[str, str] = {}
     while True:
         net = _build(copy.deepcopy(model), analysis, defaults, rules or {}, refused, options, (args, kwargs), order)
+        plan_of(net).arguments = arguments
         failures = {} if placement == "before_norm" else _try_slicing(net, args, kwargs)
         if not failures:
             return net
@@ -131,6 +141,12 @@ def _build(
     for group in chosen.values():
         rule = _rule(group.producers[0], rules, defaults)
         units[group.name] = _make_unit(group, rule, unit_options).to(device)
+    rows, elements = _own_units(net, rules, defaults)
+    for name, key in (*rows.items(), *elements.items()):
+        layer: Any = net.get_submodule(name)
+        rule = _rule(name, rules, defaults)
+        size = layer.weight.numel() if name in elements else layer.weight.size(BAYES_OF[type(layer)].input_dim)
+        units[key] = _make_unit(Group(key, [name], size), rule, unit_options).to(device)
     quantile = Quantile().to(device) if options["coupling"] == "quantile" and units else None
 
     def known(layouts: Any) -> Any:
@@ -151,10 +167,13 @@ def _build(
         inputs=reached(analysis.inputs),
         outputs=reached(analysis.outputs),
         parameters=parameters,
+        rows=rows,
+        elements=elements,
         whole=whole,
         first_consumers=analysis.first_consumers,
         quantile=quantile,
         options=options,
+        arguments={},
         example=example,
     )
     if order == "magnitude":
@@ -162,7 +181,7 @@ def _build(
     _swap_layers(net, plan, rules, defaults, options["placement"])
     modules = dict(net.named_modules())
     for index, (name, unit) in enumerate(units.items()):
-        modules[name].add_module("ordering", unit)
+        modules[name.partition("[")[0]].add_module("ordering", unit)
         if quantile is not None:
             unit.join(quantile)
             if index == 0:
@@ -179,8 +198,11 @@ def _choose(
     """The groups to nest, and why each other layer stays whole."""
     chosen, whole = {}, dict(analysis.whole)
     for name, group in analysis.groups.items():
-        wish = [_rule(producer, rules, defaults).nest for producer in group.producers]
+        found = [_rule(producer, rules, defaults) for producer in group.producers]
+        wish = [rule.nest for rule in found]
         reason = refused.get(name)
+        if reason is None and any(rule.granularity != "output" for rule in found):
+            reason = "a rule orders its input rows or single weights instead"
         if reason is None and False in wish:
             reason = "a rule says so"
         if reason is None and group.residual and True not in wish:
@@ -190,6 +212,24 @@ def _choose(
         else:
             whole |= dict.fromkeys(group.producers, reason)
     return chosen, whole
+
+
+def _own_units(net: nn.Module, rules: Mapping[str, Rule], defaults: Rule) -> tuple[dict[str, str], dict[str, str]]:
+    """Layers whose input rows, and whose single weights, a rule orders, with the names of their units."""
+    rows: dict[str, str] = {}
+    elements: dict[str, str] = {}
+    for name, module in net.named_modules():
+        kind = _rule(name, rules, defaults).granularity
+        if kind not in get_args(Granularity):
+            raise ValueError(f"to_nested: granularity must be one of {', '.join(get_args(Granularity))}; got {kind!r}")
+        if kind == "output" or type(module) not in BAYES_OF:
+            continue
+        if getattr(module, "groups", 1) > 1:
+            raise ValueError(
+                f"to_nested: granularity {kind!r} needs a layer without groups; {name} has {module.groups}"
+            )
+        (rows if kind == "input" else elements)[name] = f"{name}[{kind}]"
+    return rows, elements
 
 
 def _rule(name: str, rules: Mapping[str, Rule], defaults: Rule) -> Rule:
@@ -215,16 +255,22 @@ def _swap_layers(net: nn.Module, plan: Plan, rules: Mapping[str, Rule], defaults
     for name, module in list(net.named_modules(remove_duplicate=False)):
         rule = _rule(name, rules, defaults)
         layout = plan.inputs.get(name)
-        mask = None
+        mask: InputMask | ProductMask | None = None
         if layout is not None and placement == "after" and not _depthwise(module):
             mask = InputMask(layout, plan.units)
-        if type(module) in BAYES_OF and (rule.bayesian or mask):
+        own = plan.rows.get(name) or plan.elements.get(name)
+        if name in plan.rows:
+            rows = InputMask((Segment(own, plan.units[plan.rows[name]].channels),), plan.units)
+            mask = rows if mask is None else ProductMask(mask, rows)
+        if type(module) in BAYES_OF and (rule.bayesian or mask or own):
             new = seen.get(id(module))
             if new is None:
                 bayes = BAYES_OF[type(module)]
                 new = bayes.from_plain(module, bayesian=bool(rule.bayesian), log_alpha_init=rule.log_alpha_init)
                 seen[id(module)] = new
                 new.set_input_mask(mask)
+                if name in plan.elements:
+                    new.set_weight_mask(plan.units[plan.elements[name]].channel_mask)
             _replace(net, name, new)
         elif type(module) in MASKED_OF and mask:
             _replace(net, name, MASKED_OF[type(module)].from_plain(module, mask))

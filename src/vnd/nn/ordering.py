@@ -1,8 +1,9 @@
 """The ordering unit: a layer that learns how many of its channels, in order, are worth keeping."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -132,6 +133,12 @@ class OrderingUnit(nn.Module):
         self._quantile = (quantile,)
 
     @property
+    def likeness(self) -> tuple[Any, ...]:
+        """What units must have in common for their masks to be drawn together."""
+        options = (self.training, self.hard, self.per_example, self.gradient, self.sampler, id(self.quantile))
+        return (self.num_groups, self.base, *options)
+
+    @property
     def prior(self) -> BernoulliChain:
         """The prior over lengths."""
         return BernoulliChain(self.prior_logits, validate_args=False)
@@ -180,18 +187,7 @@ class OrderingUnit(nn.Module):
 
     def mask(self, batch: int | None = None) -> Tensor:
         """Draw a mask over groups, (num_groups,), or (batch, num_groups) if a batch size is given."""
-        chain = self._sampling_posterior().chain if self.training else None
-        drawn = (
-            self._draw_length(chain.log_survival, batch)
-            if chain
-            else torch.full_like(self.fixed_groups, self.num_nested)
-        )
-        free = self.fixed_groups < 0
-        length = torch.where(free, drawn, (self.fixed_groups - self.base).clamp(min=0))
-        nested = length_mask(length, self.num_nested, self.prior_logits.dtype)
-        if chain is not None:
-            nested = self._attach_gradient(nested, length, chain, free)
-        return torch.cat((nested.new_ones((*nested.shape[:-1], self.base)), nested), -1)
+        return draw_masks([self], batch)[0]
 
     def spread(self, mask: Tensor) -> Tensor:
         """Repeat a mask over groups for their channels, (…, num_groups) to (…, channels)."""
@@ -205,10 +201,6 @@ class OrderingUnit(nn.Module):
         group_of_channel = self.spread(torch.arange(self.num_groups))
         return torch.nonzero(group_of_channel < groups).squeeze(-1)
 
-    def refresh(self, batch: int | None = None) -> None:
-        """Draw the channel mask of the forward pass that begins; `current` holds it for all that read it."""
-        self.current = self.spread(self.mask(batch if self.per_example else None))
-
     def channel_mask(self) -> Tensor:
         """The channel mask of the forward pass under way, or a new one outside of any."""
         return self.spread(self.mask()) if self.current is None else self.current
@@ -219,37 +211,6 @@ class OrderingUnit(nn.Module):
             f"{self.channels}, num_groups={self.num_groups}, base={self.base}, dim={self.dim}, "
             f"gradient={self.gradient!r}"
         )
-
-    def _sampling_posterior(self) -> Downhill:
-        posterior = self.posterior()
-        if self.sampler == "released":
-            probs = posterior.length_log_probs.exp()
-            return Downhill(self.temperature, length_logits=probs, validate_args=False)
-        return posterior
-
-    def _draw_length(self, log_survival: Tensor, batch: int | None) -> Tensor:
-        """Number of nested groups with u < P(z = 1), () or (batch,)."""
-        shape = () if batch is None else (batch,)
-        if self.quantile is None:
-            log_u = -log_survival.new_empty(shape).exponential_()
-        else:
-            u = self.quantile.u
-            if batch is not None:  # the examples share the rotation and are spread evenly around it
-                u = (u + torch.arange(batch, device=u.device) / batch) % 1
-            log_u = u.log().to(log_survival.dtype)
-        return (log_u.unsqueeze(-1) < log_survival).sum(-1)
-
-    def _attach_gradient(self, hard: Tensor, length: Tensor, chain: BernoulliChain, free: Tensor) -> Tensor:
-        if self.gradient == "downhill":
-            soft = self._sampling_posterior().rsample_given(length)
-        else:
-            soft = chain.log_survival.exp().expand_as(hard)
-            if self.gradient == "difference":  # measured units have their gradient from `difference_term`
-                soft = torch.where(self.difference_counts > 0, soft.detach(), soft)
-        # A fixed length is no draw: its mask is hard, and it has nothing to say on the posterior.
-        if not self.hard:
-            return torch.where(free, soft, hard)
-        return straight_through(hard, torch.where(free, soft, soft.detach()))
 
     def _prior_logits(self, prior: BernoulliChain | float | None) -> Tensor:
         n = self.num_nested
@@ -290,3 +251,67 @@ class OrderingUnit(nn.Module):
             refuse(f"sampler must be one of {', '.join(get_args(Sampler))}; got {self.sampler!r}")
         if not self.hard and self.gradient != "downhill":
             refuse(f"relaxed masks (hard=False) have the gradient 'downhill'; got {self.gradient!r}")
+
+
+def draw_masks(units: Sequence[OrderingUnit], batch: int | None = None) -> Tensor:
+    """Draw the masks of several units at once, (units, num_groups) or (units, batch, num_groups).
+
+    The units must be alike in all but their parameters, buffers and channels: see `OrderingUnit.likeness`.
+    """
+    one = units[0]
+    fixed = torch.stack([unit.fixed_groups for unit in units])
+    fixed = fixed if batch is None else fixed.unsqueeze(-1)
+    free, pinned = fixed < 0, (fixed - one.base).clamp(min=0)
+    if not one.training:
+        length = torch.where(free, one.num_nested, pinned)
+        nested = length_mask(length, one.num_nested, one.prior_logits.dtype)
+    else:
+        posterior = _sampling_posterior(units)
+        log_survival = posterior.chain.log_survival
+        length = torch.where(free, draw_lengths(one, log_survival, batch), pinned)
+        hard = length_mask(length, one.num_nested, one.prior_logits.dtype)
+        nested = _attach_gradient(units, hard, length, free.unsqueeze(-1), posterior, log_survival)
+    nested = nested if batch is None else nested.expand(len(units), batch, one.num_nested)
+    return torch.cat((nested.new_ones((*nested.shape[:-1], one.base)), nested), -1)
+
+
+def draw_lengths(one: OrderingUnit, log_survival: Tensor, batch: int | None) -> Tensor:
+    """Number of nested groups with u < P(z = 1), (units,) or (units, batch)."""
+    if one.quantile is None:
+        shape = log_survival.shape[:-1] + (() if batch is None else (batch,))
+        log_u = -log_survival.new_empty(shape).exponential_()
+    else:
+        u = one.quantile.u
+        if batch is not None:  # the examples share the rotation and are spread evenly around it
+            u = (u + torch.arange(batch, device=u.device) / batch) % 1
+        log_u = u.log().to(log_survival.dtype)
+    thresholds = log_survival if batch is None else log_survival.unsqueeze(-2)
+    return (log_u.unsqueeze(-1) < thresholds).sum(-1)
+
+
+def _sampling_posterior(units: Sequence[OrderingUnit]) -> Downhill:
+    """The posteriors that masks are drawn from, as one of batch shape (units,)."""
+    temperature = torch.stack([unit.temperature for unit in units])
+    logits = torch.stack([unit.keep_logits for unit in units])
+    posterior = Downhill(temperature, logits, validate_args=False)
+    if units[0].sampler == "released":
+        return Downhill(temperature, length_logits=posterior.length_log_probs.exp(), validate_args=False)
+    return posterior
+
+
+def _attach_gradient(
+    units: Sequence[OrderingUnit], hard: Tensor, length: Tensor, free: Tensor, posterior: Downhill, log_survival: Tensor
+) -> Tensor:
+    one = units[0]
+    if one.gradient == "downhill":
+        soft = posterior.rsample_given(length.movedim(0, -1)).movedim(-2, 0)  # the units are the posterior's batch
+    else:
+        soft = log_survival.exp()
+        if one.gradient == "difference":  # measured units have their gradient from `difference_term`
+            counts = torch.stack([unit.difference_counts for unit in units])
+            soft = torch.where(counts > 0, soft.detach(), soft)
+        soft = soft.view(len(units), *[1] * (hard.dim() - 2), -1).expand_as(hard)
+    # A fixed length is no draw: its mask is hard, and it has nothing to say on the posterior.
+    if not one.hard:
+        return torch.where(free, soft, hard)
+    return straight_through(hard, torch.where(free, soft, soft.detach()))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vnd.nn.ordering import OrderingUnit
+from vnd.nn.ordering import OrderingUnit, draw_masks
 from vnd.nn.quantile import Quantile
 from vnd.nn.trace import Group, Layout
 
@@ -33,6 +33,17 @@ class InputMask:
             else:
                 pieces.append(mask if repeat == 1 else mask.repeat_interleave(repeat, -1))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
+
+
+class ProductMask:
+    """The product of two masks over the same channels."""
+
+    def __init__(self, first: InputMask | ProductMask, second: InputMask) -> None:
+        self.first, self.second = first, second
+
+    def __call__(self) -> Tensor:
+        """The mask of the forward pass under way."""
+        return self.first() * self.second()
 
 
 class OutputMask:
@@ -60,10 +71,13 @@ class Plan:
     inputs: dict[str, Layout]
     outputs: dict[str, Layout]
     parameters: dict[str, tuple[Layout | None, ...]]
+    rows: dict[str, str]  # layer → the unit that orders its own input channels
+    elements: dict[str, str]  # layer → the unit that orders its single weights
     whole: dict[str, str]
     first_consumers: list[str]
     quantile: Quantile | None
     options: dict[str, Any]
+    arguments: dict[str, Any]  # of `to_nested`, to build the network again
     example: tuple[tuple[Any, ...], dict[str, Any]]
     statistics: dict[tuple[Any, bool], Statistics] = field(default_factory=dict)
     warned: set[Any] = field(default_factory=set)
@@ -76,8 +90,10 @@ class Plan:
         batch = None
         if root.training and any(unit.per_example for unit in self.units.values()):
             batch = next((x.size(0) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-        for unit in self.units.values():
-            unit.refresh(batch)
+        for units in alike(self.units.values()):
+            masks = draw_masks(units, batch if units[0].per_example else None)
+            for unit, mask in zip(units, masks.unbind(), strict=True):
+                unit.current = unit.spread(mask)
 
     def after_forward(self, root: nn.Module, args: Any, output: Any) -> None:
         """Let go of the masks, and of the graph that they hold."""
@@ -111,6 +127,14 @@ class Plan:
                 pieces.append(start + (channels[:, None] * segment.repeat + torch.arange(segment.repeat)).flatten())
             start += size
         return torch.cat(pieces)
+
+
+def alike(units: Iterable[OrderingUnit]) -> list[list[OrderingUnit]]:
+    """Sort units into lists whose masks can be drawn together, by a few kernels instead of many."""
+    kinds: dict[tuple[Any, ...], list[OrderingUnit]] = {}
+    for unit in units:
+        kinds.setdefault(unit.likeness, []).append(unit)
+    return list(kinds.values())
 
 
 def unwrap(net: nn.Module) -> nn.Module:
