@@ -149,8 +149,8 @@ def bayesian_torch_network(net: nn.Module) -> tuple[nn.Module, Callable[[], Tens
 
 
 def blitz_network(net: nn.Module) -> tuple[nn.Module, Callable[[], Tensor]]:
-    from blitz.modules import BayesianConv2d, BayesianLinear
     from blitz.losses import kl_divergence_from_nn
+    from blitz.modules import BayesianConv2d, BayesianLinear
 
     def swap(layer: nn.Module) -> nn.Module | None:
         if isinstance(layer, nn.Conv2d):

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from vnd.distributions import BernoulliChain
 from vnd.models import MODELS, build
 from vnd.nn import Rule, Shape, extract, to_nested
+from vnd.nn.extract import ORIGINS
 from vnd.nn.plan import Plan, unwrap
 
 FORMAT = 1
@@ -41,6 +42,9 @@ def save(net: nn.Module, folder: str | Path) -> Path:
     root, folder = unwrap(net), Path(folder)
     plan: Plan | None = getattr(root, "_vnd_plan", None)
     tensors = {name: value.detach().cpu().contiguous() for name, value in root.state_dict().items()}
+    if plan is not None and plan.loaded is not None:  # the state is that of training; what is loaded is kept beside it
+        for name, pair in plan.trained.items():
+            tensors |= {f"{name}.running_mean": pair[0].cpu(), f"{name}.running_var": pair[1].cpu()}
     manifest: dict[str, Any] = {"format": FORMAT, "model": _model_of(root)}
     if plan is not None:
         manifest |= {"kind": "nested", "conversion": _encode(plan.arguments), "example": _shapes(plan.example)}
@@ -50,8 +54,8 @@ def save(net: nn.Module, folder: str | Path) -> Path:
             for name, pair in norms.items():
                 for part, value in zip(("mean", "variance"), pair, strict=True):
                     tensors[f"statistics/{index}/{part}/{name}"] = value.detach().cpu().contiguous()
-    elif hasattr(root, "_vnd_extracted"):
-        origin: dict[str, Any] = root.__dict__["_vnd_extracted"]
+    elif root in ORIGINS:
+        origin = ORIGINS[root]
         manifest |= {"kind": "extracted", "conversion": _encode(origin["arguments"])}
         manifest |= {"example": _shapes(origin["example"]), "shape": dict(origin["shape"])}
         manifest["bayesian"] = origin["bayesian"]

@@ -201,7 +201,6 @@ def test_in_training_nothing_warns():
         net(batches()[0])
 
 
-@pytest.mark.xfail(strict=True, reason="width.set_width leaves the former width's statistics where it has none")
 @pytest.mark.filterwarnings("ignore:BatchNorm has no statistics")
 def test_an_uncalibrated_width_does_not_run_on_the_statistics_of_another():
     _, net, x = make("flatten")

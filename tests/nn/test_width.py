@@ -193,7 +193,6 @@ def test_a_latency_budget_is_measured_on_the_extracted_network(monkeypatch):
     assert vnd.shape(net, latency_ms=1e9) == full(net)
 
 
-@pytest.mark.xfail(strict=True, reason="width._longest_prefix: a budget of NaN gives the smallest shape")
 def test_a_budget_that_is_no_number_is_refused():
     with pytest.raises(ValueError, match="parameters"):
         vnd.shape(trained(), parameters=math.nan)

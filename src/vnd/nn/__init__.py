@@ -7,11 +7,12 @@ from vnd.nn.extract import extract
 from vnd.nn.nested import Rule, to_nested
 from vnd.nn.objective import kl, parameter_groups, set_temperature
 from vnd.nn.ordering import OrderingUnit, OrderReport
+from vnd.nn.plan import Shape
 from vnd.nn.predict import Prediction, predict
 from vnd.nn.profile import Profile, profile
 from vnd.nn.quantile import Quantile, couple
 from vnd.nn.recalibrate import recalibrate
-from vnd.nn.width import Shape, set_width, shape, width
+from vnd.nn.width import set_width, shape, width
 
 __all__ = [
     "BayesConv1d",

@@ -34,7 +34,8 @@ def describe(net: nn.Module) -> Description:
     rows = []
     for name, unit in plan.units.items():
         readers = [layer for layer, layout in plan.inputs.items() if any(s.unit == name for s in layout)]
-        tied = plan.groups[name].producers[1:] + [r for r in readers if r not in plan.groups[name].producers]
+        makers = plan.groups[name].producers if name in plan.groups else []
+        tied = makers[1:] + [r for r in readers if r not in makers]
         tiles = f" × {unit.tiles}" if unit.tiles > 1 else ""
         rows.append(
             {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from vnd.nn.width import Width
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+# What an extracted network was cut from, for `vnd.save`; kept here, so that the network itself stays plain.
+ORIGINS: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 
 
@@ -41,12 +44,18 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
     root = unwrap(net)
     small = copy.deepcopy(root)
     _forget(small, bayesian)
-    statistics = plan.statistics.get((shape, bayesian))
+    statistics = plan.statistics.get((shape, bayesian)) or (plan.trained if plan.loaded is not None else None)
+    for name, unit in plan.elements.items():
+        layer: Any = small.get_submodule(name)
+        layer.weight.view(-1)[len(plan.units[unit].kept_channels(groups[unit])) :] = 0.0
     for name, module in list(small.named_modules()):
         if statistics is not None and name in statistics:
             module.running_mean.copy_(statistics[name][0])
             module.running_var.copy_(statistics[name][1])
         inputs, outputs = plan.kept(plan.inputs.get(name), groups), plan.kept(plan.outputs.get(name), groups)
+        if name in plan.rows:
+            unit = plan.rows[name]
+            inputs = _take_rows(small, name, inputs, plan.units[unit].kept_channels(groups[unit]))
         if inputs is not None or outputs is not None:
             _slice(module, inputs, outputs)
     for name, layouts in plan.parameters.items():
@@ -54,7 +63,36 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
         owner = small.get_submodule(parent)
         for dim, layout in enumerate(layouts):
             _index(owner, child, dim, plan.kept(layout, groups))
+    ORIGINS[small] = {"arguments": plan.arguments, "example": plan.example, "shape": shape, "bayesian": bayesian}
     return small
+
+
+class Leading(nn.Module):
+    """Hands on a part of the channels: what stands before a layer whose own input rows were cut."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("index", index)
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Select the channels."""
+        return x.index_select(self.dim, self.index)
+
+
+def _take_rows(root: nn.Module, name: str, arriving: Tensor | None, kept: Tensor) -> Tensor:
+    """Put a selection before a layer that reads only some of the channels that arrive; return those that it reads."""
+    layer: Any = root.get_submodule(name)
+    if arriving is None:
+        arriving = torch.arange(layer.weight.size(0 if isinstance(layer, TRANSPOSED) else 1))
+    read = torch.isin(arriving, kept)
+    index = torch.nonzero(read).squeeze(-1).to(layer.weight.device)
+    parent, _, child = name.rpartition(".")
+    selection = Leading(index, -1 if isinstance(layer, nn.Linear) else 1)
+    setattr(root.get_submodule(parent), child, nn.Sequential(selection, layer))
+    return arriving[read]
 
 
 def _forget(root: nn.Module, bayesian: bool) -> None:
@@ -73,6 +111,7 @@ def _forget(root: nn.Module, bayesian: bool) -> None:
                 delattr(parent, name)
             elif isinstance(module, BayesLayer) and bayesian and module.bayesian:
                 module.set_input_mask(None)
+                module.set_weight_mask(None)
             elif isinstance(module, BayesLayer | _MaskedNorm):
                 if id(module) not in swapped:
                     swapped[id(module)] = module.to_plain()

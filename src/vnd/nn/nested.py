@@ -16,10 +16,10 @@ from vnd.nn.bayesian import BAYES_OF
 from vnd.nn.extract import extract, reorder
 from vnd.nn.norms import MASKED_OF
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import InputMask, OutputMask, Plan, ProductMask, plan_of, unwrap
+from vnd.nn.plan import InputMask, OutputMask, Plan, ProductMask, Shape, plan_of, unwrap
 from vnd.nn.quantile import Quantile
 from vnd.nn.trace import Analysis, Group, Segment, analyse
-from vnd.nn.width import Shape, set_width
+from vnd.nn.width import pin_width
 
 Placement = Literal["after", "before_norm"]
 Granularity = Literal["output", "input", "weight"]
@@ -105,6 +105,8 @@ def to_nested(
         raise ValueError(f"to_nested: order must be 'magnitude' or None; got {order!r}")
     if hasattr(unwrap(model), "_vnd_plan"):
         raise ValueError("to_nested: the model is a nested network already")
+    if type(model) in BAYES_OF:
+        raise ValueError(f"to_nested: a single {type(model).__name__} has nothing to nest; use its Bayesian form")
     args, kwargs = _arguments(example_input)
     arguments = {
         **{"num_groups": num_groups, "base": base, "bayesian": bayesian, "rules": dict(rules or {})},
@@ -139,7 +141,7 @@ def _build(
     device = next((p.device for p in net.parameters()), torch.device("cpu"))
     units = {}
     for group in chosen.values():
-        rule = _rule(group.producers[0], rules, defaults)
+        rule = _rule(group.producers, rules, defaults)
         units[group.name] = _make_unit(group, rule, unit_options).to(device)
     rows, elements = _own_units(net, rules, defaults)
     for name, key in (*rows.items(), *elements.items()):
@@ -178,7 +180,7 @@ def _build(
     )
     if order == "magnitude":
         reorder(net, plan)
-    _swap_layers(net, plan, rules, defaults, options["placement"])
+    _swap_layers(net, plan, rules, defaults, options["placement"], analysis.called)
     modules = dict(net.named_modules())
     for index, (name, unit) in enumerate(units.items()):
         modules[name.partition("[")[0]].add_module("ordering", unit)
@@ -188,7 +190,7 @@ def _build(
                 unit.shared_quantile = quantile
     object.__setattr__(net, "_vnd_plan", plan)
     net.register_forward_pre_hook(plan.before_forward, with_kwargs=True)
-    net.register_forward_hook(plan.after_forward)
+    net.register_forward_hook(plan.after_forward, always_call=True)
     return net
 
 
@@ -232,10 +234,11 @@ def _own_units(net: nn.Module, rules: Mapping[str, Rule], defaults: Rule) -> tup
     return rows, elements
 
 
-def _rule(name: str, rules: Mapping[str, Rule], defaults: Rule) -> Rule:
+def _rule(name: str | list[str], rules: Mapping[str, Rule], defaults: Rule) -> Rule:
+    """What holds for a layer, or for tied ones: the later rules win, whichever of the layers they match."""
     found = defaults
     for pattern, rule in rules.items():
-        if fnmatch(name, pattern):
+        if any(fnmatch(one, pattern) for one in ([name] if isinstance(name, str) else name)):
             found = rule.over(found)
     return found
 
@@ -249,20 +252,25 @@ def _make_unit(group: Group, rule: Rule, options: dict[str, Any]) -> OrderingUni
     return OrderingUnit(group.channels, num_groups, base, tiles=group.tiles, prior=prior, **options)
 
 
-def _swap_layers(net: nn.Module, plan: Plan, rules: Mapping[str, Rule], defaults: Rule, placement: str) -> None:
+def _swap_layers(
+    net: nn.Module, plan: Plan, rules: Mapping[str, Rule], defaults: Rule, placement: str, called: set[str]
+) -> None:
     """Put Bayesian layers and masked norms in the place of torch's own, and attach the masks."""
     seen: dict[int, nn.Module] = {}
+    own = {id(net.get_submodule(name)) for name in called}  # what lies within torch's composite modules stays as it is
     for name, module in list(net.named_modules(remove_duplicate=False)):
+        if id(module) not in own:
+            continue
         rule = _rule(name, rules, defaults)
         layout = plan.inputs.get(name)
         mask: InputMask | ProductMask | None = None
         if layout is not None and placement == "after" and not _depthwise(module):
             mask = InputMask(layout, plan.units)
-        own = plan.rows.get(name) or plan.elements.get(name)
+        orders = plan.rows.get(name) or plan.elements.get(name)
         if name in plan.rows:
-            rows = InputMask((Segment(own, plan.units[plan.rows[name]].channels),), plan.units)
+            rows = InputMask((Segment(orders, plan.units[plan.rows[name]].channels),), plan.units)
             mask = rows if mask is None else ProductMask(mask, rows)
-        if type(module) in BAYES_OF and (rule.bayesian or mask or own):
+        if type(module) in BAYES_OF and (rule.bayesian or mask or orders):
             new = seen.get(id(module))
             if new is None:
                 bayes = BAYES_OF[type(module)]
@@ -298,7 +306,7 @@ def _try_slicing(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     plan = plan_of(net)
     full = {name: unit.num_groups for name, unit in plan.units.items()}
     smaller = {name: max(unit.base, unit.num_groups - 1) for name, unit in plan.units.items()}
-    training = net.training
+    modes = [(module, module.training) for module in net.modules()]
     net.eval()
     try:
         if _failure(net, smaller, args, kwargs) is None:
@@ -307,14 +315,15 @@ def _try_slicing(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         failures = {name: reason for name, reason in found.items() if reason is not None}
         return failures or dict.fromkeys(full, "slicing fails for all units together")
     finally:
-        set_width(net, None, warn=False)
-        net.train(training)
+        pin_width(net, None)
+        for module, mode in modes:
+            module.training = mode
 
 
 def _failure(net: nn.Module, groups: dict[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     shape = Shape.of(groups)
     try:
-        set_width(net, shape, warn=False)
+        pin_width(net, shape)
         masked = net(*args, **kwargs)
         sliced = extract(net, shape)(*args, **kwargs)
     except Exception as error:

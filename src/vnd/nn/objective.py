@@ -6,10 +6,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import kl_divergence
 
+from vnd.distributions import BernoulliChain
 from vnd.nn.bayesian import BayesConvTranspose2d, BayesLayer
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import Plan, unwrap
+from vnd.nn.plan import Plan, alike, unwrap
 
 Price = Literal["output", "both_ends"]
 
@@ -34,21 +36,36 @@ def kl(net: nn.Module, price: Price = "output") -> Tensor:
     for part in root.modules():
         if isinstance(plan := getattr(part, "_vnd_plan", None), Plan):
             owners |= {module: (name, plan) for name, module in part.named_modules()}
-    terms = []
+    units = [module for module in root.modules() if isinstance(module, OrderingUnit)]
+    terms = [_lengths_kl(alike_units) for alike_units in alike(units)]
     for module in root.modules():
-        if isinstance(module, OrderingUnit):
-            terms.append(module.kl())
-        elif isinstance(module, BayesLayer) and module.bayesian:
+        if isinstance(module, BayesLayer) and module.bayesian:
             name, own = owners.get(module, ("", None))
             terms.append(_weights_kl(module, name, own, price))
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
+def _lengths_kl(units: list[OrderingUnit]) -> Tensor:
+    """Φ₁ of several units of as many groups."""
+    posterior = BernoulliChain(torch.stack([unit.keep_logits for unit in units]), validate_args=False)
+    prior = BernoulliChain(torch.stack([unit.prior_logits for unit in units]), validate_args=False)
+    return kl_divergence(posterior, prior).sum()
+
+
 def _weights_kl(layer: Any, name: str, plan: Plan | None, price: Price) -> Tensor:
     """Φ₂ of one layer."""
     cost: Tensor = layer.weight_kl()
-    outputs = plan.survival(plan.outputs.get(name), cost) if plan is not None else None
-    inputs = plan.survival(plan.inputs.get(name), cost) if plan is not None and price == "both_ends" else None
+    if plan is None:
+        return cost.sum()
+    if name in plan.elements:
+        unit = plan.units[plan.elements[name]]
+        return (cost.flatten() * unit.spread(unit.survival())).sum()
+    outputs = plan.survival(plan.outputs.get(name), cost)
+    inputs = plan.survival(plan.inputs.get(name), cost) if price == "both_ends" else None
+    if name in plan.rows:
+        unit = plan.units[plan.rows[name]]
+        rows = unit.spread(unit.survival())
+        inputs = rows if inputs is None else torch.minimum(inputs, rows)
     if outputs is None and inputs is None:
         return cost.sum()
     table = cost.flatten(2).sum(2) if cost.dim() > 2 else cost
@@ -57,11 +74,11 @@ def _weights_kl(layer: Any, name: str, plan: Plan | None, price: Price) -> Tenso
         table = table.view(groups, -1, table.size(1)).transpose(1, 2).reshape(-1, table.size(0) // groups)
     if inputs is None and outputs is not None:
         return (table.sum(1) * outputs).sum()
-    rows = table.new_ones(table.size(0)) if outputs is None else outputs
-    columns = table.new_ones(table.size(1) * groups) if inputs is None else inputs
-    # Row r of a grouped layer reads the columns of its own group.
-    columns = columns.view(groups, 1, -1).expand(groups, table.size(0) // groups, -1).reshape(table.shape)
-    return (table * torch.minimum(rows[:, None], columns)).sum()
+    ends = table.new_ones(table.size(0)) if outputs is None else outputs
+    starts = table.new_ones(table.size(1) * groups) if inputs is None else inputs
+    # Output r of a grouped layer reads the inputs of its own group.
+    starts = starts.view(groups, 1, -1).expand(groups, table.size(0) // groups, -1).reshape(table.shape)
+    return (table * torch.minimum(ends[:, None], starts)).sum()
 
 
 def parameter_groups(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -200,6 +200,14 @@ class OrderingUnit(nn.Module):
         """Indices of the channels that the first `groups` groups hold, in order."""
         group_of_channel = self.spread(torch.arange(self.num_groups))
         return torch.nonzero(group_of_channel < groups).squeeze(-1)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode, and let go of a mask that was drawn in the other."""
+        self.current = None
+        return super().train(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"current": None}
 
     def channel_mask(self) -> Tensor:
         """The channel mask of the forward pass under way, or a new one outside of any."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,40 @@ from vnd.nn.quantile import Quantile
 from vnd.nn.trace import Group, Layout
 
 Statistics = dict[str, tuple[Tensor, Tensor]]  # BatchNorm's name → running mean and variance
+
+
+@dataclass(frozen=True)
+class Shape(Mapping[str, int]):
+    """A map from units to the number of groups kept, base included: frozen, hashable, JSON.
+
+    >>> Shape.of({"a": 3, "b": 1}).to_json()
+    '{"a": 3, "b": 1}'
+    """
+
+    groups: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, groups: Mapping[str, int]) -> Shape:
+        """The shape with these numbers of groups."""
+        return cls(tuple(groups.items()))
+
+    @classmethod
+    def from_json(cls, text: str) -> Shape:
+        """The inverse of `to_json`."""
+        return cls.of(json.loads(text))
+
+    def to_json(self) -> str:
+        """The shape as a JSON object."""
+        return json.dumps(dict(self.groups))
+
+    def __getitem__(self, unit: str) -> int:
+        return dict(self.groups)[unit]
+
+    def __iter__(self) -> Iterator[str]:
+        return (unit for unit, _ in self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
 
 
 class InputMask:
@@ -79,14 +114,47 @@ class Plan:
     options: dict[str, Any]
     arguments: dict[str, Any]  # of `to_nested`, to build the network again
     example: tuple[tuple[Any, ...], dict[str, Any]]
-    statistics: dict[tuple[Any, bool], Statistics] = field(default_factory=dict)
-    warned: set[Any] = field(default_factory=set)
-    shape: Any = None  # the Shape that is set, None for full width
+    statistics: dict[tuple[Shape, bool], Statistics] = field(default_factory=dict)  # of (shape, samples or means)
+    warned: set[tuple[Shape, bool]] = field(default_factory=set)
+    shape: Shape | None = None  # the width that is set, None for full width
+    sampled: bool = False  # whether statistics of sampled weights are asked for
+    loaded: tuple[Shape, bool] | None = None  # whose statistics BatchNorm holds now; None: those of training
+    trained: Statistics = field(default_factory=dict)  # those of training, while others are loaded
+    collecting: bool = False  # whether `recalibrate` is at work
+
+    @property
+    def key(self) -> tuple[Shape, bool]:
+        """The shape that is set, full width spelt out, and whether weights are sampled."""
+        full = Shape.of({name: unit.num_groups for name, unit in self.units.items()})
+        return full if self.shape is None else self.shape, self.sampled
+
+    def load_statistics(self, root: nn.Module) -> bool:
+        """Give BatchNorm the statistics of the width that is set, or those of training; say whether it had its own."""
+        norms = dict(batch_norms(root))
+        found = self.statistics.get(self.key)
+        if found is None:
+            self.unload_statistics(root)
+            return not norms
+        if self.loaded is None:
+            self.trained = {name: (x.running_mean.clone(), x.running_var.clone()) for name, x in norms.items()}  # type: ignore[union-attr]
+        _copy(norms, found)
+        self.loaded = self.key
+        return True
+
+    def unload_statistics(self, root: nn.Module) -> None:
+        """Give BatchNorm its statistics of training back."""
+        if self.loaded is not None:
+            _copy(dict(batch_norms(root)), self.trained)
+            self.loaded = None
 
     def before_forward(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Draw the masks of the forward pass that begins: one draw for all that read them."""
-        if root.training and self.quantile is not None:
-            self.quantile.draw()
+        if root.training:
+            self.unload_statistics(root)
+            if self.quantile is not None:
+                self.quantile.draw()
+        elif not (self.collecting or torch.compiler.is_compiling()) and self.loaded != self.key:
+            self.load_statistics(root)
         batch = None
         if root.training and any(unit.per_example for unit in self.units.values()):
             batch = next((x.size(0) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
@@ -96,7 +164,9 @@ class Plan:
                 unit.current = unit.spread(mask)
 
     def after_forward(self, root: nn.Module, args: Any, output: Any) -> None:
-        """Let go of the masks, and of the graph that they hold."""
+        """Let go of the masks; after training's, only when the next are drawn, since checkpointing runs parts again."""
+        if root.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            return
         for unit in self.units.values():
             unit.current = None
 
@@ -135,6 +205,13 @@ def alike(units: Iterable[OrderingUnit]) -> list[list[OrderingUnit]]:
     for unit in units:
         kinds.setdefault(unit.likeness, []).append(unit)
     return list(kinds.values())
+
+
+def _copy(norms: dict[str, Any], statistics: Statistics) -> None:
+    with torch.no_grad():
+        for name, (mean, variance) in statistics.items():
+            norms[name].running_mean.copy_(mean)
+            norms[name].running_var.copy_(variance)
 
 
 def unwrap(net: nn.Module) -> nn.Module:

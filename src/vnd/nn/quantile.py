@@ -45,7 +45,8 @@ class Quantile(nn.Module):
         step = torch.div(self.count, self.strata, rounding_mode="floor")
         stratum = (self.count % self.strata) * torch.div(2**32, self.strata, rounding_mode="floor")
         ticks = (self.start + step * GOLDEN + stratum) & (2**32 - 1)
-        self.u.copy_((ticks.double() + 0.5) / 2**32)
+        # As a vector: torch 2.13 compiled loses what is copied onto a float64 tensor without dimensions.
+        self.u.view(1).copy_(((ticks.double() + 0.5) / 2**32).view(1))
         self.count += 1
         return self.u
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.plan import batch_norms, plan_of, unwrap
-from vnd.nn.width import Width, as_shape, set_width
+from vnd.nn.width import Width, as_shape, pin_width
 
 
 @torch.no_grad()
@@ -43,7 +43,7 @@ def recalibrate(
             count += 1
             args, kwargs = _inputs(batch, device)
             for shape in shapes:
-                set_width(root, shape, warn=False)
+                pin_width(root, shape)
                 root(*args, **kwargs)
                 for name, norm in norms.items():
                     assert norm.running_mean is not None
@@ -55,16 +55,7 @@ def recalibrate(
         raise ValueError("recalibrate: batches must hold at least one batch; got none")
     for shape in shapes:
         plan.statistics[shape, samples] = {n: (t[0] / count, t[1] / count) for n, t in sums[shape].items()}
-    _apply(root, plan.shape)
-
-
-def _apply(root: nn.Module, width: Width) -> None:
-    """Give BatchNorm the statistics of the width that is set, in training, too: it will be evaluated next."""
-    training, root.training = root.training, False
-    try:
-        set_width(root, width, warn=False)
-    finally:
-        root.training = training
+    plan.load_statistics(root)
 
 
 @contextmanager
@@ -73,7 +64,8 @@ def _collecting(root: nn.Module, norms: dict[str, Any], samples: bool) -> Any:
     modes = [(module, module.training) for module in root.modules()]
     momenta = [(norm, norm.momentum) for norm in norms.values()]
     statistics = [(buffer, buffer.clone()) for norm in norms.values() for buffer in norm.buffers()]
-    shape = plan_of(root).shape
+    plan = plan_of(root)
+    shape, plan.collecting = plan.shape, True
     root.eval()
     for norm in norms.values():
         norm.train()
@@ -82,7 +74,8 @@ def _collecting(root: nn.Module, norms: dict[str, Any], samples: bool) -> Any:
         with sampling(root, samples):
             yield
     finally:
-        set_width(root, shape, warn=False)
+        pin_width(root, shape)
+        plan.collecting = False
         for module, mode in modes:
             module.training = mode
         for norm, momentum in momenta:

@@ -84,6 +84,7 @@ class Analysis:
     parameters: dict[str, tuple[Layout | None, ...]] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
     first_consumers: list[str] = field(default_factory=list)
+    called: set[str] = field(default_factory=set)  # modules that the graph calls, not those inside of them
 
 
 def analyse(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Analysis:
@@ -92,7 +93,9 @@ def analyse(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     walk = _Walk(model)
     for node in nodes:
         walk.visit(node)
-    return walk.conclude(_first_consumers(nodes, walk.modules))
+    result = walk.conclude(_first_consumers(nodes, walk.modules))
+    result.called = {str(node.target) for node in nodes if node.op == "call_module"}
+    return result
 
 
 def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:

@@ -2,54 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import Plan, batch_norms, plan_of, unwrap
-
-
-@dataclass(frozen=True)
-class Shape(Mapping[str, int]):
-    """A map from units to the number of groups kept, base included: frozen, hashable, JSON.
-
-    >>> Shape.of({"a": 3, "b": 1}).to_json()
-    '{"a": 3, "b": 1}'
-    """
-
-    groups: tuple[tuple[str, int], ...]
-
-    @classmethod
-    def of(cls, groups: Mapping[str, int]) -> Shape:
-        """The shape with these numbers of groups."""
-        return cls(tuple(groups.items()))
-
-    @classmethod
-    def from_json(cls, text: str) -> Shape:
-        """The inverse of `to_json`."""
-        return cls.of(json.loads(text))
-
-    def to_json(self) -> str:
-        """The shape as a JSON object."""
-        return json.dumps(dict(self.groups))
-
-    def __getitem__(self, unit: str) -> int:
-        return dict(self.groups)[unit]
-
-    def __iter__(self) -> Iterator[str]:
-        return (unit for unit, _ in self.groups)
-
-    def __len__(self) -> int:
-        return len(self.groups)
-
+from vnd.nn.plan import Plan, Shape, plan_of, unwrap
 
 Width = Shape | float | None
 
@@ -142,6 +105,8 @@ def _longest_prefix(plan: Plan, cost: Callable[[Shape], float], budget: float, n
             groups[unit] += 1
         return Shape.of(groups)
 
+    if not budget > 0:
+        raise ValueError(f"shape: {name} must be greater than 0; got {budget:g}")
     smallest = cost(prefix(0))
     if smallest > budget:
         raise ValueError(f"shape: {name} must be at least {smallest:g}, the smallest network's; got {budget:g}")
@@ -176,10 +141,20 @@ def _check_shape(plan: Plan, width: Shape) -> None:
             raise ValueError(f"width: unit {name} must keep {unit.base} … {unit.num_groups} groups; got {width[name]}")
 
 
+def pin_width(net: nn.Module, width: Width) -> None:
+    """Set the width alone, and leave BatchNorm's statistics as they are."""
+    plan = plan_of(net)
+    target = as_shape(net, width)
+    for name, unit in plan.units.items():
+        unit.fixed_groups.fill_(-1 if width is None else target[name])
+    plan.shape = None if width is None else target
+
+
 def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool = True) -> None:
     """Set the width at which a nested network runs, until it is set again; None for full width.
 
-    In evaluation, BatchNorm gets the statistics that `recalibrate` kept for this shape; a shape without any warns once.
+    In evaluation, BatchNorm gets the statistics that `recalibrate` kept for this shape. A shape without any runs on
+    those of training, and warns once.
 
     Args:
         net: A nested network.
@@ -187,39 +162,24 @@ def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool
         samples: Use the statistics of sampled weights instead of those of the means.
         warn: Warn of a shape that was not recalibrated.
     """
-    plan = plan_of(net)
-    target = as_shape(net, width)
-    for name, unit in plan.units.items():
-        unit.fixed_groups.fill_(-1 if width is None else target[name])
-    plan.shape = None if width is None else target
-    norms = dict(batch_norms(net))
-    if unwrap(net).training or not norms:
+    plan, root = plan_of(net), unwrap(net)
+    pin_width(net, width)
+    plan.sampled = samples
+    if root.training or plan.load_statistics(root) or not warn or plan.key in plan.warned:
         return
-    found = plan.statistics.get((target, samples))
-    if found is not None:
-        for name, (mean, variance) in found.items():
-            norms[name].running_mean.copy_(mean)  # type: ignore[union-attr]
-            norms[name].running_var.copy_(variance)  # type: ignore[union-attr]
-    elif warn and (target, samples) not in plan.warned:
-        plan.warned.add((target, samples))
-        call = f"vnd.recalibrate(net, batches, widths=({_words(width)},){', samples=True' if samples else ''})"
-        warnings.warn(f"BatchNorm has no statistics for this width; run {call} first", stacklevel=3)
-
-
-def _words(width: Width) -> str:
-    return "shape" if isinstance(width, Shape) else "1.0" if width is None else f"{width:g}"
+    plan.warned.add(plan.key)
+    words = "shape" if isinstance(width, Shape) else "1.0" if width is None else f"{width:g}"
+    call = f"vnd.recalibrate(net, batches, widths=({words},){', samples=True' if samples else ''})"
+    warnings.warn(f"BatchNorm has no statistics for this width; run {call} first", stacklevel=3)
 
 
 @contextmanager
 def width(net: nn.Module, width: Width, *, samples: bool = False) -> Iterator[nn.Module]:
     """Run a nested network at a width within a block; see `set_width`."""
     plan = plan_of(net)
-    before = plan.shape
-    statistics = [(b, b.clone()) for _, norm in batch_norms(net) for b in norm.buffers()]
+    before = plan.shape, plan.sampled
     set_width(net, width, samples=samples)
     try:
         yield net
     finally:
-        set_width(net, before, warn=False)
-        for buffer, value in statistics:
-            buffer.copy_(value)
+        set_width(net, before[0], samples=before[1], warn=False)
