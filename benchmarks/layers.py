@@ -16,6 +16,9 @@ import importlib.util
 import json
 import platform
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -62,10 +65,10 @@ class Setting:
         return statistics.median(times)
 
 
-def nested(setting: Setting) -> nn.Module:
+def nested(setting: Setting, estimator: str = "local") -> nn.Module:
     rules = {"features.0": vnd.Rule(nest=False, log_alpha_init=-8.0), "classifier.*": vnd.Rule(nest=False)}
     plain = setting.network()
-    return vnd.to_nested(plain, setting.x[:2], num_groups=32, base=2, rules=rules)
+    return vnd.to_nested(plain, setting.x[:2], num_groups=32, base=2, rules=rules, estimator=estimator)
 
 
 def step(setting: Setting, net: nn.Module, penalty: Callable[[], Tensor] | None, groups: Any, compiled: bool) -> float:
@@ -110,31 +113,45 @@ def extraction(setting: Setting, net: nn.Module) -> dict[str, float]:
     return out
 
 
-def peers(setting: Setting, compiled: bool) -> dict[str, float]:
-    """Milliseconds of a training step with other libraries' layers, those that are installed."""
+def peers(args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Milliseconds of a training step with other libraries' layers, where installed, each in its own process."""
     found = {}
-    for name, module, build in (
-        ("bayesian-torch", "bayesian_torch", bayesian_torch_network),
-        ("blitz", "blitz", blitz_network),
-        ("torch-uncertainty", "torch_uncertainty", torch_uncertainty_network),
-    ):
-        if importlib.util.find_spec(module) is None:
+    for name in PEERS:
+        if importlib.util.find_spec(name.replace("-", "_")) is None:
             print(f"  {name}: not installed, skipped (pip install '.[peers]')")
             continue
-        try:
-            net, penalty = build(setting.network())
-            net = net.to(setting.device).to(memory_format=torch.channels_last)
-            times = [step(setting, net, penalty, net.parameters(), compiled=False)]
-            if compiled:
-                try:
-                    times.append(step(setting, net, penalty, net.parameters(), compiled=True))
-                except Exception as error:
-                    print(f"  {name}: does not compile ({type(error).__name__}), eager only")
-            found[name] = min(times)
-            print(f"  {name}: {found[name]:.2f} ms (the better of eager and compiled)", flush=True)
-        except Exception as error:
-            print(f"  {name}: failed here ({type(error).__name__}: {str(error).splitlines()[0]})")
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "peer.json"
+            options = [] if args.rounds is None else ["--rounds", str(args.rounds)]
+            options += [] if args.batch is None else ["--batch", str(args.batch)]
+            command = [sys.executable, __file__, "--only", f"peer:{name}", "--out", str(out), "--device", args.device]
+            done = subprocess.run(
+                [*command, "--width", str(args.width), *options],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=300,
+            )
+            if done.returncode:
+                last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+                print(f"  {name}: failed here ({last[:150]})", flush=True)
+                continue
+            found[name] = json.loads(out.read_text())["step"]
+            print(f"  {name}, ms: {found[name]}", flush=True)
     return found
+
+
+def peer_step(setting: Setting, name: str) -> dict[str, float]:
+    """Milliseconds of a training step with one library's layers, eager and, on a GPU, compiled."""
+    net, penalty = PEERS[name](setting.network())
+    net = net.to(setting.device).to(memory_format=torch.channels_last)
+    times = {"eager": step(setting, net, penalty, net.parameters(), compiled=False)}
+    if setting.device == "cuda":
+        try:
+            times["compiled"] = step(setting, net, penalty, net.parameters(), compiled=True)
+        except Exception as error:
+            print(f"{name} does not compile: {error}", file=sys.stderr)
+    return times
 
 
 def bayesian_torch_network(net: nn.Module) -> tuple[nn.Module, Callable[[], Tensor]]:
@@ -177,6 +194,13 @@ def torch_uncertainty_network(net: nn.Module) -> tuple[nn.Module, Callable[[], T
     return net, penalty
 
 
+PEERS: dict[str, Callable[[nn.Module], tuple[nn.Module, Callable[[], Tensor]]]] = {
+    "bayesian-torch": bayesian_torch_network,
+    "blitz": blitz_network,
+    "torch-uncertainty": torch_uncertainty_network,
+}
+
+
 def swap_layers(net: nn.Module, swap: Callable[[nn.Module], nn.Module | None]) -> list[Any]:
     new = []
     for parent in list(net.modules()):
@@ -200,6 +224,7 @@ def main() -> None:
     cuda = args.device == "cuda"
     setting = Setting(args.device, args.batch or (512 if cuda else 64), args.width, args.rounds or (50 if cuda else 7))
     torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
     result: dict[str, Any] = {
         "command": "python benchmarks/layers.py",
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
@@ -214,10 +239,17 @@ def main() -> None:
             "deterministic": step(setting, plain, None, plain.parameters(), compiled=True),
             "ours": step(setting, net, lambda: vnd.kl(net) * 2e-8, vnd.parameter_groups(net, 0.01), compiled=True),
         }
+        other = nested(setting, "weight")
+        groups = vnd.parameter_groups(other, 0.01)
+        result["step"]["ours, estimator weight"] = step(
+            setting, other, lambda: vnd.kl(other) * 2e-8, groups, compiled=True
+        )
         result["step"]["ratio"] = result["step"]["ours"] / result["step"]["deterministic"]
         print("step, ms:", {k: round(v, 3) for k, v in result["step"].items()}, flush=True)
     if "peers" in wanted:
-        result["peers"] = peers(setting, compiled=cuda)
+        result["peers"] = peers(args)
+    if args.only.startswith("peer:"):
+        result["step"] = peer_step(setting, args.only.removeprefix("peer:"))
     if "predict" in wanted:
         ours, one = predictions(setting, nested(setting), samples=6)
         result["predict"] = {

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vnd.models import MODELS, VGG11, MobileNetV2, ResNeXt, UNet, build
+from vnd.models.initialise import initialise
 from vnd.models.mobilenet import InvertedResidual
 from vnd.models.resnext import GroupedBottleneck
-from vnd.models.vgg import initialise
 
 SMALL: dict[str, dict[str, Any]] = {  # each network, small enough to run in milliseconds
     "vgg11": {"width": 0.125, "hidden": 16},

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.models.vgg import check_counts, check_width, initialise, scaled
+from vnd.models.initialise import check_counts, check_width, initialise, scaled
 
 # (expansion, channels, blocks, stride of the first block)
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))

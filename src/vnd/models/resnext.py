@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.models.vgg import check_counts, initialise
+from vnd.models.initialise import check_counts, initialise
 
 STEM = 64
 STAGES = 3

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.models.vgg import check_counts, initialise
+from vnd.models.initialise import check_counts, initialise
 
 
 class UNet(nn.Module):

@@ -1,10 +1,11 @@
-"""VGG11 with BatchNorm, and what all networks share: the initialisation, the scaling and checking of sizes."""
+"""VGG11 with BatchNorm."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from vnd.models.initialise import check_counts, check_width, initialise, scaled
 
 CHANNELS = (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool")
 
@@ -76,43 +77,3 @@ class VGG11(nn.Module):
         """Logits of a batch of images."""
         logits: Tensor = self.classifier(torch.flatten(self.features(x), 1))
         return logits
-
-
-def initialise(network: nn.Module) -> None:
-    r"""Set every layer of a network to its random start.
-
-    Convolutions, transposed ones too, are Kaiming normal by fan-out, $w \sim \mathcal{N}(0, 2 / f)$ with
-    $f$ = kernel positions × output channels / groups, the number of outputs that an input reaches; torch's own
-    `kaiming_normal_` forgets the groups, and so starts a depthwise layer √C too small. Linear layers are
-    $\mathcal{N}(0, 1 / \text{fan-in})$, so that the first logits are of order one. BatchNorm is 1 and 0, biases 0.
-    """
-    for layer in network.modules():
-        if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
-            fan_out = math.prod(layer.kernel_size) * layer.out_channels / layer.groups
-            nn.init.normal_(layer.weight, std=math.sqrt(2 / fan_out))
-        elif isinstance(layer, nn.Linear):
-            nn.init.normal_(layer.weight, std=math.sqrt(1 / layer.in_features))
-        elif isinstance(layer, nn.BatchNorm2d):
-            nn.init.ones_(layer.weight)
-        else:
-            continue
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)
-
-
-def scaled(channels: int, width: float) -> int:
-    """`channels` times `width`, rounded, at least 1."""
-    return max(1, round(channels * width))
-
-
-def check_counts(owner: str, **counts: object) -> None:
-    """Refuse what is not an integer of at least 1, by its name."""
-    for name, value in counts.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{owner}: {name} must be an integer of at least 1; got {value!r}")
-
-
-def check_width(owner: str, width: object) -> None:
-    """Refuse a factor that is not a finite number greater than 0."""
-    if not isinstance(width, int | float) or isinstance(width, bool) or not (math.isfinite(width) and width > 0):
-        raise ValueError(f"{owner}: width must be a finite number greater than 0; got {width!r}")

@@ -45,6 +45,8 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
     small = copy.deepcopy(root)
     _forget(small, bayesian)
     statistics = plan.statistics.get((shape, bayesian)) or (plan.trained if plan.loaded is not None else None)
+    if plan.options["rescale"]:
+        _rescale(small, plan)
     for name, unit in plan.elements.items():
         layer: Any = small.get_submodule(name)
         layer.weight.view(-1)[len(plan.units[unit].kept_channels(groups[unit])) :] = 0.0
@@ -65,6 +67,33 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
             _index(owner, child, dim, plan.kept(layout, groups))
     ORIGINS[small] = {"arguments": plan.arguments, "example": plan.example, "shape": shape, "bayesian": bayesian}
     return small
+
+
+def _rescale(root: nn.Module, plan: Plan) -> None:
+    """Build the factors P(z = 1) of the masks into the weights that read them."""
+    for name, layer in root.named_modules():
+        if not isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+            continue
+        groups = getattr(layer, "groups", 1)
+        factor = (
+            None
+            if groups == getattr(layer, "in_channels", 0) > 1
+            else plan.survival(plan.inputs.get(name), layer.weight)
+        )
+        if name in plan.rows:
+            unit = plan.units[plan.rows[name]]
+            rows = unit.spread(unit.survival())
+            factor = rows if factor is None else factor * rows
+        if name in plan.elements:
+            unit = plan.units[plan.elements[name]]
+            layer.weight *= unit.spread(unit.survival()).view(layer.weight.shape)
+        if factor is not None:
+            dim = 0 if isinstance(layer, TRANSPOSED) else 1
+            factor = factor[: layer.weight.size(dim)]  # the groups of a convolution are cut alike
+            shape = [-1 if d == dim else 1 for d in range(layer.weight.dim())]
+            layer.weight *= factor.view(shape).to(layer.weight.dtype)
+            if isinstance(layer, BayesLayer) and layer.log_variance is not None:
+                layer.log_variance.data = (layer.log_variance + 2 * factor.view(shape).log()).to(layer.weight.dtype)
 
 
 class Leading(nn.Module):

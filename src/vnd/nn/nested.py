@@ -10,18 +10,22 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Normal
 
-from vnd.distributions import BernoulliChain
-from vnd.nn.bayesian import BAYES_OF
+from vnd.distributions import BernoulliChain, LogUniform
+from vnd.functional import LogUniformForm
+from vnd.nn.bayesian import BAYES_OF, Estimator, Noise
+from vnd.nn.channels import Analysis, Group, Segment
 from vnd.nn.extract import extract, reorder
 from vnd.nn.norms import MASKED_OF
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.plan import InputMask, OutputMask, Plan, ProductMask, Shape, plan_of, unwrap
 from vnd.nn.quantile import Quantile
-from vnd.nn.trace import Analysis, Group, Segment, analyse
+from vnd.nn.trace import analyse
 from vnd.nn.width import pin_width
 
 Placement = Literal["after", "before_norm"]
+Rescale = Literal["none", "expected"]
 Granularity = Literal["output", "input", "weight"]
 Coupling = Literal["quantile", "independent"]
 
@@ -67,7 +71,11 @@ def to_nested(
     *,
     placement: Placement = "after",
     coupling: Coupling = "quantile",
+    rescale: Rescale = "none",
     log_alpha_init: float = -3.0,
+    estimator: Estimator = "local",
+    noise: Noise = "weight",
+    weight_prior: LogUniformForm | float = "vnd",
     **unit_options: Any,
 ) -> nn.Module:
     """Turn a network into one whose layers are nested: a copy of the same class, with the same methods and state names.
@@ -89,7 +97,13 @@ def to_nested(
         placement: "before_norm" masks a layer's output right away, as the released code does: for reproduction only,
             such a network cannot be extracted.
         coupling: One draw of u for all units ("quantile"), or one each ("independent", the paper).
+        rescale: "expected" multiplies kept units by their probability of being kept in evaluation, as the paper does;
+            "none" leaves them as they were trained.
         log_alpha_init: Where log α starts.
+        estimator: How layers sample: "local", "weight" or "flipout"; see `BayesLayer`.
+        noise: What has a log α of its own: each "weight", each output "channel" or the "layer".
+        weight_prior: The form of the log-uniform prior of weights ("vnd", "exact", "molchanov", "kingma"), or the
+            scale of a Gaussian one.
         **unit_options: More arguments of `OrderingUnit`: prior, temperature, initial_logit, hard, per_example,
             gradient, sampler.
 
@@ -101,6 +115,8 @@ def to_nested(
         raise ValueError(f"to_nested: placement must be 'after' or 'before_norm'; got {placement!r}")
     if coupling not in ("quantile", "independent"):
         raise ValueError(f"to_nested: coupling must be 'quantile' or 'independent'; got {coupling!r}")
+    if rescale not in ("none", "expected"):
+        raise ValueError(f"to_nested: rescale must be 'none' or 'expected'; got {rescale!r}")
     if order not in (None, "magnitude"):
         raise ValueError(f"to_nested: order must be 'magnitude' or None; got {order!r}")
     if hasattr(unwrap(model), "_vnd_plan"):
@@ -111,9 +127,18 @@ def to_nested(
     arguments = {
         **{"num_groups": num_groups, "base": base, "bayesian": bayesian, "rules": dict(rules or {})},
         **{"placement": placement, "coupling": coupling, "log_alpha_init": log_alpha_init, **unit_options},
+        **{"rescale": rescale, "estimator": estimator, "noise": noise, "weight_prior": weight_prior},
     }
     defaults = Rule(None, num_groups, base, unit_options.pop("prior", None), bayesian, log_alpha_init, "output")
-    options = {"placement": placement, "coupling": coupling, **unit_options}
+    prior = LogUniform(weight_prior) if isinstance(weight_prior, str) else Normal(0.0, float(weight_prior))
+    layer_options = {"estimator": estimator, "noise": noise, "prior": prior}
+    options = {
+        "placement": placement,
+        "coupling": coupling,
+        "layers": layer_options,
+        **unit_options,
+        "rescale": rescale == "expected",
+    }
     analysis = analyse(copy.deepcopy(model), args, kwargs)
     _check_patterns(model, rules or {})
     refused: dict[str, str] = {}
@@ -137,7 +162,7 @@ def _build(
     order: str | None,
 ) -> nn.Module:
     chosen, whole = _choose(analysis, rules, defaults, refused)
-    unit_options = {k: v for k, v in options.items() if k not in ("placement", "coupling")}
+    unit_options = {k: v for k, v in options.items() if k not in ("placement", "coupling", "layers")}
     device = next((p.device for p in net.parameters()), torch.device("cpu"))
     units = {}
     for group in chosen.values():
@@ -274,7 +299,8 @@ def _swap_layers(
             new = seen.get(id(module))
             if new is None:
                 bayes = BAYES_OF[type(module)]
-                new = bayes.from_plain(module, bayesian=bool(rule.bayesian), log_alpha_init=rule.log_alpha_init)
+                given = {"bayesian": bool(rule.bayesian), "log_alpha_init": rule.log_alpha_init}
+                new = bayes.from_plain(module, **given, **plan.options["layers"])
                 seen[id(module)] = new
                 new.set_input_mask(mask)
                 if name in plan.elements:

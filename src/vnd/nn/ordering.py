@@ -59,6 +59,8 @@ class OrderingUnit(nn.Module):
             expectation P(z = 1). "downhill": through the relaxed sample, as in the paper. "difference": by a table of
             measured loss differences, where `vnd.nn.update_differences` has fed it; as "survival" where not, so also
             in a loop that knows nothing of the table. None: "difference" for hard masks, "downhill" for relaxed ones.
+        rescale: In evaluation, multiply a kept group by its probability P(z = 1) of being kept, as the paper does.
+            Not the default: with masks after normalisation, units were trained at full size whenever they were kept.
         sampler: "released" repeats a slip of the authors' code, which passes probabilities where log-probabilities
             belong. For reproduction only.
 
@@ -91,12 +93,13 @@ class OrderingUnit(nn.Module):
         hard: bool = True,
         per_example: bool = False,
         gradient: Gradient | None = None,
+        rescale: bool = False,
         sampler: Sampler = "exact",
     ) -> None:
         super().__init__()
         self.channels, self.num_groups, self.base, self.dim, self.tiles = channels, num_groups, base, dim, tiles
         self.current: Tensor | None = None  # the channel mask of the forward pass under way, in a nested network
-        self.hard, self.per_example, self.sampler = hard, per_example, sampler
+        self.hard, self.per_example, self.sampler, self.rescale = hard, per_example, sampler, rescale
         self.gradient: Gradient = gradient or ("difference" if hard else "downhill")
         self._quantile: tuple[Quantile] | None = None  # in a tuple, so that it does not become a submodule
         self._check_options(temperature)
@@ -135,8 +138,8 @@ class OrderingUnit(nn.Module):
     @property
     def likeness(self) -> tuple[Any, ...]:
         """What units must have in common for their masks to be drawn together."""
-        options = (self.training, self.hard, self.per_example, self.gradient, self.sampler, id(self.quantile))
-        return (self.num_groups, self.base, *options)
+        options = (self.training, self.hard, self.per_example, self.gradient, self.rescale, self.sampler)
+        return (self.num_groups, self.base, *options, id(self.quantile))
 
     @property
     def prior(self) -> BernoulliChain:
@@ -273,6 +276,9 @@ def draw_masks(units: Sequence[OrderingUnit], batch: int | None = None) -> Tenso
     if not one.training:
         length = torch.where(free, one.num_nested, pinned)
         nested = length_mask(length, one.num_nested, one.prior_logits.dtype)
+        if one.rescale:
+            kept = torch.stack([unit.survival()[unit.base :] for unit in units]).detach()
+            nested = nested * (kept if batch is None else kept.unsqueeze(1))
     else:
         posterior = _sampling_posterior(units)
         log_survival = posterior.chain.log_survival

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vnd.nn.channels import Group, Layout
 from vnd.nn.ordering import OrderingUnit, draw_masks
 from vnd.nn.quantile import Quantile
-from vnd.nn.trace import Group, Layout
 
 Statistics = dict[str, tuple[Tensor, Tensor]]  # BatchNorm's name → running mean and variance
 
