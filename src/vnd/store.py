@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -292,7 +293,7 @@ def _write(folder: Path, manifest: dict[str, Any], tensors: dict[str, Tensor]) -
     text = json.dumps(manifest, indent=1) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        _put(folder / manifest["tensors"], lambda part: save_file(tensors, part))
+        _put(folder / manifest["tensors"], lambda part: _save_tensors(tensors, part))
         _put(folder / MANIFEST, lambda part: part.write_text(text, encoding="utf-8"))
     finally:
         with suppress(OSError, ValueError):
@@ -306,6 +307,13 @@ def _put(path: Path, write: Callable[[Path], object]) -> None:
     _sync(part)
     os.replace(part, path)
     _sync(path.parent)
+
+
+def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        raise OSError(f"save: {path} cannot be written: {_one_line(error)}") from error
 
 
 def _sync(path: Path) -> None:

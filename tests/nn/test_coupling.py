@@ -40,6 +40,13 @@ def test_strata_spread_the_draws_of_one_step():
         assert torch.allclose(draws.diff(), torch.full((7,), 1 / 8, dtype=torch.float64), atol=1e-6)
 
 
+def test_no_dtype_coarsens_the_rotation():
+    quantile, coarse = Quantile(), Quantile()
+    coarse.load_state_dict(quantile.state_dict())
+    coarse.bfloat16()
+    assert float(coarse.draw()) == float(quantile.draw())
+
+
 def test_the_rotation_resumes_from_its_state():
     quantile = Quantile()
     for _ in range(5):

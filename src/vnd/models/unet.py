@@ -29,8 +29,8 @@ class UNet(nn.Module):
     Note: The paper says "UNet" and the encoder's channels. Padding keeps the size here, and there is a BatchNorm after
         each convolution; the UNet of 2015 has neither.
 
-    The initialisation is that of `vnd.models.vgg.initialise`, but the output's convolution is a linear layer at each
-    position and starts as one, from N(0, 1 / c₀).
+    The initialisation is that of all networks (`models/initialise.py`), but the output's convolution is a linear layer
+    at each position and starts as one, from N(0, 1 / c₀).
 
     Args:
         in_channels: Channels of the images.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from vnd.functional import LogUniformForm
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.norms import _MaskedNorm
 from vnd.nn.ordering import OrderingUnit
@@ -39,6 +40,8 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
     plan = plan_of(net)
     if plan.options["placement"] == "before_norm":
         raise ValueError("extract: a network with placement='before_norm' has no exact smaller form")
+    if bayesian and plan.elements and plan.arguments.get("weight_prior", "vnd") not in get_args(LogUniformForm):
+        raise ValueError("extract: bayesian=True has no form for single weights cut under a Gaussian prior")
     shape = as_shape(net, plan.shape if width is None else width)
     groups = dict(shape)
     root = unwrap(net)

@@ -80,7 +80,7 @@ def to_nested(
 ) -> nn.Module:
     """Turn a network into one whose layers are nested: a copy of the same class, with the same methods and state names.
 
-    torch.fx finds which channels depend on which. Convolutions and linear layers become their Bayesian forms, each
+    torch.fx finds which channels depend on which. Layers of the types in `BAYES_OF` become their Bayesian forms, each
     group of tied channels gets an `OrderingUnit`, and every layer that mixes channels multiplies those of its input by
     the units' masks: after normalisation and activation, whatever lies between. Channels that reach the output, that
     pass through something unknown, or whose slicing fails on the example, stay whole; `describe` says why. Residual

@@ -1,7 +1,7 @@
 r"""Gaussian outputs from their mean and variance: $b = γ + \sqrt{\max(δ, δ_0)}\; ε$.
 
-The plain form is three lines of torch. On CUDA a Triton kernel does the same with a third of the memory traffic: it
-draws ε where it is used, from a seed, and draws it again in the backward pass instead of keeping it.
+The plain form is two lines of torch. On CUDA a Triton kernel does the same with less memory traffic: it draws ε where
+it is used, from a seed, and draws it again in the backward pass instead of keeping it.
 """
 
 from typing import Any

@@ -27,7 +27,8 @@ def kl(net: nn.Module, price: Price = "output") -> Tensor:
         net: A nested network, or any that has nested networks, Bayesian layers or ordering units in it.
         price: With what probability a weight is kept. "output": that of its output channel, as in the paper.
             "both_ends": the smaller of those of its output and input channels, since extraction drops a weight when
-            either goes; exact for units coupled by quantile.
+            either goes; exact for units coupled by quantile. Where a unit orders a layer's own input rows or single
+            weights, their survival counts in both.
     """
     if price not in ("output", "both_ends"):
         raise ValueError(f"kl: price must be 'output' or 'both_ends'; got {price!r}")

@@ -36,10 +36,10 @@ class OrderingUnit(nn.Module):
 
     Paper: Sec. 2.2–2.3, the (variational) ordering unit.
 
-    In training the mask is drawn: unit i is kept exactly when $u < P(z_i = 1)$, so that each length has its
-    probability under the posterior. Where `vnd.nn.couple` joined the units of a network, they share one u, and the
-    networks seen in training are a one-parameter nested family; otherwise each unit draws its own. In evaluation the
-    mask is that of `fixed_groups`, all groups unless set.
+    In training the mask is drawn, unless `fixed_groups` is set: unit i is kept exactly when $u < P(z_i = 1)$, so that
+    each length has its probability under the posterior. Where `vnd.to_nested` or `vnd.nn.couple` joined the units of
+    a network, they share one u, and the networks seen in training are a one-parameter nested family; otherwise each
+    unit draws its own. In evaluation the mask is that of `fixed_groups`, all groups unless set.
 
     Args:
         channels: Size of the input along `dim`.

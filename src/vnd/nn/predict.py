@@ -50,8 +50,9 @@ def predict(
 
     $$p = \frac1S \sum_s p_s, \qquad H[p] = \underbrace{\frac1S \sum_s H[p_s]}_{\text{in the data}} + \text{MI}$$
 
-    The samples run as one batch where memory allows, with the statistics of the first layer computed once, and in
-    chunks where it does not.
+    With the "local" estimator the samples run as one batch, in chunks of `rows` and smaller ones where memory does not
+    suffice, and share the statistics of the first layer if only one layer reads the input. Other estimators run one
+    sample a pass.
 
     Args:
         net: A nested network.

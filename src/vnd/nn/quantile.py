@@ -29,7 +29,7 @@ class Quantile(nn.Module):
     count: Tensor
     start: Tensor
     strata: Tensor
-    u: Tensor
+    ticks: Tensor
 
     def __init__(self, strata: int = 1) -> None:
         super().__init__()
@@ -38,15 +38,18 @@ class Quantile(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.register_buffer("start", torch.randint(2**32, (), dtype=torch.int64))
         self.register_buffer("strata", torch.tensor(strata))
-        self.register_buffer("u", torch.full((), 0.5, dtype=torch.float64), persistent=False)
+        self.register_buffer("ticks", torch.tensor(2**31), persistent=False)  # whole, so that no dtype coarsens it
+
+    @property
+    def u(self) -> Tensor:
+        """The current u, float64."""
+        return (self.ticks.double() + 0.5) / 2**32
 
     def draw(self) -> Tensor:
         """Move to the next u, in place, and return it."""
         step = torch.div(self.count, self.strata, rounding_mode="floor")
         stratum = (self.count % self.strata) * torch.div(2**32, self.strata, rounding_mode="floor")
-        ticks = (self.start + step * GOLDEN + stratum) & (2**32 - 1)
-        # As a vector: torch 2.13 compiled loses what is copied onto a float64 tensor without dimensions.
-        self.u.view(1).copy_(((ticks.double() + 0.5) / 2**32).view(1))
+        self.ticks.copy_((self.start + step * GOLDEN + stratum) & (2**32 - 1))
         self.count += 1
         return self.u
 
