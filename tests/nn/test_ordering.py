@@ -11,7 +11,7 @@ from scipy import stats
 from torch import nn
 
 import vnd
-import vnd.nn.ordering as ordering
+import vnd.nn.masks as masks
 from vnd.functional import length_mask
 from vnd.nn import OrderingUnit, couple
 
@@ -91,10 +91,10 @@ def test_each_length_has_its_probability(seed):
 
 
 def test_a_threshold_off_by_one_unit_is_caught(monkeypatch):
-    def faulty(unit, log_survival, batch, draw=ordering.draw_lengths):
+    def faulty(unit, log_survival, batch, draw=masks.draw_lengths):
         return draw(unit, nn.functional.pad(log_survival[..., 1:], (0, 1), value=-math.inf), batch)
 
-    monkeypatch.setattr(ordering, "draw_lengths", faulty)
+    monkeypatch.setattr(masks, "draw_lengths", faulty)
     torch.manual_seed(0)
     unit = set_logits(OrderingUnit(33, 9, base=2, per_example=True))
     with pytest.raises(AssertionError):

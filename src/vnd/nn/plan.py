@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn.channels import Group, Layout
-from vnd.nn.ordering import OrderingUnit, draw_masks
+from vnd.nn.masks import draw_masks
+from vnd.nn.ordering import OrderingUnit
 from vnd.nn.quantile import Quantile
 
 Statistics = dict[str, tuple[Tensor, Tensor]]  # BatchNorm's name → running mean and variance
