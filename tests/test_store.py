@@ -22,7 +22,7 @@ import vnd
 import vnd.store as store
 from vnd import BernoulliChain, Rule
 from vnd.models import UNet, build
-from vnd.nn.plan import plan_of
+from vnd.nn.plan import batch_norms, plan_of
 from vnd.nn.recalibrate import sampling
 
 WIDTHS = (None, 0.25, 0.5, 1.0)
@@ -153,9 +153,6 @@ def run(net: nn.Module, x: Any, seed: int = 0) -> Tensor:
 
 def assert_equal_state(net: nn.Module, other: nn.Module) -> None:
     assert type(net) is type(other)
-    for one in (net, other):
-        if hasattr(one, "_vnd_plan"):
-            plan_of(one).unload_statistics(one)
     mine, theirs = net.state_dict(), other.state_dict()
     assert list(mine) == list(theirs)
     for name, value in mine.items():
@@ -390,18 +387,15 @@ def test_a_width_that_is_set_does_not_change_what_is_saved(tmp_path):
     for width, samples in ((0.5, False), (0.5, True), (1.0, False)):
         vnd.set_width(net, width, samples=samples)
         run(net, images(1, 8))
-        assert plan_of(net).loaded is not None
-        calibrated = {name: value.clone() for name, value in net.state_dict().items() if "running" in name}
+        in_use = {name: norm.statistics() for name, norm in batch_norms(net)}
+        assert not all(torch.equal(pair[1], net.get_submodule(name).running_var) for name, pair in in_use.items())
         vnd.save(net, tmp_path / "narrow")
         assert files(tmp_path / "narrow") == files(tmp_path / "full")
-        assert all(torch.equal(value, net.state_dict()[name]) for name, value in calibrated.items())
         other = vnd.load(tmp_path / "narrow")
-        assert plan_of(other).loaded is None
-        trained = plan_of(net).trained
-        assert all(torch.equal(other.get_submodule(name).running_var, pair[1]) for name, pair in trained.items())
-        assert not all(torch.equal(value, other.state_dict()[name]) for name, value in calibrated.items())
+        assert_equal_state(net, other)
         vnd.set_width(other, width, samples=samples)
-        assert all(torch.equal(value, other.state_dict()[name]) for name, value in calibrated.items())
+        for name, norm in batch_norms(other):
+            assert torch.equal(norm.statistics()[1], in_use[name][1])
 
 
 @pytest.mark.parametrize("coupling", ["quantile", "independent"])
@@ -506,14 +500,16 @@ def assert_found_or_equal(folder: Path, net: nn.Module, path: Path) -> bool:
     return False
 
 
-def test_a_flipped_bit_is_found(saved, tmp_path):
+@pytest.mark.parametrize("flips", [250, pytest.param(5000, marks=pytest.mark.fault)])  # in each of the two files
+def test_a_flipped_bit_is_found(saved, tmp_path, flips):
     net, folder = saved
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     draw = random.Random(0)
     for path in (tensor_file(tmp_path), tmp_path / store.MANIFEST):
         whole = path.read_bytes()
         header = 8 + int.from_bytes(whole[:8], "little") if path.suffix == ".safetensors" else 0
-        places = [draw.randrange(len(whole)) for _ in range(150)] + [draw.randrange(header or 1) for _ in range(100)]
+        places = [draw.randrange(len(whole)) for _ in range(flips * 3 // 5)]
+        places += [draw.randrange(header or 1) for _ in range(flips * 2 // 5)]
         found = 0
         for place in places:
             broken = bytearray(whole)
@@ -532,7 +528,7 @@ def test_every_flip_of_a_digit_of_the_description_is_found(saved, tmp_path):
     whole = path.read_bytes()
     end = whole.index(b'"sha256"')
     places = [place for place in range(end) if whole[place : place + 1].isdigit()]
-    assert len(places) > 50
+    assert len(places) > 30
     for place in places:
         broken = bytearray(whole)
         broken[place] ^= 1  # another digit: the JSON stays one

@@ -50,12 +50,14 @@ def save(net: nn.Module, folder: str | Path) -> Path:
     """
     root, folder = unwrap(net), Path(folder)
     plan: Plan | None = getattr(root, "_vnd_plan", None)
-    tensors = _state(root, plan)
+    tensors = _state(root)
     manifest: dict[str, Any] = {"format": FORMAT, "kind": "plain"}
     if plan is not None:
         manifest |= {"kind": "nested", "conversion": _encode(plan.arguments), "example": _shapes(plan.example)}
         manifest["statistics"] = []
-        for index, ((shape, samples), norms) in enumerate(plan.statistics.items()):
+        valid = [key for key in plan.statistics if plan.valid_statistics(root, key) is not None]
+        for index, (shape, samples) in enumerate(valid):
+            norms = plan.statistics[shape, samples]
             manifest["statistics"].append({"shape": dict(shape), "samples": samples})
             for name, pair in norms.items():
                 for part, value in zip(("mean", "variance"), pair, strict=True):
@@ -95,8 +97,8 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
     return net.eval()
 
 
-def _state(root: nn.Module, plan: Plan | None) -> dict[str, Tensor]:
-    """The tensors of a network's state, with BatchNorm's statistics of training whatever is loaded now."""
+def _state(root: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a network's state."""
     inner = next((n for n, m in root.named_modules() if n and hasattr(m, "_vnd_plan")), None)
     if inner is not None:
         raise ValueError(f"save: {inner} is a nested network within a {type(root).__name__}; save it by itself")
@@ -104,10 +106,6 @@ def _state(root: nn.Module, plan: Plan | None) -> dict[str, Tensor]:
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"save: {name} is a {type(value).__name__} and not a tensor; only tensors can be saved")
-    if plan is not None and plan.loaded is not None:
-        for name, pair in plan.trained.items():
-            for part, value in zip(("running_mean", "running_var"), pair, strict=True):
-                state[f"{name}.{part}"] = value.to(state[f"{name}.{part}"])
     return {name: value.detach().cpu().contiguous() for name, value in state.items()}
 
 
@@ -156,7 +154,9 @@ def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) 
         for name, size in sizes.items():
             if any(value.shape != size for value in found[name]):
                 raise ValueError(f"statistics {index} of {name} have another size than its {size[0]} channels")
-        plan.statistics[Shape.of(entry["shape"]), bool(entry["samples"])] = found  # type: ignore[assignment]
+        key = Shape.of(entry["shape"]), bool(entry["samples"])
+        plan.statistics[key] = found  # type: ignore[assignment]
+        plan.stamps[key] = plan.stamp(net)
 
 
 def _model_of(root: nn.Module, kind: str, tensors: dict[str, Tensor]) -> dict[str, Any] | None:

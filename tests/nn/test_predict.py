@@ -301,7 +301,7 @@ def test_predictions_at_a_calibrated_width_use_the_statistics_of_samples():
     vnd.recalibrate(net, [torch.randn(64, 1, 8, 8).double()], widths=(0.5,), samples=True)
     shape = vnd.shape(net, fraction=0.5)
     seen = []
-    net[1].register_forward_hook(lambda norm, *_: seen.append(norm.running_var.clone()))
+    net[1].register_forward_hook(lambda norm, *_: seen.append(norm.statistics()[1].clone()))
     vnd.predict(net, x, width=0.5, samples=2)
     assert torch.equal(seen[0], plan_of(net).statistics[shape, True]["1"][1])
 

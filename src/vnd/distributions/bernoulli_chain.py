@@ -63,12 +63,12 @@ class BernoulliChain(Distribution):
     @classmethod
     def geometric(cls, n: int, keep: float = 0.95) -> Self:
         """Every unit kept with the same probability given the one before: Rippel's truncated geometric lengths."""
-        return cls(keep_probs=torch.full((n,), keep))
+        return cls(keep_probs=torch.full((_whole(n),), keep))
 
     @classmethod
     def uniform(cls, n: int) -> Self:
         """All n + 1 lengths equally likely: the categorical of FN³. The logits are log(n), …, log(1)."""
-        return cls(torch.arange(n, 0, -1, dtype=torch.get_default_dtype()).log())
+        return cls(torch.arange(_whole(n), 0, -1, dtype=torch.get_default_dtype()).log())
 
     @classmethod
     def from_length_probs(cls, probs: Tensor) -> Self:
@@ -174,3 +174,9 @@ class BernoulliChain(Distribution):
         lengths = torch.arange(n + 1, device=self.length_log_probs.device)
         masks = length_mask(lengths, n, self._dtype).view((n + 1,) + (1,) * len(self.batch_shape) + (n,))
         return masks.expand((n + 1, *self.batch_shape, n)) if expand else masks
+
+
+def _whole(n: int) -> int:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+        raise ValueError(f"BernoulliChain: n must be a whole number, at least 0; got {n!r}")
+    return n

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vnd.functional import LogUniformForm
 from vnd.nn.bayesian import BayesLayer
-from vnd.nn.norms import _MaskedNorm
+from vnd.nn.norms import CalibratedNorm, _MaskedNorm
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.plan import Plan, plan_of, unwrap
 
@@ -28,7 +28,7 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> nn.Module:
     """Cut a network out of a nested one: of the user's class, with torch's own layers, only as wide as asked.
 
-    BatchNorm keeps the statistics that `recalibrate` made for this width, if any.
+    BatchNorm gets the statistics that `recalibrate` made for this width, or else those of training.
 
     Args:
         net: A nested network.
@@ -47,7 +47,7 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
     root = unwrap(net)
     small = copy.deepcopy(root)
     _forget(small, bayesian)
-    statistics = plan.statistics.get((shape, bayesian)) or (plan.trained if plan.loaded is not None else None)
+    statistics = plan.valid_statistics(root, (shape, bayesian))
     if plan.options["rescale"]:
         _rescale(small, plan)
     for name, unit in plan.elements.items():
@@ -144,7 +144,7 @@ def _forget(root: nn.Module, bayesian: bool) -> None:
             elif isinstance(module, BayesLayer) and bayesian and module.bayesian:
                 module.set_input_mask(None)
                 module.set_weight_mask(None)
-            elif isinstance(module, BayesLayer | _MaskedNorm):
+            elif isinstance(module, BayesLayer | _MaskedNorm | CalibratedNorm):
                 if id(module) not in swapped:
                     swapped[id(module)] = module.to_plain()
                     swapped[id(module)]._modules.pop("ordering", None)

@@ -17,13 +17,14 @@ from vnd.functional import LogUniformForm
 from vnd.nn.bayesian import BAYES_OF, Estimator, Noise
 from vnd.nn.channels import Analysis, Group, Segment
 from vnd.nn.extract import reorder
-from vnd.nn.norms import MASKED_OF
+from vnd.nn.norms import CALIBRATED_OF, MASKED_OF
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.plan import InputMask, OutputMask, Plan, ProductMask, plan_of, unwrap
 from vnd.nn.quantile import Quantile
-from vnd.nn.trace import analyse
+from vnd.nn.trace import MIXING, analyse
 from vnd.nn.trial import try_slicing
 
+UNIT_OPTIONS = ("prior", "temperature", "initial_logit", "hard", "per_example", "gradient", "sampler")
 Placement = Literal["after", "before_norm"]
 Rescale = Literal["none", "expected"]
 Granularity = Literal["output", "input", "weight"]
@@ -92,7 +93,7 @@ def to_nested(
         num_groups: Number of groups a unit has, at most one a channel.
         base: Number of groups that are always kept.
         bayesian: A posterior over the weights, or point weights (FN³).
-        rules: Exceptions by name pattern (`fnmatch`), of layers; the later ones win.
+        rules: Exceptions by name pattern (`fnmatch`), of layers or of modules that hold them; the later ones win.
         order: "magnitude" first sorts the channels of a pretrained network by importance, its function unchanged.
         placement: "before_norm" masks a layer's output right away, as the released code does: for reproduction only,
             such a network cannot be extracted.
@@ -121,6 +122,18 @@ def to_nested(
         raise ValueError(f"to_nested: order must be 'magnitude' or None; got {order!r}")
     if hasattr(unwrap(model), "_vnd_plan"):
         raise ValueError("to_nested: the model is a nested network already")
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"to_nested: model must be an nn.Module; got {model!r}")
+    if base > num_groups:
+        raise ValueError(f"to_nested: base must lie in 0 … num_groups = {num_groups}; got {base}")
+    unknown = [name for name in unit_options if name not in UNIT_OPTIONS]
+    if unknown:
+        raise ValueError(f"to_nested: unknown option {unknown[0]!r}; known ones of units are {', '.join(UNIT_OPTIONS)}")
+    if isinstance(weight_prior, float | int) and not weight_prior > 0:
+        raise ValueError(
+            f"to_nested: weight_prior as the scale of a Gaussian must be greater than 0; got {weight_prior}"
+        )
+    _check_rules(model, rules)
     if type(model) in BAYES_OF:
         raise ValueError(f"to_nested: a single {type(model).__name__} has nothing to nest; use its Bayesian form")
     args, kwargs = _arguments(example_input)
@@ -140,7 +153,6 @@ def to_nested(
         "rescale": rescale == "expected",
     }
     analysis = analyse(copy.deepcopy(model), args, kwargs)
-    _check_patterns(model, rules or {})
     refused: dict[str, str] = {}
     while True:
         net = _build(copy.deepcopy(model), analysis, defaults, rules or {}, refused, options, (args, kwargs), order)
@@ -263,7 +275,7 @@ def _rule(name: str | list[str], rules: Mapping[str, Rule], defaults: Rule) -> R
     """What holds for a layer, or for tied ones: the later rules win, whichever of the layers they match."""
     found = defaults
     for pattern, rule in rules.items():
-        if any(fnmatch(one, pattern) for one in ([name] if isinstance(name, str) else name)):
+        if any(_matches(one, pattern) for one in ([name] if isinstance(name, str) else name)):
             found = rule.over(found)
     return found
 
@@ -274,7 +286,12 @@ def _make_unit(group: Group, rule: Rule, options: dict[str, Any]) -> OrderingUni
     num_groups = min(rule.num_groups, group.channels // group.tiles)
     base = min(rule.base, num_groups)
     prior = None if num_groups == base else rule.prior
-    return OrderingUnit(group.channels, num_groups, base, tiles=group.tiles, prior=prior, **options)
+    if isinstance(prior, float | int) and num_groups < rule.num_groups:  # the same share of the fewer groups
+        prior = base + (prior - rule.base) / (rule.num_groups - rule.base) * (num_groups - base)
+    try:
+        return OrderingUnit(group.channels, num_groups, base, tiles=group.tiles, prior=prior, **options)
+    except ValueError as error:
+        raise ValueError(f"to_nested: the unit of {group.name}: {error}") from None
 
 
 def _swap_layers(
@@ -306,6 +323,9 @@ def _swap_layers(
                 if name in plan.elements:
                     new.set_weight_mask(plan.units[plan.elements[name]].channel_mask)
             _replace(net, name, new)
+        elif type(module) in CALIBRATED_OF and module.running_mean is not None:
+            calibrated = seen.setdefault(id(module), CALIBRATED_OF[type(module)].from_plain(module))
+            _replace(net, name, calibrated)
         elif type(module) in MASKED_OF and mask:
             _replace(net, name, MASKED_OF[type(module)].from_plain(module, mask))
     if placement == "before_norm":
@@ -332,8 +352,22 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (example if isinstance(example, tuple) else (example,)), {}
 
 
-def _check_patterns(model: nn.Module, rules: Mapping[str, Rule]) -> None:
-    names = [name for name, _ in model.named_modules()]
-    for pattern in rules:
-        if not any(fnmatch(name, pattern) for name in names):
-            raise ValueError(f"to_nested: the rule {pattern!r} matches no module of {type(model).__name__}")
+def _check_rules(model: nn.Module, rules: Mapping[str, Rule] | None) -> None:
+    if rules is not None and not isinstance(rules, Mapping):
+        raise ValueError(f"to_nested: rules must map name patterns to Rule; got a {type(rules).__name__}")
+    layers = [name for name, module in model.named_modules() if isinstance(module, MIXING)]
+    for pattern, rule in (rules or {}).items():
+        if not isinstance(rule, Rule):
+            raise ValueError(f"to_nested: the rule of {pattern!r} must be a Rule; got {rule!r}")
+        if not isinstance(rule.nest, bool | None):
+            raise ValueError(
+                f"to_nested: nest in the rule of {pattern!r} must be True, False or None; got {rule.nest!r}"
+            )
+        if not any(_matches(name, pattern) for name in layers):
+            raise ValueError(f"to_nested: the rule {pattern!r} matches no convolution or linear layer of the network")
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a pattern matches a module, or one that it lies in."""
+    parts = name.split(".")
+    return any(fnmatch(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))

@@ -1,12 +1,14 @@
-"""Normalisations that mix channels, with statistics over the kept channels only.
+"""Normalisations of nested networks.
 
-A sliced network normalises over the channels that it has. So does a masked one here, and the two agree.
+Those that mix channels have statistics over the kept channels only: a sliced network normalises over the channels that
+it has, so does a masked one here, and the two agree. BatchNorm has statistics per width.
 """
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vnd.functional import widen
@@ -101,6 +103,94 @@ def _align(mask: Tensor, x: Tensor, dim: int) -> Tensor:
     return mask.view(shape)
 
 
+class CalibratedNorm(nn.Module):
+    """What BatchNorm layers of a nested network share: statistics of the width that is set, beside those of training.
+
+    In evaluation a layer uses `active_mean` and `active_var` while `active_at` is its count of training batches, and
+    its own running statistics otherwise: training on, or loading another state, lets go of them by itself.
+    """
+
+    plain: ClassVar[type[nn.Module]]
+    num_features: int
+    running_mean: Any
+    running_var: Any
+    num_batches_tracked: Any
+    active_mean: Tensor
+    active_var: Tensor
+    active_at: Tensor
+
+    @classmethod
+    def from_plain(cls, norm: nn.Module) -> Self:
+        """Make the form of torch's `norm` that has statistics per width; the same parameters and state."""
+        new = cls.__new__(cls)
+        new.__dict__ = {name: x.copy() if isinstance(x, dict) else x for name, x in norm.__dict__.items()}
+        new.__dict__["_non_persistent_buffers_set"] = set(norm._non_persistent_buffers_set)
+        new.register_buffer("active_mean", new.running_mean.clone(), persistent=False)
+        new.register_buffer("active_var", new.running_var.clone(), persistent=False)
+        new.register_buffer("active_at", torch.full_like(new.num_batches_tracked, -1), persistent=False)
+        return new
+
+    def to_plain(self) -> nn.Module:
+        """Make torch's own norm, with the statistics of training."""
+        new = self.plain.__new__(self.plain)
+        new.__dict__ = {name: x.copy() if isinstance(x, dict) else x for name, x in self.__dict__.items()}
+        new.__dict__["_non_persistent_buffers_set"] = set()
+        for name in ("active_mean", "active_var", "active_at"):
+            del new._buffers[name]
+        return new
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """The mean and the variance that evaluation normalises with."""
+        active = self.active_at == self.num_batches_tracked
+        mean = torch.where(active, self.active_mean, self.running_mean)
+        return mean, torch.where(active, self.active_var, self.running_var)
+
+    def activate(self, statistics: tuple[Tensor, Tensor] | None) -> None:
+        """Use these statistics from now on, or those of training if None."""
+        if statistics is None:
+            self.active_at.fill_(-1)
+        else:
+            self.active_mean.copy_(statistics[0])
+            self.active_var.copy_(statistics[1])
+            self.active_at.copy_(self.num_batches_tracked)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise as torch does, in evaluation with the statistics of the width."""
+        if self.training:
+            return super().forward(input)  # type: ignore[no-any-return]
+        self._check_input_dim(input)  # type: ignore[operator]
+        mean, variance = self.statistics()
+        return F.batch_norm(input, mean, variance, self.weight, self.bias, False, 0.0, self.eps)  # type: ignore[arg-type]
+
+
+class CalibratedBatchNorm1d(CalibratedNorm, nn.BatchNorm1d):
+    """BatchNorm1d with statistics per width."""
+
+    plain = nn.BatchNorm1d
+
+
+class CalibratedBatchNorm2d(CalibratedNorm, nn.BatchNorm2d):
+    """BatchNorm2d with statistics per width."""
+
+    plain = nn.BatchNorm2d
+
+
+class CalibratedBatchNorm3d(CalibratedNorm, nn.BatchNorm3d):
+    """BatchNorm3d with statistics per width."""
+
+    plain = nn.BatchNorm3d
+
+
+class CalibratedSyncBatchNorm(CalibratedNorm, nn.SyncBatchNorm):
+    """SyncBatchNorm with statistics per width."""
+
+    plain = nn.SyncBatchNorm
+
+
+CALIBRATED_OF: dict[type[nn.Module], type[CalibratedNorm]] = {
+    kind.plain: kind
+    for kind in (CalibratedBatchNorm1d, CalibratedBatchNorm2d, CalibratedBatchNorm3d, CalibratedSyncBatchNorm)
+}
 MASKED_OF: dict[type[nn.Module], Any] = {
     nn.LayerNorm: MaskedLayerNorm,
     nn.RMSNorm: MaskedRMSNorm,

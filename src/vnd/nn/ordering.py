@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, Self, get_args
 
 import torch
@@ -101,7 +102,7 @@ class OrderingUnit(nn.Module):
         self.hard, self.per_example, self.sampler, self.rescale = hard, per_example, sampler, rescale
         self.gradient: Gradient = gradient or ("difference" if hard else "downhill")
         self._quantile: tuple[Quantile] | None = None  # in a tuple, so that it does not become a submodule
-        self._check_options(temperature)
+        self._check_options(temperature, initial_logit)
         prior_logits = self._prior_logits(prior)
 
         self.keep_logits = nn.Parameter(torch.full((self.num_nested,), float(initial_logit)))
@@ -211,6 +212,12 @@ class OrderingUnit(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"current": None}
 
+    def hold(self, mask: Tensor) -> None:
+        """Keep a channel mask for all that read it in this forward pass, and until its gradient has come back."""
+        self.current = mask
+        if mask.requires_grad and not torch.compiler.is_compiling():
+            mask.register_hook(lambda grad: setattr(self, "current", None))
+
     def channel_mask(self) -> Tensor:
         """The channel mask of the forward pass under way, or a new one outside of any."""
         return self.spread(self.mask()) if self.current is None else self.current
@@ -231,6 +238,8 @@ class OrderingUnit(nn.Module):
                     f"OrderingUnit: prior must be a chain of num_groups - base = {n} units; got one of shape {shape}"
                 )
             return prior.keep_logits.detach().clone()
+        if prior is not None and not isinstance(prior, float | int):
+            raise ValueError(f"OrderingUnit: prior must be a BernoulliChain, a number or None; got {prior!r}")
         if prior is None or n == 0:
             return BernoulliChain.uniform(n).keep_logits
         if not self.base < prior < self.num_groups:
@@ -240,7 +249,7 @@ class OrderingUnit(nn.Module):
             )
         return BernoulliChain.from_expected_length(n, prior - self.base).keep_logits
 
-    def _check_options(self, temperature: float) -> None:
+    def _check_options(self, temperature: float, initial_logit: float) -> None:
         def refuse(what: str) -> None:
             raise ValueError(f"OrderingUnit: {what}")
 
@@ -253,6 +262,11 @@ class OrderingUnit(nn.Module):
             refuse(f"num_groups must lie in 1 … channels / tiles = {most}; got {self.num_groups}")
         if not 0 <= self.base <= self.num_groups:
             refuse(f"base must lie in 0 … num_groups = {self.num_groups}; got {self.base}")
+        if any(isinstance(x, bool) or not isinstance(x, Integral) for x in (self.channels, self.num_groups, self.base)):
+            got = (self.channels, self.num_groups, self.base)
+            refuse(f"channels, num_groups and base must be whole numbers; got {got}")
+        if not math.isfinite(initial_logit):
+            refuse(f"initial_logit must be finite; got {initial_logit}")
         if not (math.isfinite(temperature) and temperature > 0):
             refuse(f"temperature must be finite and greater than 0; got {temperature}")
         if self.gradient not in get_args(Gradient):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -12,15 +15,18 @@ from torch import Tensor, nn
 
 from vnd.nn.channels import Group, Layout
 from vnd.nn.masks import draw_masks
+from vnd.nn.norms import CalibratedNorm
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.quantile import Quantile
 
 Statistics = dict[str, tuple[Tensor, Tensor]]  # BatchNorm's name → running mean and variance
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shape(Mapping[str, int]):
     """A map from units to the number of groups kept, base included: frozen, hashable, JSON.
+
+    Two shapes are equal if they keep as much of each unit, in whatever order they name them.
 
     >>> Shape.of({"a": 3, "b": 1}).to_json()
     '{"a": 3, "b": 1}'
@@ -31,7 +37,10 @@ class Shape(Mapping[str, int]):
     @classmethod
     def of(cls, groups: Mapping[str, int]) -> Shape:
         """The shape with these numbers of groups."""
-        return cls(tuple(groups.items()))
+        for unit, kept in groups.items() if isinstance(groups, Mapping) else [("groups", groups)]:
+            if not isinstance(kept, Integral) or isinstance(kept, bool):
+                raise ValueError(f"Shape: the number of groups of each unit must be an int; got {kept!r} for {unit}")
+        return cls(tuple((unit, int(kept)) for unit, kept in groups.items()))
 
     @classmethod
     def from_json(cls, text: str) -> Shape:
@@ -41,6 +50,12 @@ class Shape(Mapping[str, int]):
     def to_json(self) -> str:
         """The shape as a JSON object."""
         return json.dumps(dict(self.groups))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and dict(self.groups) == dict(other.groups)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.groups))
 
     def __getitem__(self, unit: str) -> int:
         return dict(self.groups)[unit]
@@ -118,9 +133,11 @@ class Plan:
     statistics: dict[tuple[Shape, bool], Statistics] = field(default_factory=dict)  # of (shape, samples or means)
     warned: set[tuple[Shape, bool]] = field(default_factory=set)
     shape: Shape | None = None  # the width that is set, None for full width
+    words: str = "1.0"  # the width as it was given, for messages
     sampled: bool = False  # whether statistics of sampled weights are asked for
-    loaded: tuple[Shape, bool] | None = None  # whose statistics BatchNorm holds now; None: those of training
-    trained: Statistics = field(default_factory=dict)  # those of training, while others are loaded
+    stamps: dict[tuple[Shape, bool], int] = field(default_factory=dict)  # batches trained when they were collected
+    was_trained: bool = False  # whether a forward pass in training was made
+    settled: bool = True  # whether the statistics of the width that is set were looked up since
     collecting: bool = False  # whether `recalibrate` is at work
 
     @property
@@ -129,43 +146,52 @@ class Plan:
         full = Shape.of({name: unit.num_groups for name, unit in self.units.items()})
         return full if self.shape is None else self.shape, self.sampled
 
+    def stamp(self, root: nn.Module) -> int:
+        """Number of batches that BatchNorm was trained on."""
+        return max((int(norm.num_batches_tracked) for _, norm in batch_norms(root)), default=0)
+
+    def valid_statistics(self, root: nn.Module, key: tuple[Shape, bool]) -> Statistics | None:
+        """The statistics of a width, unless the network was trained since they were collected."""
+        return self.statistics.get(key) if self.stamps.get(key) == self.stamp(root) else None
+
     def load_statistics(self, root: nn.Module) -> bool:
         """Give BatchNorm the statistics of the width that is set, or those of training; say whether it had its own."""
-        norms = dict(batch_norms(root))
-        found = self.statistics.get(self.key)
-        if found is None:
-            self.unload_statistics(root)
-            return not norms
-        if self.loaded is None:
-            self.trained = {name: (x.running_mean.clone(), x.running_var.clone()) for name, x in norms.items()}  # type: ignore[union-attr]
-        _copy(norms, found)
-        self.loaded = self.key
-        return True
+        found = self.valid_statistics(root, self.key)
+        norms = list(batch_norms(root))
+        for name, norm in norms:
+            norm.activate(None if found is None else found[name])
+        self.settled = True
+        return found is not None or not norms
 
-    def unload_statistics(self, root: nn.Module) -> None:
-        """Give BatchNorm its statistics of training back."""
-        if self.loaded is not None:
-            _copy(dict(batch_norms(root)), self.trained)
-            self.loaded = None
+    def warn(self) -> None:
+        """Warn once that the width that is set was not recalibrated, and name the call that mends it."""
+        if self.key in self.warned:
+            return
+        self.warned.add(self.key)
+        call = f"vnd.recalibrate(net, batches, widths=({self.words},){', samples=True' if self.sampled else ''})"
+        message = f"BatchNorm has no statistics for this width; run {call} first"
+        warnings.warn(message, stacklevel=_outside())
 
     def before_forward(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Draw the masks of the forward pass that begins: one draw for all that read them."""
         if root.training:
-            self.unload_statistics(root)
+            self.was_trained, self.settled = True, False
             if self.quantile is not None:
                 self.quantile.draw()
-        elif not (self.collecting or torch.compiler.is_compiling()) and self.loaded != self.key:
-            self.load_statistics(root)
+            if not torch.compiler.is_compiling():
+                self.warned.clear()
+        elif not (self.settled or self.collecting or torch.compiler.is_compiling()) and not self.load_statistics(root):
+            self.warn()
         batch = None
         if root.training and any(unit.per_example for unit in self.units.values()):
             batch = next((x.size(0) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
         for units in alike(self.units.values()):
             masks = draw_masks(units, batch if units[0].per_example else None)
             for unit, mask in zip(units, masks.unbind(), strict=True):
-                unit.current = unit.spread(mask)
+                unit.hold(unit.spread(mask))
 
     def after_forward(self, root: nn.Module, args: Any, output: Any) -> None:
-        """Let go of the masks; after training's, only when the next are drawn, since checkpointing runs parts again."""
+        """Let go of the masks; of training's not before the backward pass, since checkpointing runs parts again."""
         if root.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return
         for unit in self.units.values():
@@ -208,11 +234,15 @@ def alike(units: Iterable[OrderingUnit]) -> list[list[OrderingUnit]]:
     return list(kinds.values())
 
 
-def _copy(norms: dict[str, Any], statistics: Statistics) -> None:
-    with torch.no_grad():
-        for name, (mean, variance) in statistics.items():
-            norms[name].running_mean.copy_(mean)
-            norms[name].running_var.copy_(variance)
+def _outside() -> int:
+    """The stack level of the first caller outside of this library, torch and the standard library's contexts."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("vnd.", "torch.", "contextlib")):
+            break
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def unwrap(net: nn.Module) -> nn.Module:
@@ -232,8 +262,8 @@ def plan_of(net: nn.Module) -> Plan:
     return plan
 
 
-def batch_norms(net: nn.Module) -> Iterator[tuple[str, nn.modules.batchnorm._BatchNorm]]:
-    """All BatchNorm layers of a network that keep running statistics, by name."""
+def batch_norms(net: nn.Module) -> Iterator[tuple[str, CalibratedNorm]]:
+    """All BatchNorm layers of a nested network that keep running statistics, by name."""
     for name, module in unwrap(net).named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+        if isinstance(module, CalibratedNorm):
             yield name, module

@@ -66,8 +66,12 @@ def predict(
     """
     if link not in ("softmax", "sigmoid", "identity"):
         raise ValueError(f"predict: link must be 'softmax', 'sigmoid' or 'identity'; got {link!r}")
-    if samples < 0:
-        raise ValueError(f"predict: samples must be 0 (posterior means) or more; got {samples}")
+    if not isinstance(x, Tensor):
+        raise ValueError(f"predict: x must be a tensor; got a {type(x).__name__}")
+    if isinstance(rows, int) and rows < 1:
+        raise ValueError(f"predict: rows must be at least 1; got {rows}")
+    if not isinstance(samples, int) or samples < 0:
+        raise ValueError(f"predict: samples must be a whole number, 0 (posterior means) or more; got {samples}")
     plan, root = plan_of(net), unwrap(net)
     drawing = samples > 0 and any(isinstance(m, BayesLayer) and m.bayesian for m in root.modules())
     count = samples if drawing else 1
@@ -97,8 +101,8 @@ def _run(net: nn.Module, x: Tensor, samples: int, rows: int, link: Link) -> Tens
             step = max(1, min(x.size(0), rows))
             chunks = [_pass(net, part, samples, at_once, link) for part in x.split(step)]
             return torch.cat(chunks, 1)
-        except torch.OutOfMemoryError:
-            if rows <= 1:
+        except RuntimeError as error:  # CUDA has a kind of its own, a CPU has not
+            if rows <= 1 or not (isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)):
                 raise
             rows = max(1, min(rows, samples * x.size(0)) // 2)
             torch.cuda.empty_cache()

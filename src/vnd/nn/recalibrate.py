@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn.bayesian import BayesLayer
-from vnd.nn.plan import batch_norms, plan_of, unwrap
+from vnd.nn.plan import Shape, batch_norms, plan_of, unwrap
 from vnd.nn.width import Width, as_shape, pin_width
 
 
 @torch.no_grad()
 def recalibrate(
-    net: nn.Module, batches: Iterable[Any], widths: Sequence[Width] = (1.0,), samples: bool = False
+    net: nn.Module, batches: Iterable[Any], widths: Sequence[Width] | Width = (1.0,), samples: bool = False
 ) -> None:
     """Collect BatchNorm's statistics for some widths, in one pass over the batches, and keep them with the network.
 
@@ -30,6 +30,11 @@ def recalibrate(
         samples: Run with sampled weights instead of their means.
     """
     plan, norms = plan_of(net), dict(batch_norms(net))
+    if isinstance(batches, Tensor):
+        raise ValueError("recalibrate: batches must be an iterable of batches; got one tensor, give it in a list")
+    widths = [widths] if widths is None or isinstance(widths, float | Shape) else list(widths)
+    if not widths:
+        raise ValueError("recalibrate: widths must name at least one width; got none")
     shapes = list(dict.fromkeys(as_shape(net, width) for width in widths))
     if not norms:
         return
@@ -46,14 +51,13 @@ def recalibrate(
                 pin_width(root, shape)
                 root(*args, **kwargs)
                 for name, norm in norms.items():
-                    assert norm.running_mean is not None
-                    assert norm.running_var is not None
                     total = sums[shape].setdefault(name, [torch.zeros_like(norm.running_mean) for _ in range(2)])
                     total[0] += norm.running_mean
                     total[1] += norm.running_var
     if count == 0:
         raise ValueError("recalibrate: batches must hold at least one batch; got none")
     for shape in shapes:
+        plan.stamps[shape, samples] = plan.stamp(root)
         plan.statistics[shape, samples] = {n: (t[0] / count, t[1] / count) for n, t in sums[shape].items()}
     plan.load_statistics(root)
 

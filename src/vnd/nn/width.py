@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -148,6 +147,7 @@ def pin_width(net: nn.Module, width: Width) -> None:
     for name, unit in plan.units.items():
         unit.fixed_groups.fill_(-1 if width is None else target[name])
     plan.shape = None if width is None else target
+    plan.words = "shape" if isinstance(width, Shape) else "1.0" if width is None else f"{width:g}"
 
 
 def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool = True) -> None:
@@ -165,12 +165,11 @@ def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool
     plan, root = plan_of(net), unwrap(net)
     pin_width(net, width)
     plan.sampled = samples
-    if root.training or plan.load_statistics(root) or not warn or plan.key in plan.warned:
-        return
-    plan.warned.add(plan.key)
-    words = "shape" if isinstance(width, Shape) else "1.0" if width is None else f"{width:g}"
-    call = f"vnd.recalibrate(net, batches, widths=({words},){', samples=True' if samples else ''})"
-    warnings.warn(f"BatchNorm has no statistics for this width; run {call} first", stacklevel=3)
+    found = plan.load_statistics(root)
+    if root.training:
+        plan.settled = False  # look again, and warn, at the next evaluation
+    elif warn and not found:
+        plan.warn()
 
 
 @contextmanager
