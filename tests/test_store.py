@@ -258,7 +258,7 @@ def test_a_network_of_the_users_own_class_comes_back_with_its_plain_form(named, 
     refusal(tmp_path, "cannot be built", model=nn.Sequential(nn.Linear(3, 3), Own()) if named else net)
     wrong = Own()
     wrong.rule = nn.Identity()
-    refusal(tmp_path, "cannot be built", "rule.weight", model=wrong)
+    refusal(tmp_path, "cannot be built", "rule", model=wrong)
 
 
 @pytest.mark.parametrize("bayesian", [False, True])

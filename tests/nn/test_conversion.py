@@ -200,7 +200,7 @@ def test_of_two_rules_that_match_the_later_one_wins():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rules": {"layer.0": OPEN}}, "the rule 'layer.0' matches no module of Uneven"),
+        ({"rules": {"layer.0": OPEN}}, "the rule 'layer.0' matches no layer of Uneven"),
         ({"placement": "before"}, "placement must be 'after' or 'before_norm'; got 'before'"),
         ({"coupling": "none"}, "coupling must be 'quantile' or 'independent'; got 'none'"),
         ({"order": "random"}, "order must be 'magnitude' or None; got 'random'"),

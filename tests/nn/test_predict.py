@@ -310,7 +310,7 @@ def test_predictions_at_a_calibrated_width_use_the_statistics_of_samples():
     ("options", "message"),
     [
         ({"link": "probit"}, "predict: link must be 'softmax', 'sigmoid' or 'identity'; got 'probit'"),
-        ({"samples": -1}, r"predict: samples must be 0 \(posterior means\) or more; got -1"),
+        ({"samples": -1}, r"predict: samples must be a whole number, 0 \(posterior means\) or more; got -1"),
         ({"width": 2}, "ambiguous"),
     ],
 )

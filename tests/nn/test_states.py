@@ -143,7 +143,7 @@ def test_a_rule_on_a_module_holds_for_what_it_holds_and_a_mean_prior_for_narrow_
         ({"tiles": 2}, "unknown option 'tiles'"),
         ({"rules": ["head"]}, "rules must map"),
         ({"rules": {"head": {"nest": False}}}, "must be a Rule"),
-        ({"rules": {"features.1": vnd.Rule(nest=False)}}, "matches no convolution or linear layer"),
+        ({"rules": {"features.1": vnd.Rule(nest=False)}}, "matches no layer of Net"),
         ({"rules": {"head": vnd.Rule(nest="no")}}, "nest in the rule"),
         ({"initial_logit": float("nan")}, "initial_logit must be finite; got nan"),
         ({"weight_prior": -1.0}, "weight_prior"),

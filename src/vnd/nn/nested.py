@@ -364,7 +364,9 @@ def _check_rules(model: nn.Module, rules: Mapping[str, Rule] | None) -> None:
                 f"to_nested: nest in the rule of {pattern!r} must be True, False or None; got {rule.nest!r}"
             )
         if not any(_matches(name, pattern) for name in layers):
-            raise ValueError(f"to_nested: the rule {pattern!r} matches no convolution or linear layer of the network")
+            raise ValueError(
+                f"to_nested: the rule {pattern!r} matches no layer of {type(model).__name__} that can be nested"
+            )
 
 
 def _matches(name: str, pattern: str) -> bool:
