@@ -28,7 +28,7 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> nn.Module:
     """Cut a network out of a nested one: of the user's class, with torch's own layers, only as wide as asked.
 
-    BatchNorm gets the statistics that `recalibrate` made for this width, or else those of training.
+    BatchNorm gets the statistics that `recalibrate` made for this width, or else those of training: recalibrate first.
 
     Args:
         net: A nested network.

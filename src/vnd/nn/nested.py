@@ -87,6 +87,9 @@ def to_nested(
     pass through something unknown, or whose slicing fails on the example, stay whole; `describe` says why. Residual
     streams stay whole unless a rule asks for them.
 
+    In training the masks are drawn at the start of each forward pass of the network. Other methods of it, called by
+    themselves, run at the quantile of the last one.
+
     Args:
         model: Any module that torch.fx can trace.
         example_input: A tensor, a tuple of arguments or a dict of keyword arguments for `model`.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vnd.functional import widen
 from vnd.nn.bayesian import BayesLayer
-from vnd.nn.plan import plan_of, unwrap
+from vnd.nn.plan import Plan, plan_of, unwrap
 from vnd.nn.recalibrate import sampling
 from vnd.nn.width import Width
 from vnd.nn.width import width as at_width
@@ -55,7 +55,7 @@ def predict(
     sample a pass.
 
     Args:
-        net: A nested network.
+        net: A nested network, or one with Bayesian layers, such as `extract(…, bayesian=True)` gives.
         x: A batch of inputs, (batch, …).
         width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
         samples: Draws of the weights; 0 for one pass with the posterior means.
@@ -72,7 +72,11 @@ def predict(
         raise ValueError(f"predict: rows must be at least 1; got {rows}")
     if not isinstance(samples, int) or samples < 0:
         raise ValueError(f"predict: samples must be a whole number, 0 (posterior means) or more; got {samples}")
-    plan, root = plan_of(net), unwrap(net)
+    root = unwrap(net)
+    plan: Plan | None = getattr(root, "_vnd_plan", None)
+    posterior = any(isinstance(module, BayesLayer) for module in root.modules())
+    if plan is None and (width is not None or not posterior):
+        plan_of(net)  # refuses it: neither a width to set nor a posterior to draw from
     drawing = samples > 0 and any(isinstance(m, BayesLayer) and m.bayesian for m in root.modules())
     count = samples if drawing else 1
     modes = [(module, module.training) for module in root.modules()]
@@ -81,7 +85,7 @@ def predict(
     try:
         with (
             torch.random.fork_rng(devices=devices) if seed is not None else nullcontext(),
-            at_width(net, plan.shape if width is None else width, samples=drawing),
+            nullcontext() if plan is None else at_width(net, plan.shape if width is None else width, samples=drawing),
             sampling(root, drawing),
         ):
             if seed is not None:
@@ -130,7 +134,8 @@ def _draw(net: nn.Module, x: Tensor, count: int) -> Tensor:
     if count == 1:
         return torch.as_tensor(net(x))
     root = unwrap(net)
-    first = [root.get_submodule(name) for name in plan_of(net).first_consumers]
+    plan: Plan | None = getattr(root, "_vnd_plan", None)
+    first = [] if plan is None else [root.get_submodule(name) for name in plan.first_consumers]
     if len(first) == 1 and isinstance(first[0], BayesLayer) and first[0].bayesian:
         first[0].expansion = count
         try:
