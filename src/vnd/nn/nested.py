@@ -115,30 +115,25 @@ def to_nested(
     >>> list(plan_of(net).units)
     ['0']
     """
-    if placement not in ("after", "before_norm"):
-        raise ValueError(f"to_nested: placement must be 'after' or 'before_norm'; got {placement!r}")
-    if coupling not in ("quantile", "independent"):
-        raise ValueError(f"to_nested: coupling must be 'quantile' or 'independent'; got {coupling!r}")
-    if rescale not in ("none", "expected"):
-        raise ValueError(f"to_nested: rescale must be 'none' or 'expected'; got {rescale!r}")
-    if order not in (None, "magnitude"):
-        raise ValueError(f"to_nested: order must be 'magnitude' or None; got {order!r}")
-    if hasattr(unwrap(model), "_vnd_plan"):
-        raise ValueError("to_nested: the model is a nested network already")
     if not isinstance(model, nn.Module):
         raise ValueError(f"to_nested: model must be an nn.Module; got {model!r}")
-    if base > num_groups:
-        raise ValueError(f"to_nested: base must lie in 0 … num_groups = {num_groups}; got {base}")
-    unknown = [name for name in unit_options if name not in UNIT_OPTIONS]
-    if unknown:
-        raise ValueError(f"to_nested: unknown option {unknown[0]!r}; known ones of units are {', '.join(UNIT_OPTIONS)}")
-    if isinstance(weight_prior, float | int) and not weight_prior > 0:
-        raise ValueError(
-            f"to_nested: weight_prior as the scale of a Gaussian must be greater than 0; got {weight_prior}"
-        )
-    _check_rules(model, rules)
+    if hasattr(unwrap(model), "_vnd_plan"):
+        raise ValueError("to_nested: the model is a nested network already")
     if type(model) in BAYES_OF:
         raise ValueError(f"to_nested: a single {type(model).__name__} has nothing to nest; use its Bayesian form")
+    choices = (("placement", placement, Placement), ("coupling", coupling, Coupling), ("rescale", rescale, Rescale))
+    for name, value, kind in choices:
+        if value not in get_args(kind):
+            raise ValueError(f"to_nested: {name} must be {' or '.join(map(repr, get_args(kind)))}; got {value!r}")
+    if order not in (None, "magnitude"):
+        raise ValueError(f"to_nested: order must be 'magnitude' or None; got {order!r}")
+    if base > num_groups:
+        raise ValueError(f"to_nested: base must lie in 0 … num_groups = {num_groups}; got {base}")
+    if isinstance(weight_prior, float | int) and not weight_prior > 0:
+        raise ValueError(f"to_nested: weight_prior as a Gaussian's scale must be greater than 0; got {weight_prior}")
+    if unknown := [name for name in unit_options if name not in UNIT_OPTIONS]:
+        raise ValueError(f"to_nested: unknown option {unknown[0]!r}; known ones of units are {', '.join(UNIT_OPTIONS)}")
+    _check_rules(model, rules)
     args, kwargs = _arguments(example_input)
     arguments = {
         **{"num_groups": num_groups, "base": base, "bayesian": bayesian, "rules": dict(rules or {})},
