@@ -104,14 +104,14 @@ class BayesLayer(nn.Module):
         if type(layer) is not cls.plain:
             raise ValueError(f"{cls.__name__}: layer must be a {cls.plain.__name__}; got a {type(layer).__name__}")
         new = cls.__new__(cls)
-        new.__dict__ = _attributes(layer)
+        new.__dict__ = attributes_of(layer)
         new.__init__(**options)  # type: ignore[misc]
         return new
 
     def to_plain(self) -> nn.Module:
         """Make torch's own layer with a copy of the posterior mean; noise and masks stay behind."""
         new = self.plain.__new__(self.plain)
-        new.__dict__ = {name: x for name, x in _attributes(self).items() if name not in _OPTIONS}
+        new.__dict__ = {name: x for name, x in attributes_of(self).items() if name not in _OPTIONS}
         for name in ("log_alpha", "log_variance"):
             del new._parameters[name]
         for name, values in new._parameters.items():
@@ -258,9 +258,9 @@ class BayesLayer(nn.Module):
                 refuse(f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}")
 
 
-def _attributes(layer: nn.Module) -> dict[str, Any]:
+def attributes_of(layer: nn.Module) -> dict[str, Any]:
     """The attributes of `layer` for another module to take over, its parameters themselves among them."""
-    return {name: copy.copy(x) if isinstance(x, dict) else x for name, x in layer.__dict__.items()}
+    return {name: copy.copy(x) if isinstance(x, dict | set) else x for name, x in layer.__dict__.items()}
 
 
 class BayesLinear(BayesLayer, nn.Linear):

@@ -77,12 +77,7 @@ def _rescale(root: nn.Module, plan: Plan) -> None:
     for name, layer in root.named_modules():
         if not isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
             continue
-        groups = getattr(layer, "groups", 1)
-        factor = (
-            None
-            if groups == getattr(layer, "in_channels", 0) > 1
-            else plan.survival(plan.inputs.get(name), layer.weight)
-        )
+        factor = None if is_depthwise(layer) else plan.survival(plan.inputs.get(name), layer.weight)
         if name in plan.rows:
             unit = plan.units[plan.rows[name]]
             rows = unit.spread(unit.survival())
@@ -151,6 +146,12 @@ def _forget(root: nn.Module, bayesian: bool) -> None:
                 setattr(parent, name, swapped[id(module)])
 
 
+def is_depthwise(module: nn.Module) -> bool:
+    """Whether a convolution has a group for each input channel: it hands channels on and mixes none."""
+    groups = getattr(module, "groups", 1)
+    return isinstance(groups, int) and groups > 1 and groups == getattr(module, "in_channels", None)
+
+
 def _slice(module: Any, inputs: Tensor | None, outputs: Tensor | None) -> None:
     """Keep these input and output channels of a layer, in place."""
     if isinstance(module, nn.Linear):
@@ -170,15 +171,15 @@ def _slice(module: Any, inputs: Tensor | None, outputs: Tensor | None) -> None:
 
 
 def _slice_convolution(module: Any, inputs: Tensor | None, outputs: Tensor | None) -> None:
+    depthwise = is_depthwise(module)
     own, other = (inputs, outputs) if isinstance(module, TRANSPOSED) else (outputs, inputs)
     if module.groups == 1:
         across = other
-    elif module.groups == module.in_channels:  # depthwise: one group a channel that is left
+    elif depthwise:  # one group a channel that is left
         across = None
     else:  # each group is cut alike, so the first one tells
         span = (module.out_channels if isinstance(module, TRANSPOSED) else module.in_channels) // module.groups
         across = None if other is None else other[other < span]
-    depthwise = module.groups == module.in_channels and module.groups > 1
     _cut_weights(module, {0: own, 1: across}, bias=outputs)
     if inputs is not None:
         module.in_channels = len(inputs)

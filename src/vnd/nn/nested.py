@@ -16,10 +16,10 @@ from vnd.distributions import BernoulliChain, LogUniform
 from vnd.functional import LogUniformForm
 from vnd.nn.bayesian import BAYES_OF, Estimator, Noise
 from vnd.nn.channels import Analysis, Group, Segment
-from vnd.nn.extract import reorder
+from vnd.nn.extract import is_depthwise, reorder
 from vnd.nn.norms import CALIBRATED_OF, MASKED_OF
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import InputMask, OutputMask, Plan, ProductMask, plan_of, unwrap
+from vnd.nn.plan import InputMask, OutputMask, Plan, ProductMask, arguments_of, plan_of, unwrap
 from vnd.nn.quantile import Quantile
 from vnd.nn.trace import MIXING, analyse
 from vnd.nn.trial import try_slicing
@@ -134,7 +134,7 @@ def to_nested(
     if unknown := [name for name in unit_options if name not in UNIT_OPTIONS]:
         raise ValueError(f"to_nested: unknown option {unknown[0]!r}; known ones of units are {', '.join(UNIT_OPTIONS)}")
     _check_rules(model, rules)
-    args, kwargs = _arguments(example_input)
+    args, kwargs = arguments_of(example_input)
     arguments = {
         **{"num_groups": num_groups, "base": base, "bayesian": bayesian, "rules": dict(rules or {})},
         **{"placement": placement, "coupling": coupling, "log_alpha_init": log_alpha_init, **unit_options},
@@ -304,7 +304,7 @@ def _swap_layers(
         rule = _rule(name, rules, defaults)
         layout = plan.inputs.get(name)
         mask: InputMask | ProductMask | None = None
-        if layout is not None and placement == "after" and not _depthwise(module):
+        if layout is not None and placement == "after" and not is_depthwise(module):
             mask = InputMask(layout, plan.units)
         orders = plan.rows.get(name) or plan.elements.get(name)
         if name in plan.rows:
@@ -334,20 +334,9 @@ def _swap_layers(
                 modules[producer].register_forward_hook(OutputMask(plan.units[name], dim).hook)
 
 
-def _depthwise(module: nn.Module) -> bool:
-    groups = getattr(module, "groups", 1)
-    return isinstance(groups, int) and groups > 1 and groups == getattr(module, "in_channels", None)
-
-
 def _replace(net: nn.Module, name: str, new: nn.Module) -> None:
     parent, _, child = name.rpartition(".")
     setattr(net.get_submodule(parent), child, new)
-
-
-def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(example, dict):
-        return (), example
-    return (example if isinstance(example, tuple) else (example,)), {}
 
 
 def _check_rules(model: nn.Module, rules: Mapping[str, Rule] | None) -> None:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vnd.functional import widen
+from vnd.nn.bayesian import attributes_of
 
 
 class _MaskedNorm(nn.Module):
@@ -23,15 +24,15 @@ class _MaskedNorm(nn.Module):
     def from_plain(cls, norm: nn.Module, mask: Callable[[], Tensor]) -> Self:
         """Make the masked form of torch's `norm`, with the same parameters and a mask over channels."""
         new = cls.__new__(cls)
-        new.__dict__ = {name: x.copy() if isinstance(x, dict) else x for name, x in norm.__dict__.items()}
+        new.__dict__ = attributes_of(norm)
         new.__dict__["_mask"] = (mask,)
         return new
 
     def to_plain(self) -> nn.Module:
         """Make torch's own norm with the same parameters."""
         new = self.plain.__new__(self.plain)
-        attributes = {name: x for name, x in self.__dict__.items() if name != "_mask"}
-        new.__dict__ = {name: x.copy() if isinstance(x, dict) else x for name, x in attributes.items()}
+        new.__dict__ = attributes_of(self)
+        del new.__dict__["_mask"]
         return new
 
     def _kept(self) -> Tensor:
@@ -123,8 +124,7 @@ class CalibratedNorm(nn.Module):
     def from_plain(cls, norm: nn.Module) -> Self:
         """Make the form of torch's `norm` that has statistics per width; the same parameters and state."""
         new = cls.__new__(cls)
-        new.__dict__ = {name: x.copy() if isinstance(x, dict) else x for name, x in norm.__dict__.items()}
-        new.__dict__["_non_persistent_buffers_set"] = set(norm._non_persistent_buffers_set)
+        new.__dict__ = attributes_of(norm)
         new.register_buffer("active_mean", new.running_mean.clone(), persistent=False)
         new.register_buffer("active_var", new.running_var.clone(), persistent=False)
         new.register_buffer("active_at", torch.full_like(new.num_batches_tracked, -1), persistent=False)
@@ -133,10 +133,9 @@ class CalibratedNorm(nn.Module):
     def to_plain(self) -> nn.Module:
         """Make torch's own norm, with the statistics of training."""
         new = self.plain.__new__(self.plain)
-        new.__dict__ = {name: x.copy() if isinstance(x, dict) else x for name, x in self.__dict__.items()}
-        new.__dict__["_non_persistent_buffers_set"] = set()
+        new.__dict__ = attributes_of(self)
         for name in ("active_mean", "active_var", "active_at"):
-            del new._buffers[name]
+            delattr(new, name)
         return new
 
     def statistics(self) -> tuple[Tensor, Tensor]:

@@ -136,7 +136,6 @@ class Plan:
     words: str = "1.0"  # the width as it was given, for messages
     sampled: bool = False  # whether statistics of sampled weights are asked for
     stamps: dict[tuple[Shape, bool], int] = field(default_factory=dict)  # batches trained when they were collected
-    was_trained: bool = False  # whether a forward pass in training was made
     settled: bool = True  # whether the statistics of the width that is set were looked up since
     collecting: bool = False  # whether `recalibrate` is at work
 
@@ -175,7 +174,7 @@ class Plan:
     def before_forward(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Draw the masks of the forward pass that begins: one draw for all that read them."""
         if root.training:
-            self.was_trained, self.settled = True, False
+            self.settled = False
             if self.quantile is not None:
                 self.quantile.draw()
             if not torch.compiler.is_compiling():
@@ -243,6 +242,13 @@ def _outside() -> int:
             break
         level, frame = level + 1, frame.f_back
     return level
+
+
+def arguments_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments from a tensor, a tuple of arguments or a dict."""
+    if isinstance(example, dict):
+        return (), example
+    return (example if isinstance(example, tuple) else (example,)), {}
 
 
 def unwrap(net: nn.Module) -> nn.Module:

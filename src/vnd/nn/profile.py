@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, extract
-from vnd.nn.plan import plan_of
+from vnd.nn.plan import arguments_of, plan_of
 from vnd.nn.width import Width
 
 
@@ -66,9 +66,7 @@ def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, A
         like = next((p for p in net.parameters() if p.is_floating_point()), None)
         args, kwargs = plan_of(net).example
         return _fit(args, like), _fit(kwargs, like)
-    if isinstance(example, dict):
-        return (), example
-    return (example if isinstance(example, tuple) else (example,)), {}
+    return arguments_of(example)
 
 
 def _fit(x: Any, like: Tensor | None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,8 +42,7 @@ def recalibrate(
     device = next(root.parameters()).device
     sums: dict[Any, dict[str, list[Tensor]]] = {shape: {} for shape in shapes}
     count = 0
-    with ExitStack() as stack:
-        stack.enter_context(_collecting(root, norms, samples))
+    with _collecting(root, norms, samples):
         for batch in batches:
             count += 1
             args, kwargs = _inputs(batch, device)
