@@ -1,0 +1,1 @@
+"""Evaluation: one trained network at many widths, as tidy rows."""

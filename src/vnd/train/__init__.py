@@ -1,0 +1,1 @@
+"""Training: the loop, schedules, optimisers, checkpoints, and the folder of a run."""
