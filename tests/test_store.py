@@ -1,12 +1,10 @@
 """Saving and loading: what comes back is what was saved, bit for bit, or it is refused in one line."""
 
 import copy
-import errno
 import json
 import os
 import pickle
 import random
-import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +16,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+import hostile
 import vnd
+import vnd.files as checksummed
 import vnd.store as store
+from hostile import DESCRIPTIONS, HEADERS, MANIFESTS, Bomb, Calls, full_disk, interrupted, short_writes
 from vnd import BernoulliChain, Rule
 from vnd.models import UNet, build
 from vnd.nn.plan import batch_norms, plan_of
@@ -218,13 +219,7 @@ def tensor_file(folder: Path) -> Path:
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any], sign: bool = True) -> None:
-    """Change a manifest as somebody with ill intent would, who also makes its checksum right."""
-    path = folder / store.MANIFEST
-    manifest = json.loads(path.read_text())
-    change(manifest)
-    if sign:
-        manifest["checksum"] = store._checksum(manifest)
-    path.write_text(json.dumps(manifest))
+    hostile.rewrite(folder / store.MANIFEST, change, sign)
 
 
 # Round trips
@@ -579,24 +574,8 @@ def test_tensors_of_another_network_are_found(saved, tmp_path):
 # Malice
 
 
-def nested_dict(depth: int) -> str:
-    return '{"format": 1, "kind": ' + '{"a":' * depth + "1" + "}" * depth + "}"
-
-
 HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "traversal": lambda m: m.update(tensors="../net/" + m["tensors"]),
-    "absolute path": lambda m: m.update(tensors="/etc/passwd"),
-    "absolute safetensors": lambda m: m.update(tensors="/tmp/" + m["tensors"]),
-    "another name": lambda m: m.update(tensors="x.safetensors"),
-    "a pickle as tensors": lambda m: m.update(tensors="tensors.pkl"),
-    "a name of two lines": lambda m: m.update(tensors="a\nb.safetensors"),
-    "a name with zero": lambda m: m.update(tensors="a\0.safetensors"),
-    "a name that is none": lambda m: m.update(tensors=7),
-    "no tensors": lambda m: m.pop("tensors"),
-    "no format": lambda m: m.pop("format"),
-    "format 2": lambda m: m.update(format=2),
-    "format 0": lambda m: m.update(format=0),
-    "format of words": lambda m: m.update(format="1"),
+    **DESCRIPTIONS,
     "no kind": lambda m: m.pop("kind"),
     "unknown kind": lambda m: m.update(kind="pickle"),
     "list as kind": lambda m: m.update(kind=["nested"]),
@@ -604,10 +583,6 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "extracted without a shape": lambda m: m.update(kind="extracted"),
     "extracted with a wrong shape": lambda m: m.update(kind="extracted", shape={"x": 1}, bayesian=False),
     "extracted with a negative shape": lambda m: m.update(kind="extracted", shape={"encoder.0.0": -3}, bayesian=False),
-    "no sha256": lambda m: m.pop("sha256"),
-    "list as sha256": lambda m: m.update(sha256=list(m["sha256"])),
-    "number as sha256": lambda m: m.update(sha256=5),
-    "numbers in sha256": lambda m: m["sha256"].update(dict.fromkeys(m["sha256"], 0)),
     "no model": lambda m: m.pop("model"),
     "unknown model": lambda m: m.update(model={"name": "os.system", "config": {"command": "true"}}),
     "name that is a list": lambda m: m["model"].update(name=["unet"]),
@@ -673,20 +648,7 @@ def test_a_hostile_description_is_refused_in_one_line(case, saved, tmp_path):
     refusal(tmp_path, str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "null", "[]", "3", '"network"', "{}", "{", "\ufeff{}", "[" * 10**5, '{"a":' * 10**5, nested_dict(10**5)),
-        *(
-            nested_dict(900),
-            '{"format": ' + "9" * 5000 + "}",
-            '{"format": NaN}',
-            '{"format": 1, "format": 2}',
-            "\0" * 50,
-        ),
-    ],
-    ids=lambda text: repr(text[:20]),
-)
+@pytest.mark.parametrize("text", MANIFESTS, ids=lambda text: repr(text[:20]))
 def test_a_manifest_that_is_none_is_refused(text, saved, tmp_path):
     shutil.copytree(saved[1], tmp_path, dirs_exist_ok=True)
     (tmp_path / store.MANIFEST).write_text(text)
@@ -714,7 +676,7 @@ def test_statistics_that_do_not_fit_are_refused(saved, tmp_path):
     name = "statistics/1/variance/encoder.0.4"
     for change in ({name: torch.ones(1)}, {name: torch.ones(5, 1)}):
         save_file(tensors | change, path)
-        rewrite(tmp_path, lambda m, value=change[name]: m["sha256"].update({name: store._digest(value)}))
+        rewrite(tmp_path, lambda m, value=change[name]: m["sha256"].update({name: checksummed.digest(value)}))
         refusal(tmp_path, "encoder.0.4")
     del tensors[name]
     save_file(tensors, path)
@@ -722,43 +684,12 @@ def test_statistics_that_do_not_fit_are_refused(saved, tmp_path):
     refusal(tmp_path, name)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        b"\xff" * 8,
-        (10**12).to_bytes(8, "little") + b"{}",
-        (2).to_bytes(8, "little") + b"{}",
-        *(
-            len(text).to_bytes(8, "little") + text + bytes(8)
-            for text in (
-                b"[1]",
-                b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,1000]}}',
-                b'{"a":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,8]}}',
-                b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
-                b'"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}',
-                b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}',
-                b'{"a":{"dtype":"pickle","shape":[2],"data_offsets":[0,8]}}',
-                b'{"a":' * 2000,
-            )
-        ),
-    ],
-    ids=lambda header: repr(header[8:40]),
-)
+@pytest.mark.parametrize("header", HEADERS, ids=lambda header: repr(header[8:40]))
 def test_a_hostile_tensor_file_is_refused(header, saved, tmp_path):
     shutil.copytree(saved[1], tmp_path, dirs_exist_ok=True)
     path = tensor_file(tmp_path)
     path.write_bytes(header)
     refusal(tmp_path, path.name)
-
-
-class Bomb:
-    """Leaves a mark where it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.mark),)
 
 
 @pytest.mark.parametrize(
@@ -796,41 +727,6 @@ def test_what_is_not_there_is_said_so(saved, tmp_path):
 
 
 # Write faults
-
-
-class Calls:
-    """Stands in the way of every call that writes, and at one of them does something else."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, self.at, self.names = 0, -1, list[str]()
-        self.action: Callable[[], None] = lambda: None
-        for owner, name in ((store, "save_file"), (os, "fsync"), (os, "replace"), (Path, "write_text")):
-            monkeypatch.setattr(owner, name, self._wrap(name, getattr(owner, name)))
-
-    def _wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            here, self.count = self.count, self.count + 1
-            self.names.append(name)
-            if here != self.at:
-                return call(*args, **kwargs)
-            if name in ("save_file", "write_text"):  # the disk is full half way
-                path = args[1] if name == "save_file" else args[0]
-                with open(path, "wb") as file:
-                    file.write(b"half")
-            return self.action()
-
-        return wrapped
-
-    def restart(self, at: int, action: Callable[[], None] = lambda: None) -> None:
-        self.count, self.at, self.action, self.names = 0, at, action, []
-
-
-def full_disk() -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def interrupted() -> None:
-    raise KeyboardInterrupt
 
 
 def plain(seed: int) -> nn.Module:
@@ -876,14 +772,9 @@ def test_a_short_write_of_the_system_leaves_the_old_network(tmp_path):
     sizes = sorted(len(content) for content in files(tmp_path / "trial").values())
     vnd.save(old, tmp_path / "net")
     before = files(tmp_path / "net")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for size in (0, 8, 100, sizes[0] - 1, sizes[0], sizes[1] - 1):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-        try:
-            with pytest.raises(OSError, match="File too large"):
-                vnd.save(new, tmp_path / "net")
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        with pytest.raises(OSError, match="File too large"), short_writes(size):
+            vnd.save(new, tmp_path / "net")
         assert files(tmp_path / "net") == before
     assert same(old, vnd.load(tmp_path / "net"))
 
@@ -937,7 +828,7 @@ def test_a_reader_between_any_two_steps_sees_the_old_or_the_new(monkeypatch, tmp
 def test_a_reader_that_read_the_old_description_gets_the_new_network(monkeypatch, tmp_path):
     old, new = plain(0), plain(1)
     vnd.save(old, tmp_path)
-    real = store.load_file
+    real = checksummed.load_file
     turns = iter([True])
 
     def late(path: Path) -> dict[str, Tensor]:
@@ -945,7 +836,7 @@ def test_a_reader_that_read_the_old_description_gets_the_new_network(monkeypatch
             vnd.save(new, tmp_path)
         return real(path)
 
-    monkeypatch.setattr(store, "load_file", late)
+    monkeypatch.setattr(checksummed, "load_file", late)
     assert same(new, vnd.load(tmp_path))
 
 

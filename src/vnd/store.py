@@ -1,30 +1,22 @@
 """Saving and loading networks: safetensors and JSON, checksummed, never a pickle.
 
 A saved network is a folder of two files: `network.json` says how to build the network and what each tensor's SHA-256
-is; `tensors-….safetensors` holds the tensors. The JSON file is written last and in one step, so a folder always holds
-one whole network: the old one or the new one.
+is; `tensors-….safetensors` holds the tensors. How they are written and read is in `files.py`; here is what they say.
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
-import os
-import re
 import threading
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from vnd import files
 from vnd.distributions import BernoulliChain
 from vnd.models import MODELS, build
 from vnd.nn import Rule, Shape, extract, to_nested
@@ -33,9 +25,15 @@ from vnd.nn.plan import Plan, batch_norms, unwrap
 
 FORMAT = 1
 MANIFEST = "network.json"
-TENSORS = re.compile(r"tensors-[0-9a-f]{12}\.safetensors")
 KINDS = ("plain", "nested", "extracted")
-PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt")
+
+
+def _check_kind(manifest: dict[str, Any]) -> None:
+    if manifest["kind"] not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {manifest['kind']!r}")
+
+
+NETWORK = files.Format(MANIFEST, FORMAT, saver="save", loader="load", writer="vnd.save", check=_check_kind)
 
 
 def save(net: nn.Module, folder: str | Path) -> Path:
@@ -51,7 +49,7 @@ def save(net: nn.Module, folder: str | Path) -> Path:
     root, folder = unwrap(net), Path(folder)
     plan: Plan | None = getattr(root, "_vnd_plan", None)
     tensors = _state(root)
-    manifest: dict[str, Any] = {"format": FORMAT, "kind": "plain"}
+    manifest: dict[str, Any] = {"kind": "plain"}
     if plan is not None:
         manifest |= {"kind": "nested", "conversion": _encode(plan.arguments), "example": _shapes(plan.example)}
         manifest["statistics"] = []
@@ -61,7 +59,7 @@ def save(net: nn.Module, folder: str | Path) -> Path:
             manifest["statistics"].append({"shape": dict(shape), "samples": samples})
             for name, pair in norms.items():
                 for part, value in zip(("mean", "variance"), pair, strict=True):
-                    tensors[f"statistics/{index}/{part}/{name}"] = value.detach().cpu().contiguous()
+                    tensors[f"statistics/{index}/{part}/{name}"] = value
     elif root in ORIGINS:
         origin = ORIGINS[root]
         manifest |= {"kind": "extracted", "conversion": _encode(origin["arguments"])}
@@ -73,8 +71,7 @@ def save(net: nn.Module, folder: str | Path) -> Path:
         for name, value in root.named_buffers()
         if name not in tensors and value.is_floating_point()
     }
-    manifest["sha256"] = {name: _digest(value) for name, value in tensors.items()}
-    _write(folder, manifest, {name: value.clone() for name, value in tensors.items()})
+    files.write(NETWORK, folder, manifest, tensors)
     return folder
 
 
@@ -87,13 +84,13 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
             it is left as it is.
     """
     folder = Path(folder)
-    manifest, tensors = _read(folder)
+    manifest, tensors = files.read(NETWORK, folder)
     try:
         with torch.random.fork_rng(devices=[]):  # building draws weights, which nobody will see
             net = _rebuild(manifest, tensors, model)
         _fill(net, manifest, tensors)
     except Exception as error:
-        raise ValueError(f"load: the network in {folder} cannot be built: {_one_line(error)}") from error
+        raise ValueError(f"load: the network in {folder} cannot be built: {files.one_line(error)}") from error
     return net.eval()
 
 
@@ -106,7 +103,7 @@ def _state(root: nn.Module) -> dict[str, Tensor]:
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"save: {name} is a {type(value).__name__} and not a tensor; only tensors can be saved")
-    return {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    return dict(state)
 
 
 def _rebuild(manifest: dict[str, Any], tensors: dict[str, Tensor], model: nn.Module | None) -> nn.Module:
@@ -270,137 +267,3 @@ def _dtype_of(name: str) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r} is no dtype")
     return dtype
-
-
-def _digest(tensor: Tensor) -> str:
-    """SHA-256 of a tensor's dtype, shape and bytes."""
-    digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    if tensor.numel():
-        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def _checksum(manifest: dict[str, Any]) -> str:
-    """SHA-256 of what a manifest says, whatever the white space."""
-    said = {key: value for key, value in manifest.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
-
-
-def _write(folder: Path, manifest: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write the tensors under a new name, then put the manifest in place, then drop what it does not name."""
-    manifest["tensors"] = f"tensors-{_checksum(manifest)[:12]}.safetensors"
-    manifest["checksum"] = _checksum(manifest)
-    text = json.dumps(manifest, indent=1) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        _put(folder / manifest["tensors"], lambda part: _save_tensors(tensors, part))
-        _put(folder / MANIFEST, lambda part: part.write_text(text, encoding="utf-8"))
-    finally:
-        with suppress(OSError, ValueError):
-            _tidy(folder)
-
-
-def _put(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place, then put it there in one step that outlives a loss of power."""
-    part = path.with_name(f".{path.name}.part")
-    write(part)
-    _sync(part)
-    os.replace(part, path)
-    _sync(path.parent)
-
-
-def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:
-        raise OSError(f"save: {path} cannot be written: {_one_line(error)}") from error
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _tidy(folder: Path) -> None:
-    """Remove what saves, also broken ones, have left: all files of ours that the manifest in place does not name."""
-    parts = [x for x in folder.glob(".*.part") if x.name == f".{MANIFEST}.part" or TENSORS.fullmatch(x.name[1:-5])]
-    for part in parts:
-        part.unlink(missing_ok=True)
-    named = _read_manifest(folder)["tensors"] if (folder / MANIFEST).exists() else None
-    for old in folder.glob("tensors-*.safetensors"):
-        if old.name != named and TENSORS.fullmatch(old.name):
-            old.unlink(missing_ok=True)
-
-
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read both files, again if a new network was put in their place meanwhile."""
-    manifest = _read_manifest(folder)
-    while True:
-        try:
-            return manifest, _read_tensors(folder, manifest)
-        except ValueError:
-            before, manifest = manifest, _read_manifest(folder)
-            if manifest == before:
-                raise
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    if not path.is_file():
-        _refuse(folder)
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        version = manifest["format"]
-        if version != FORMAT:
-            raise ValueError(f"it has format {version!r}; this version of vnd reads format {FORMAT}")
-        if manifest["checksum"] != _checksum(manifest):
-            raise ValueError("its checksum is not the one that was saved")
-        if not TENSORS.fullmatch(manifest["tensors"]):
-            raise ValueError(f"it names the tensor file {manifest['tensors']!r}, which save would not")
-        if manifest["kind"] not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {manifest['kind']!r}")
-        if not isinstance(manifest["sha256"], dict):
-            raise ValueError("sha256 must map tensors to their checksums")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"load: {path} is damaged or not of vnd.save: {_one_line(error)}") from None
-    return dict(manifest)
-
-
-def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
-    path = folder / manifest["tensors"]
-    try:
-        tensors = load_file(path)
-    except Exception as error:
-        raise ValueError(f"load: {path} cannot be read: {_one_line(error)}") from None
-    expected = manifest["sha256"]
-    if set(tensors) != set(expected):
-        raise ValueError(f"load: {path} and {MANIFEST} name different tensors")
-    for name, value in tensors.items():
-        if _digest(value) != expected[name]:
-            raise ValueError(f"load: tensor {name!r} in {path} is damaged: its SHA-256 is not the one that was saved")
-    return dict(tensors)
-
-
-def _refuse(path: Path) -> None:
-    """Say why there is nothing to load: no such path, a pickle, or a folder of something else."""
-    candidates = sorted(path.iterdir()) if path.is_dir() else [path]
-    pickle = next((x for x in candidates if x.suffix.lower() in PICKLES or _begins_as_pickle(x)), None)
-    if pickle is not None:
-        raise ValueError(f"load: {pickle} is a pickle, which can run code when read; give a folder that vnd.save wrote")
-    what = f"holds no {MANIFEST}" if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
-    raise ValueError(f"load: {path} {what}; give a folder that vnd.save wrote")
-
-
-def _begins_as_pickle(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(2).startswith((b"\x80", b"PK"))  # Python's own, and torch's, which are zip archives
-
-
-def _one_line(error: BaseException) -> str:
-    words = " ".join(str(error).split())
-    return words[:300] if isinstance(error, ValueError) and words else f"{type(error).__name__}: {words[:300]}"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vnd.models import MODELS, VGG11, MobileNetV2, ResNeXt, UNet, build
+from vnd.models import MODELS, VGG11, ConvNet, MobileNetV2, ResNeXt, UNet, build
 from vnd.models.initialise import initialise
 from vnd.models.mobilenet import InvertedResidual
 from vnd.models.resnext import GroupedBottleneck
@@ -22,6 +22,7 @@ SMALL: dict[str, dict[str, Any]] = {  # each network, small enough to run in mil
     "mobilenet_v2": {"width": 0.25},
     "resnext": {"depth": 11, "base_width": 4, "widen": 1},
     "unet": {"channels": [4, 6, 8, 10]},
+    "convnet": {"width": 0.25, "image_size": 32, "in_channels": 3},
 }
 NAMES = tuple(SMALL)
 
@@ -117,6 +118,16 @@ def unet_parameters(i: int, classes: int, sizes: tuple[int, ...]) -> int:
     return down + up + sizes[0] * classes + classes
 
 
+def convnet_parameters(i: int, classes: int, width: float, side: int, hidden: int) -> int:
+    sizes = [i, *(round(c * width) for c in (32, 64, 96))]
+    inner = round(hidden * width)
+    return (
+        sum(conv_norm(a, b, 3) for a, b in pairwise(sizes))
+        + linear(sizes[-1] * side**2, inner)
+        + linear(inner, classes)
+    )
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -132,6 +143,8 @@ def unet_parameters(i: int, classes: int, sizes: tuple[int, ...]) -> int:
         (lambda: UNet(), unet_parameters(1, 1, (32, 64, 128, 192))),
         (lambda: UNet(3, 5, (7, 9)), unet_parameters(3, 5, (7, 9))),
         (lambda: UNet(2, 1, (8,)), unet_parameters(2, 1, (8,))),
+        (lambda: ConvNet(), convnet_parameters(1, 10, 1, 3, 128)),
+        (lambda: ConvNet(7, 0.5, 33, 3, 60), convnet_parameters(3, 7, 0.5, 4, 60)),
     ],
 )
 def test_parameter_counts_are_those_of_the_formulas(make: Callable[[], nn.Module], expected: int) -> None:
@@ -164,7 +177,7 @@ def test_vgg11_has_the_multiplications_of_the_design() -> None:
 @pytest.mark.parametrize("size", [32, 64])
 @pytest.mark.parametrize("name", NAMES)
 def test_output_shapes(name: str, size: int) -> None:
-    network = small(name, num_classes=7, **({"image_size": size} if name == "vgg11" else {}))
+    network = small(name, num_classes=7, **({"image_size": size} if name in ("vgg11", "convnet") else {}))
     out = network(images(name, size=size))
     assert out.shape == ((2, 7, size, size) if name == "unet" else (2, 7))
     assert out.isfinite().all()
@@ -357,7 +370,7 @@ def test_float64(name: str) -> None:
         ("unet", {"qqq": 1}, r"build: unet has no argument 'qqq'\. Known: in_channels, num_classes, channels"),
         ("VGG-11", {}, "build: unknown network 'VGG-11', did you mean 'vgg11'"),
         ("mobilenet", {}, "did you mean 'mobilenet_v2'"),
-        ("qqq", {}, r"build: unknown network 'qqq'\. Known: vgg11, mobilenet_v2, resnext, unet"),
+        ("qqq", {}, r"build: unknown network 'qqq'\. Known: vgg11, mobilenet_v2, resnext, unet, convnet"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(name: str, config: dict[str, Any], message: str) -> None:

@@ -469,6 +469,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mobilenet_v2": {"width": 0.1},
     "resnext": {"depth": 11, "base_width": 4, "widen": 1},
     "unet": {"channels": [4, 5, 6]},
+    "convnet": {"width": 0.15, "image_size": 8, "in_channels": 3},
 }
 
 

@@ -167,7 +167,7 @@ def test_bad_calls_are_refused_in_one_line():
         "rows must be at least 1": lambda: vnd.predict(net, x, rows=0),
         "samples must be": lambda: vnd.predict(net, x, samples=1.5),
         "model must be an nn.Module": lambda: vnd.to_nested("vgg", x),
-        "is not a nested network": lambda: vnd.predict(nn.Linear(2, 2), x),
+        "is not a nested network": lambda: vnd.predict(nn.Linear(2, 2), x, width=0.5),
     }
     for words, call in calls.items():
         with pytest.raises(ValueError, match=words) as caught:

@@ -1,4 +1,4 @@
-"""The networks of the paper, each written once as a plain `nn.Module`; `vnd.to_nested` makes the other versions.
+"""The networks of the paper and a small one, each written once, plain; `vnd.to_nested` makes the other versions.
 
 A network keeps its constructor's arguments in `config`, plain numbers and lists that JSON can hold, so that
 `build(name, **network.config)` makes it again without pickle.
@@ -11,18 +11,20 @@ from typing import Any
 
 from torch import nn
 
+from vnd.models.convnet import ConvNet
 from vnd.models.mobilenet import MobileNetV2
 from vnd.models.resnext import ResNeXt
 from vnd.models.unet import UNet
 from vnd.models.vgg import VGG11
 
-__all__ = ["MODELS", "VGG11", "MobileNetV2", "ResNeXt", "UNet", "build"]
+__all__ = ["MODELS", "VGG11", "ConvNet", "MobileNetV2", "ResNeXt", "UNet", "build"]
 
 MODELS: dict[str, type[nn.Module]] = {
     "vgg11": VGG11,
     "mobilenet_v2": MobileNetV2,
     "resnext": ResNeXt,
     "unet": UNet,
+    "convnet": ConvNet,
 }
 
 
@@ -33,7 +35,7 @@ def build(name: str, /, **config: Any) -> nn.Module:
     Linear(in_features=256, out_features=100, bias=True)
     >>> build("vgg", width=0.25)
     Traceback (most recent call last):
-    ValueError: build: unknown network 'vgg', did you mean 'vgg11'? Known: vgg11, mobilenet_v2, resnext, unet
+    ValueError: build: unknown network 'vgg', did you mean 'vgg11'? Known: vgg11, mobilenet_v2, resnext, unet, convnet
     """
     if name not in MODELS:
         raise ValueError(f"build: unknown network {name!r}{_nearest(name, MODELS)} Known: {', '.join(MODELS)}")

@@ -55,7 +55,8 @@ def predict(
     sample a pass.
 
     Args:
-        net: A nested network, or one with Bayesian layers, such as `extract(…, bayesian=True)` gives.
+        net: A nested network, one with Bayesian layers, such as `extract(…, bayesian=True)` gives, or a plain one, of
+            which all draws are the same: one is made.
         x: A batch of inputs, (batch, …).
         width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
         samples: Draws of the weights; 0 for one pass with the posterior means.
@@ -74,9 +75,8 @@ def predict(
         raise ValueError(f"predict: samples must be a whole number, 0 (posterior means) or more; got {samples}")
     root = unwrap(net)
     plan: Plan | None = getattr(root, "_vnd_plan", None)
-    posterior = any(isinstance(module, BayesLayer) for module in root.modules())
-    if plan is None and (width is not None or not posterior):
-        plan_of(net)  # refuses it: neither a width to set nor a posterior to draw from
+    if plan is None and width is not None:
+        plan_of(net)  # refuses it: there is no width to set
     drawing = samples > 0 and any(isinstance(m, BayesLayer) and m.bayesian for m in root.modules())
     count = samples if drawing else 1
     modes = [(module, module.training) for module in root.modules()]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, extract
-from vnd.nn.plan import arguments_of, plan_of
+from vnd.nn.plan import arguments_of, plan_of, unwrap
 from vnd.nn.width import Width
 
 
@@ -31,12 +31,12 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
     Multiply-accumulates are those of convolutions and linear layers, counted while running the example.
 
     Args:
-        net: A nested network.
+        net: A nested network; or any other, of its one width, which needs an example.
         width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
         example_input: A tensor, a tuple of arguments or a dict; that of the conversion if None.
         count_macs: Whether to run the example.
     """
-    small = extract(net, width)
+    small = _small(net, width)
     parameters = list(small.parameters())
     size = sum(x.numel() * x.element_size() for x in (*parameters, *small.buffers()))
     macs = _count_macs(small, *_example(net, example_input)) if count_macs else 0
@@ -45,7 +45,7 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
 
 def latency(net: nn.Module, width: Width = None, example_input: Any = None, repeats: int = 11) -> float:
     """Median milliseconds of a forward pass of the extracted network on the example, here and now."""
-    small = extract(net, width).eval()
+    small = _small(net, width).eval()
     args, kwargs = _example(net, example_input)
     cuda = any(p.is_cuda for p in small.parameters())
     times = []
@@ -59,6 +59,10 @@ def latency(net: nn.Module, width: Width = None, example_input: Any = None, repe
                 torch.cuda.synchronize()
             times.append(1e3 * (time.perf_counter() - start))
     return statistics.median(times[2:])
+
+
+def _small(net: nn.Module, width: Width) -> nn.Module:
+    return net if width is None and not hasattr(unwrap(net), "_vnd_plan") else extract(net, width)
 
 
 def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -1,0 +1,229 @@
+"""`vnd data`: which data sets there are, how to get them, and whether what lies in a folder is whole."""
+
+from __future__ import annotations
+
+import json as to_json
+from collections.abc import Iterator
+from difflib import SequenceMatcher, get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from vnd.data import store
+from vnd.data.arrays import Images
+from vnd.data.cache import data_root
+from vnd.data.catalogue import DATASETS, DataSet, load
+from vnd.files import write_text
+
+LAYOUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # what shows that a training, a test split is there
+    "cifar10": (("data_batch_*.bin",), ("test_batch.bin",)),
+    "cifar100": (("train.bin",), ("test.bin",)),
+    "svhn": (("train_32x32.mat",), ("test_32x32.mat",)),
+    "tiny-imagenet": (("wnids.txt",), ("wnids.txt",)),
+    "mnist": (("train-*-ubyte*",), ("t10k-*-ubyte*",)),
+    "fashion-mnist": (("train-*-ubyte*",), ("t10k-*-ubyte*",)),
+    "celeba": (("img_align_celeba", "Img/img_align_celeba", "celeba64"),) * 2,
+    "chairs": (("*/renders",),) * 2,
+    "chest-xray": (("train/NORMAL", "train/PNEUMONIA"), ("test/NORMAL", "test/PNEUMONIA")),
+    "lidc": (("*/nodule-*/images",),) * 2,
+}
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
+
+
+def list_sets(json: Path | None = None) -> None:
+    """List the data sets: what each is, where it lies, what may be done with it.
+
+    Example: vnd data list --json data.json
+
+    Args:
+        json: File for the same as JSON.
+    """
+    console = Console()
+    wide = console.width >= 120
+    table = _table("name", "what" if wide else "what (licence)", "classes", "size", "where", *["licence"] * wide)
+    rows = list[dict[str, Any]]()
+    for dataset in DATASETS.values():
+        place = data_root() / dataset.folder
+        found = bool(dataset.folder) and place.exists()
+        where = "embedded" if dataset.embedded else f"found in {place.name}" if found else "not here"
+        size = f"{dataset.channels}×{dataset.size}×{dataset.size}" if dataset.size else "any"
+        classes = str(dataset.num_classes) if dataset.num_classes else "–"
+        what = [dataset.about] if wide else [f"{dataset.about} ({dataset.licence})"]
+        where = where if dataset.folder or dataset.embedded else "yours"
+        table.add_row(dataset.name, *what, classes, size, where, *[dataset.licence] * wide)
+        rows.append(
+            {
+                "name": dataset.name,
+                "about": dataset.about,
+                "num_classes": dataset.num_classes,
+                "channels": dataset.channels,
+                "size": dataset.size,
+                "where": "embedded" if dataset.embedded else str(place) if found else None,
+                "fetchable": bool(dataset.remotes),
+                "download_bytes": sum(remote.size for remote in dataset.remotes),
+                "manual": dataset.manual,
+                "licence": dataset.licence,
+            }
+        )
+    console.print(table)
+    fetched = ", ".join(row["name"] for row in rows if row["fetchable"])
+    console.print(f"data root: {data_root()} (VND_DATA sets it)\n`vnd data fetch NAME` gets {fetched}", soft_wrap=True)
+    _write(json, rows, console)
+
+
+def fetch(name: str, root: Path | None = None) -> None:
+    """Download a data set, check it and unpack it; continues what was broken off.
+
+    Example: vnd data fetch cifar10
+
+    Args:
+        name: Which one; `vnd data list` names them.
+        root: Folder of all data sets; by default VND_DATA, else ~/.cache/vnd/data.
+    """
+    dataset = _dataset(name)
+    if dataset.embedded:
+        Console(stderr=True).print(f"{name} comes with vnd; nothing to download")
+        return
+    print(store.fetch(dataset, data_root() if root is None else root.expanduser()).resolve())
+
+
+def check(path: Path, name: str | None = None, json: Path | None = None) -> None:
+    """Read all of a data set and say what it holds; anything damaged is an error that names file and index.
+
+    Example: vnd data check ~/data/cifar-10-batches-bin
+
+    Args:
+        path: Its folder, or one that holds it; for arrays of your own the .npz file.
+        name: Which data set it is; found from the names of its files if not given.
+        json: File for the same as JSON.
+    """
+    path = path.expanduser()
+    known = recognise(path) if name is None else _dataset(name).name
+    console = Console()
+    how = "recognised as" if name is None else "read as"
+    console.print(f"{path}: {how} {known}, {DATASETS[known].about}", soft_wrap=True)
+    rows = [{"split": split} | summary(images) for split, images in _splits(known, path)]
+    owned = any(row["owners"] for row in rows)
+    table = _table("split", "images", "form", "classes", "mean", "std", *["owners"] * owned)
+    for row in rows:
+        counts = " … ".join(f"{x:,}" for x in sorted(set(row["label_counts"] or ())))
+        classes = f"{row['classes']} × {counts}" if counts else "–"
+        form = "×".join(map(str, row["form"])) + (f", {row['graders']} masks" if row["graders"] else "")
+        moments = [" ".join(f"{x:.3f}" for x in row[key]) for key in ("mean", "std")]
+        table.add_row(row["split"], f"{row['images']:,}", form, classes, *moments, *[str(row["owners"])] * owned)
+    console.print(table)
+    console.print("classes × images of each; mean, std: a channel each, pixels from 0 to 1", soft_wrap=True)
+    if owned:
+        console.print("owners: the patients or objects that the images are of", soft_wrap=True)
+    for split in {"train", "test"} - {row["split"] for row in rows}:
+        console.print(f"no file of the {split} split is there")
+    _write(json, {"path": str(path.resolve()), "name": known, "splits": rows}, console)
+
+
+COMMANDS: dict[str, Any] = {
+    "_help": "List, fetch and check data sets.",
+    "list": list_sets,
+    "fetch": fetch,
+    "check": check,
+}
+
+
+def recognise(path: Path) -> str:
+    """The name of the data set whose files lie in a folder, or in a folder of its official name there."""
+    if not path.exists():
+        raise FileNotFoundError(f"check: {path}: no such file or folder")
+    if path.is_file():
+        if path.suffix == ".npz":
+            return "npz"
+        raise ValueError(f"check: {path} must be a folder or a .npz file; say what it is with --name")
+    here = [name for name in LAYOUTS if any(_there(name, path))]
+    named = [name for name in here if DATASETS[name].folder in (path.name, path.resolve().name)]
+    inner = [name for name in LAYOUTS if any(_there(name, path / DATASETS[name].folder))]
+    for found in (named, here, inner):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ValueError(f"check: {path} may be {' or '.join(found)}; say which with --name")
+    roots = [x for x in (path / "train", path / "test") if x.is_dir()] or [path]
+    if any(x.suffix.lower() in PICTURES for root in roots for x in root.glob("*/*")):
+        return "folder"
+    raise ValueError(f"check: {path} is no data set that is known by its files; {_nearest(path)}; or give --name")
+
+
+def summary(images: Images) -> dict[str, Any]:
+    """What a split holds, as plain numbers; moments of the pixels are exact, from counts of the 256 values."""
+    counts = np.zeros((images.pixels.shape[1], 256), np.int64)
+    for start in range(0, len(images), 1024):
+        block = images.pixels[start : start + 1024]
+        for channel in range(len(counts)):
+            counts[channel] += np.bincount(block[:, channel].ravel(), minlength=256)
+    values = np.arange(256) / 255
+    mean = counts @ values / counts.sum(1)
+    variance = (counts * (values - mean[:, None]) ** 2).sum(1) / counts.sum(1)
+    labels = None if images.labels is None else np.bincount(images.labels, minlength=len(images.classes))
+    return {
+        "images": len(images),
+        "form": list(images.pixels.shape[1:]),
+        "classes": 0 if labels is None else len(labels),
+        "label_counts": None if labels is None else [int(labels.min()), int(labels.max())],
+        "mean": mean.tolist(),
+        "std": np.sqrt(variance).tolist(),
+        "owners": None if images.owners is None else len(np.unique(images.owners)),
+        "graders": None if images.masks is None else images.masks.shape[1],
+    }
+
+
+def _splits(name: str, path: Path) -> Iterator[tuple[str, Images]]:
+    """The splits that are there. One of two may be missing, as where a set only tests; a part of one may not."""
+    place = path / DATASETS[name].folder
+    there: tuple[bool, ...] = (name != "digits", True)
+    if name in LAYOUTS:
+        there = _there(name, place if place.exists() else path)
+    for split, found in zip(("train", "test"), there, strict=True):
+        if found or not any(there):
+            yield split, load(name, split, path)  # type: ignore[arg-type]
+
+
+def _there(name: str, folder: Path) -> tuple[bool, ...]:
+    """Whether the folder has anything of the training, of the test split."""
+    return tuple(any(next(folder.glob(x), None) for x in patterns) for patterns in LAYOUTS[name])
+
+
+def _nearest(path: Path) -> str:
+    """The data sets whose file names are most like those in the folder, and what they should be."""
+    entries = [path.name, *(x.name for x in path.iterdir())]
+    likeness = {}
+    for name, patterns in LAYOUTS.items():
+        wanted = [DATASETS[name].folder, *(part for group in patterns for part in group)]
+        likeness[name] = max(SequenceMatcher(None, x.lower(), y.lower()).ratio() for x in entries for y in wanted)
+    near = [name for name in sorted(likeness, key=likeness.__getitem__, reverse=True) if likeness[name] > 0.75][:2]
+    if not near:
+        return f"known are {', '.join(LAYOUTS)}, and folders of classes"
+    return "nearest: " + "; ".join(
+        f"{name}, which has {' and '.join(dict.fromkeys(x[0] for x in LAYOUTS[name]))}" for name in near
+    )
+
+
+def _dataset(name: str) -> DataSet:
+    if name not in DATASETS:
+        near = get_close_matches(name.lower(), DATASETS, n=1)
+        hint = f", did you mean {near[0]!r}?" if near else "."
+        raise ValueError(f"data: unknown data set {name!r}{hint} Known: {', '.join(DATASETS)}")
+    return DATASETS[name]
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, no_wrap=not column.startswith(("what", "where", "licence")), overflow="fold")
+    return table
+
+
+def _write(path: Path | None, content: Any, console: Console) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, to_json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        console.print(f"numbers: {path.resolve()}", soft_wrap=True)

@@ -1,0 +1,79 @@
+"""`vnd extract`: the smaller network that a run holds, cut out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from vnd.cli.table import sizes_table
+from vnd.data.batches import in_order
+from vnd.evaluate.sweep import answer, row_of, scores
+from vnd.files import write_text
+from vnd.methods import Size
+from vnd.nn import extract as cut_out
+from vnd.nn import shape
+from vnd.store import save
+from vnd.train.finished import Which, open_run
+
+
+def extract(
+    run: Path,
+    parameters: float | None = None,
+    macs: float | None = None,
+    bytes: float | None = None,
+    latency_ms: float | None = None,
+    fraction: float | None = None,
+    level: float | None = None,
+    bayesian: bool = False,
+    which: Which = "best",
+    out: Path | None = None,
+) -> None:
+    """Cut a smaller network out of a trained run: the learned shape that fits a budget; give exactly one.
+
+    It is saved for `vnd.load`, which gives a plain torch module; its accuracy is that of the test images.
+
+    Example: vnd extract runs/first --parameters 150000
+
+    Args:
+        run: Folder of the run.
+        parameters: At most so many parameters.
+        macs: At most so many multiply-accumulates an image.
+        bytes: At most so many bytes of parameters and buffers.
+        latency_ms: At most so many milliseconds an image, measured here and now.
+        fraction: The same share of every layer, in (0, 1].
+        level: The learned shape at this level, in (0, 1].
+        bayesian: Keep the posterior over the weights.
+        which: The network with the best validation accuracy, or the last.
+        out: Folder of the network; RUN/extracted/SIZE if not given.
+    """
+    opened = open_run(run, which)
+    method, model = opened.recipe.method, opened.model
+    test = opened.test()
+    normalise = opened.splits.normalise(opened.device)
+    example = next(iter(in_order(test, normalise, opened.device, batch=1)))
+    budget = {
+        "parameters": parameters, "macs": macs, "bytes": bytes, "latency_ms": latency_ms, "fraction": fraction,
+        "level": level,
+    }  # fmt: skip
+    chosen = shape(model, **budget, example_input=example)
+    name, value = next((name, value) for name, value in budget.items() if value is not None)
+    size = Size("uniform" if name == "fraction" else "learned", f"{name} {value:g}", chosen)
+    opened.calibrate([size], samples=False)
+    samples = opened.recipe.evaluate.samples if bayesian else 0
+    if samples:
+        opened.calibrate([size], samples=True)
+    small = cut_out(model, chosen, bayesian=bayesian)
+    folder = out or run / "extracted" / f"{name}-{value:g}"
+    save(small, folder)
+    said = answer(method, small, in_order(test, normalise, opened.device), samples)
+    row = row_of(method, model, size, example)
+    row |= scores(said, torch.as_tensor(test.labels), opened.recipe.evaluate.bins, None)
+    facts = {**row, "bayesian": bayesian, "samples": samples, "run": str(run), "which": which}
+    facts |= {"mean": opened.splits.mean, "deviation": opened.splits.deviation, "classes": list(test.classes)}
+    write_text(folder / "extracted.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    console = Console()
+    console.print(sizes_table([row], f"extracted from {run}, on {len(test):,} test images"))
+    console.print(f'network: {folder.resolve()}\nload it: vnd.load("{folder}")', soft_wrap=True, highlight=False)

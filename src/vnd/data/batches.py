@@ -1,0 +1,158 @@
+"""Batches of a split by the number of the step alone: in any order, from any process, after any interruption."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vnd.data.arrays import Images
+from vnd.data.augment import Augment, apply, draw
+
+CHUNK = 4096  # images that are looked at together where all of them are
+
+
+def key(*parts: int | str) -> int:
+    """A seed made of several numbers: any other parts give an unrelated one.
+
+    >>> key(0, 1) == key(0, 1), key(0, 1) == key(1, 0)
+    (True, False)
+    """
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1
+
+
+def statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, of pixels between 0 and 1."""
+    total, squares, count = 0.0, 0.0, 0
+    for start in range(0, len(images), CHUNK):
+        part = images.pixels[start : start + CHUNK].astype(np.float64) / 255
+        total, squares = total + part.sum((0, 2, 3)), squares + (part**2).sum((0, 2, 3))
+        count += part.size // part.shape[1]
+    mean = np.asarray(total) / count
+    spread = np.sqrt(np.maximum(np.asarray(squares) / count - mean**2, 1e-12))
+    return tuple(mean.tolist()), tuple(spread.tolist())
+
+
+class Batches:
+    r"""Full batches of a shuffled split, each determined by (seed, step): images normalised and augmented, and labels.
+
+    Step t takes the $t \bmod n$-th batch of the permutation of epoch $\lfloor t / n \rfloor$. What is left over in an
+    epoch, less than a batch, has its turn in another one. Among W processes each takes its W-th of every batch, and the
+    draws of augmentation are those of one process; so the world's size changes nothing but rounding.
+
+    Pixels stay uint8, in memory, memory-mapped, or on a GPU with room for them.
+
+    Args:
+        images: The split, with labels.
+        batch: Images in a batch, all processes together.
+        seed: Of the order and the augmentation.
+        mean: Of each channel, taken away from pixels between 0 and 1.
+        deviation: Of each channel, then divided by.
+        device: Where batches go.
+        augment: What is done to the images.
+        rank: The number of this process.
+        world: How many processes there are.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        batch: int,
+        seed: int,
+        mean: tuple[float, ...],
+        deviation: tuple[float, ...],
+        device: torch.device | str = "cpu",
+        augment: Augment | None = None,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        if images.labels is None:
+            raise ValueError("Batches: the data set has no labels")
+        if batch < 1 or batch % world:
+            raise ValueError(f"train.batch must be a multiple of the number of processes, {world}; got {batch}")
+        if len(images) < batch:
+            raise ValueError(f"train.batch must be at most the number of training images, {len(images)}; got {batch}")
+        self.images, self.batch, self.seed, self.device = images, batch, seed, torch.device(device)
+        self.augment = augment or Augment()
+        share = batch // world
+        self.part = slice(rank * share, (rank + 1) * share)
+        self.normalise = Normalise(mean, deviation, self.device)
+        self.labels = torch.from_numpy(np.ascontiguousarray(images.labels))
+        self.resident = _resident(images.pixels, self.device)
+        self._epoch, self._order = -1, np.empty(0, np.int64)
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return len(self.images) // self.batch
+
+    def at(self, step: int) -> tuple[Tensor, Tensor]:
+        """The batch of a step, (share, channels, height, width) and (share,)."""
+        chosen = self._chosen(step)
+        if self.resident is not None:
+            where = torch.from_numpy(chosen).to(self.device, non_blocking=True)
+            pixels = self.resident[where]
+        else:
+            pixels = _to(torch.from_numpy(self.images.pixels[chosen]), self.device)
+        labels = _to(self.labels[torch.from_numpy(chosen)], self.device)
+        if self.augment != Augment():
+            generator = torch.Generator().manual_seed(key(self.seed, "augment", step))
+            drawn = draw(self.augment, self.batch, generator).share(self.part)
+            pixels = apply(self.augment, pixels, drawn)
+        return self.normalise(pixels), labels
+
+    def run(self, start: int, stop: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of these steps in order; for a GPU whose memory does not hold the data, read one ahead."""
+        if self.resident is not None or self.device.type == "cpu":
+            yield from map(self.at, range(start, stop))
+            return
+        with ThreadPoolExecutor(1) as ahead:
+            coming = ahead.submit(self.at, start)
+            for step in range(start, stop):
+                ready = coming.result()
+                if step + 1 < stop:
+                    coming = ahead.submit(self.at, step + 1)
+                yield ready
+
+    def _chosen(self, step: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        epoch, index = divmod(step, len(self))
+        if epoch != self._epoch:
+            generator = np.random.default_rng(key(self.seed, "order", epoch))
+            self._epoch, self._order = epoch, generator.permutation(len(self.images))
+        return self._order[index * self.batch : (index + 1) * self.batch][self.part]
+
+
+class Normalise:
+    """From uint8 pixels to what a network is fed: channels of mean 0 and deviation 1 over the training images."""
+
+    def __init__(self, mean: tuple[float, ...], deviation: tuple[float, ...], device: torch.device | str) -> None:
+        scale = torch.tensor(deviation, dtype=torch.float64) * 255
+        shift = torch.tensor(mean, dtype=torch.float64) / torch.tensor(deviation, dtype=torch.float64)
+        self.scale = (1 / scale).float().view(-1, 1, 1).to(device)
+        self.shift = shift.float().view(-1, 1, 1).to(device)
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Normalise a batch, uint8 or floating between 0 and 255."""
+        return pixels.float().mul_(self.scale).sub_(self.shift)
+
+
+def in_order(images: Images, normalise: Normalise, device: torch.device | str, batch: int = 512) -> Iterator[Tensor]:
+    """All images of a split in their order, normalised; the last batch is as small as it is."""
+    for start in range(0, len(images), batch):
+        yield normalise(_to(torch.from_numpy(images.pixels[start : start + batch].copy()), torch.device(device)))
+
+
+def _to(tensor: Tensor, device: torch.device) -> Tensor:
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def _resident(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], device: torch.device) -> Tensor | None:
+    """All pixels on the GPU, where they take less than a third of its free memory."""
+    if device.type != "cuda" or pixels.nbytes > torch.cuda.mem_get_info(device)[0] / 3:
+        return None
+    return torch.from_numpy(np.array(pixels)).to(device)

@@ -1,0 +1,182 @@
+"""Many image files to one array: decoded by threads, brought to one form, cached."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vnd.data.cache import cached, key
+from vnd.files import one_line
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+BLOCK = 1024  # images that are in memory together
+FORMATS = ("PNG", "JPEG", "BMP")  # and no other, some of which start programs
+LARGEST = 2**26  # pixels of an image that is to be made smaller
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
+GREY = ("1", "L", "LA")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What every image of a data set is brought to; an image that cannot be is refused by name.
+
+    Args:
+        channels: 1 or 3. Grey becomes RGB by repeating.
+        height: Of the result.
+        width: Of the result.
+        luma: Whether colour may become grey (ITU-R BT.601); otherwise, where `channels` is 1, it is refused.
+        resize: Whether images of another size are resized (bilinear, antialiased, whatever the aspect) or refused.
+        frame: The one other (width, height) that is accepted, if not any.
+        crop: Side of the centre square that is cut out of images of another size before they are resized.
+        binary: Whether pixels are marks, 0 or 255 (or 1), which become 0 or 1.
+    """
+
+    channels: int
+    height: int
+    width: int
+    luma: bool = False
+    resize: bool = False
+    frame: tuple[int, int] | None = None
+    crop: int | None = None
+    binary: bool = False
+
+
+def pictures(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
+    """The image files right in a folder, by name; hidden ones, as some archives have, are left out."""
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(x.name for x in entries if x.name[0] != "." and x.name.lower().endswith(suffixes))
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(f"{folder}: no such folder") from None
+    if not names:
+        raise FileNotFoundError(f"{folder}: holds no image file ({', '.join(suffixes)})")
+    return [folder / name for name in names]
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """The folders right in a folder, by name, with numbers in them by value; hidden ones are left out."""
+    found = [x for x in folder.iterdir() if x.is_dir() and x.name[0] != "."] if folder.is_dir() else []
+    if not found:
+        raise FileNotFoundError(f"{folder}: {'holds no folders' if folder.is_dir() else 'no such folder'}")
+    return sorted(found, key=natural)
+
+
+def natural(path: Path) -> tuple[tuple[int, int, str], ...]:
+    """A key that sorts slice-9 before slice-10.
+
+    >>> [x.name for x in sorted([Path("slice-10"), Path("slice-9")], key=natural)]
+    ['slice-9', 'slice-10']
+    """
+    parts = re.split(r"(\d+)", path.name)
+    return (*((0, int(x), "") if x.isdecimal() else (1, 0, x) for x in parts), (1, 0, path.name))
+
+
+def decode(folder: Path, label: str, files: Sequence[Path], form: Form) -> NDArray[np.uint8]:
+    """The images (N, channels, height, width) of these files below a folder, decoded once and then memory-mapped."""
+    shape = (len(files), form.channels, form.height, form.width)
+    try:
+        name = key(folder, files, repr(form))
+    except OSError as error:
+        raise FileNotFoundError(f"{error.filename}: {error.strerror}") from None
+    return cached(folder, label, name, shape, _blocks(label, files, form))
+
+
+def probe(path: Path) -> Form:
+    """The form of one image file, as it is."""
+    with _open(path) as image:
+        return Form(1 if image.mode in GREY else 3, image.height, image.width)
+
+
+def _blocks(label: str, files: Sequence[Path], form: Form) -> Iterator[NDArray[np.uint8]]:
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with (
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
+        ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
+    ):
+        task = bar.add_task(f"decode {label}", total=len(files))
+        for start in range(0, len(files), BLOCK):
+            block = []
+            for image in pool.map(_one, files[start : start + BLOCK], [form] * BLOCK):
+                block.append(image)
+                bar.advance(task)
+            yield np.stack(block)
+
+
+def _open(path: Path) -> Image:
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"reading {path.suffix[1:].upper()} files needs Pillow; pip install 'variational-nested-dropout[data]'"
+        ) from None
+    try:
+        return Image.open(path, formats=FORMATS)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(f"{path}: {error.strerror}") from None
+        what = "is empty" if not path.stat().st_size else "is not an image, or a damaged one"
+        raise ValueError(f"{path}: {what} ({type(error).__name__})") from None
+
+
+def _one(path: Path, form: Form) -> NDArray[np.uint8]:
+    with _open(path) as image:
+        misfit = _misfit(image, form)
+        if misfit:
+            raise ValueError(f"{path}: {misfit}")
+        try:
+            image.load()
+            pixels = np.asarray(_fitted(image, form))
+        except Exception as error:
+            raise ValueError(f"{path}: cannot be decoded: {one_line(error)}") from None
+    if form.binary:
+        wrong = np.argwhere((pixels > 1) & (pixels < 255))
+        if len(wrong):
+            row, column = wrong[0]
+            raise ValueError(f"{path}: a mask must be 0 or 255; row {row}, column {column} is {pixels[row, column]}")
+        pixels = (pixels > 0).astype(np.uint8)
+    return pixels[None] if form.channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _misfit(image: Image, form: Form) -> str | None:
+    """Why an image cannot be brought to a form, by what its header says."""
+    size, wanted = image.size, (form.width, form.height)
+    if image.mode[0] in "IF":
+        return f"must have 8 bits a channel; got mode {image.mode}"
+    if form.channels == 1 and not form.luma and image.mode not in GREY:
+        return f"must be grey, as the first image is; got mode {image.mode}"
+    if size == wanted:
+        return None
+    also = f" or {form.frame[0]}×{form.frame[1]}" if form.frame else ""
+    if not form.resize or (form.frame and size != form.frame):
+        return f"must have {form.width}×{form.height}{also} pixels; got {size[0]}×{size[1]}"
+    if size[0] * size[1] > LARGEST:
+        return f"must have at most {LARGEST} pixels; got {size[0]}×{size[1]}"
+    return None
+
+
+def _fitted(image: Image, form: Form) -> Any:
+    from PIL.Image import Resampling
+
+    whole = image.size
+    if "transparency" in image.info:  # Pillow warns of the direct way
+        image = image.convert("RGBA")
+    image = image.convert("L" if form.channels == 1 else "RGB")
+    if whole == (form.width, form.height):
+        return image
+    if form.crop:
+        left, top = (whole[0] - form.crop) // 2, (whole[1] - form.crop) // 2
+        image = image.crop((left, top, left + form.crop, top + form.crop))
+    return image.resize((form.width, form.height), Resampling.BILINEAR)

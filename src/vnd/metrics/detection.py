@@ -1,0 +1,77 @@
+"""How well a score tells out-of-domain inputs from in-domain ones.
+
+All take two vectors of scores, in any order, where a larger score means more uncertain (entropy, mutual information);
+out-of-domain is the positive class. Infinite scores are allowed. Computed by sorting, O(n log n), in float64 on the
+CPU, whatever the device of the input.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def auroc(in_scores: Tensor, out_scores: Tensor) -> Tensor:
+    r"""Area under the ROC curve: how often an out-of-domain score is the larger of two, one from each domain.
+
+    $$P(s_\mathrm{out} > s_\mathrm{in}) + \tfrac 12 P(s_\mathrm{out} = s_\mathrm{in})$$
+
+    0.5 is chance, whatever the base rate; below 0.5 the score is upside down.
+
+    >>> auroc(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.3, 0.9]))
+    tensor(0.9167, dtype=torch.float64)
+    """
+    inside, outside = _checked("auroc", in_scores, out_scores)
+    ordered = inside.sort().values
+    below, not_above = torch.searchsorted(ordered, outside), torch.searchsorted(ordered, outside, right=True)
+    # Whole numbers until the last step, so that the order of the scores cannot matter.
+    return (below + not_above).sum().double() / (2 * len(inside) * len(outside))
+
+
+def aupr(in_scores: Tensor, out_scores: Tensor) -> Tensor:
+    r"""Average precision, out-of-domain positive: the area under the precision-recall curve, drawn in steps.
+
+    $$\sum_k (R_k - R_{k-1}) P_k$$
+
+    over the distinct scores from the largest down, with precision $P_k$ and recall $R_k$ of "at least the k-th".
+    Chance is `base_rate`, so values of sets of different proportions cannot be compared.
+
+    >>> aupr(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.3, 0.9]))
+    tensor(0.8333, dtype=torch.float64)
+    """
+    inside, outside = _checked("aupr", in_scores, out_scores)
+    scores, order = torch.cat((inside, outside)).sort(descending=True)
+    hits = (order >= len(inside)).long().cumsum(0)
+    last = torch.ones_like(scores, dtype=torch.bool)  # equal scores stand or fall together: count at the last of them
+    last[:-1] = scores[:-1] != scores[1:]
+    rank = last.nonzero()[:, 0] + 1
+    hits = hits[last]
+    found = torch.diff(hits, prepend=hits.new_zeros(1))
+    return (found * hits / rank.double()).sum() / len(outside)
+
+
+def base_rate(in_scores: Tensor, out_scores: Tensor) -> Tensor:
+    """Share of out-of-domain scores among all: the `aupr` of a score that knows nothing.
+
+    >>> base_rate(torch.zeros(3), torch.zeros(1))
+    tensor(0.2500, dtype=torch.float64)
+    """
+    inside, outside = _checked("base_rate", in_scores, out_scores)
+    return torch.tensor(len(outside) / (len(inside) + len(outside)), dtype=torch.float64)
+
+
+def _checked(name: str, in_scores: Tensor, out_scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in float64, once they are known to be vectors of numbers."""
+    for argument, scores in (("in_scores", in_scores), ("out_scores", out_scores)):
+        if not isinstance(scores, Tensor):
+            raise ValueError(f"{name}: {argument} must be a tensor; got a {type(scores).__name__}")
+        if scores.ndim != 1 or scores.is_complex():
+            raise ValueError(
+                f"{name}: {argument} must be real numbers of shape (N,); got {scores.dtype} of {tuple(scores.shape)}"
+            )
+        if len(scores) == 0:
+            raise ValueError(f"{name}: {argument} must not be empty")
+        if scores.isnan().any():
+            index = int(scores.isnan().to(torch.uint8).argmax())
+            raise ValueError(f"{name}: {argument} must not hold NaN; got one at index {index}")
+    return in_scores.detach().cpu().double(), out_scores.detach().cpu().double()

@@ -1,0 +1,222 @@
+"""Checkpoints: the whole state of training, in checksummed folders, of which the newest good one is read.
+
+    checkpoints/step-00000123/{checkpoint.json, tensors-….safetensors}
+
+A folder `step-…` appears in one step, once all of it is on the disk. So one that lacks a part was damaged later, and is
+not what a kill in the middle of a save left: that lies in `.step-….part`, and the next save clears it away.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vnd import files
+from vnd.nn.plan import unwrap
+from vnd.train.optimizer_state import check_plain, flatten_optimizer, restore_optimizer
+
+__all__ = ["Checkpoint", "capture", "flatten_optimizer", "read", "restore", "restore_optimizer", "write"]
+
+FORMAT = 1
+MANIFEST = "checkpoint.json"
+NAME = re.compile(r"step-([0-9]{8,18})")
+STRAY = re.compile(r"\.step-[0-9]{8,18}\.part")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `write` was given, and where it lies; the tensors are on the CPU."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+    path: Path
+
+
+def _check(manifest: dict[str, Any]) -> None:
+    if type(manifest["step"]) is not int or manifest["step"] < 0:
+        raise ValueError(f"step must be a whole number; got {manifest['step']!r}")
+    if not isinstance(manifest["state"], dict):
+        raise ValueError(f"state must be a JSON object; got {type(manifest['state']).__name__}")
+
+
+CHECKPOINT = files.Format(MANIFEST, FORMAT, "checkpoint", "checkpoint", "vnd.train.checkpoint", _check)
+
+
+def write(folder: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any], keep: int = 2) -> Path:
+    """Write a checkpoint, then remove all but the newest `keep`, and what broken saves have left.
+
+    Checkpoints of later steps go, too: who writes step 250 went back to before it, and what lies beyond is of a history
+    that was given up.
+
+    Args:
+        folder: Where the checkpoints of a run lie; it is made if need be.
+        step: Number of steps done.
+        tensors: The tensors by name, of any device and layout.
+        state: Plain JSON values: dicts with words as keys, lists, numbers (also infinite ones), words, None.
+        keep: How many whole checkpoints are kept, this one included; at least 1.
+
+    Returns:
+        The folder of this checkpoint.
+    """
+    if not 0 <= step < 10**18 or keep < 1:
+        raise ValueError(f"checkpoint: step must lie in 0 … 1e18 and keep be at least 1; got {step} and {keep}")
+    check_plain(state, "state")
+    path = folder / f"step-{step:08d}"
+    part = path if path.is_dir() else folder / f".{path.name}.part"  # a folder in place is written over file by file
+    try:
+        files.write(CHECKPOINT, part, {"step": step, "state": state}, tensors)
+        if part != path:
+            os.replace(part, path)
+            files.sync(folder)
+    except BaseException:
+        _clear_strays(folder)
+        raise
+    _clear(folder, step, keep)
+    return path
+
+
+def read(folder: Path) -> Checkpoint | None:
+    """Read the newest checkpoint that is whole, with one line of warning for each newer one that is damaged.
+
+    Returns:
+        The checkpoint, or None if there is none; a ValueError if all there are damaged.
+    """
+    damaged: list[str] = []
+    for step, path in _found(folder):
+        try:
+            manifest, tensors = files.read(CHECKPOINT, path)
+            if manifest["step"] != step:
+                raise ValueError(f"checkpoint: {path / MANIFEST} is damaged: it is of step {manifest['step']}")
+        except (ValueError, OSError) as error:
+            damaged.append(files.one_line(error).removeprefix("checkpoint: "))
+            continue
+        for reason in damaged:
+            warnings.warn(f"checkpoint: {reason}; going on from {path.name} instead", RuntimeWarning, stacklevel=2)
+        return Checkpoint(step, tensors, manifest["state"], path)
+    if damaged:
+        more = f" (and {len(damaged) - 1} older)" if len(damaged) > 1 else ""
+        raise ValueError(f"checkpoint: {damaged[0]}{more}; none is left to go on from: remove {folder} to start anew")
+    return None
+
+
+def capture(
+    model: nn.Module, optimizer: Any, ema: dict[str, Tensor] | None = None, scaler: Any = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The whole state of training, for `write`: network, optimiser, running mean of the weights, loss scale.
+
+    The tensors are those of training and not copies: write them before the next step. Buffers that a network does not
+    save, but training needs (tables of loss differences, the u of the pass under way), are among them. There is no
+    state of random numbers, for a loop that seeds every step; one that does not adds its own to what it writes.
+
+    Args:
+        model: The network; wrappers of `torch.compile` and of data-parallel training are looked through.
+        optimizer: Its optimiser.
+        ema: The running mean of the weights, by name.
+        scaler: torch's GradScaler.
+    """
+    inner, plain = flatten_optimizer(optimizer)
+    tensors = _state(model) | {f"optimizer/{name}": value for name, value in inner.items()}
+    tensors |= {f"ema/{name}": value for name, value in (ema or {}).items()}
+    scale = None if scaler is None else scaler.state_dict()
+    return tensors, {"optimizer": plain, "ema": ema is not None, "scaler": scale}
+
+
+def restore(
+    model: nn.Module, optimizer: Any, ema: dict[str, Tensor] | None, scaler: Any, checkpoint: Checkpoint
+) -> None:
+    """Give training the state that `capture` saw: bit for bit, and in place, so that layouts stay as they are.
+
+    Names, shapes and dtypes are compared before anything is changed: a checkpoint of another network or optimiser is
+    refused by a ValueError of one line.
+    """
+    tensors, state = checkpoint.tensors, checkpoint.state
+    own = _state(model) | {f"ema/{name}": value for name, value in (ema or {}).items()}
+    inner = {name[10:]: value for name, value in tensors.items() if name.startswith("optimizer/")}
+    try:
+        for name, given in (("ema", ema is not None), ("scaler", scaler is not None)):
+            if given != (state[name] not in (None, False)):
+                raise ValueError(f"it has {'no ' if given else 'an '}{name}, this training {'an' if given else 'none'}")
+        _check_alike(own, {name: value for name, value in tensors.items() if not name.startswith("optimizer/")})
+        restore_optimizer(optimizer, inner, state["optimizer"])
+        if scaler is not None:
+            scaler.load_state_dict(state["scaler"])
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        reason = files.one_line(error).removeprefix("checkpoint: ")
+        raise ValueError(f"checkpoint: {checkpoint.path} is not of this training: {reason}") from error
+    root = unwrap(model)
+    saved = root.state_dict()  # with the versions of its layers, without which torch takes it for an old one
+    for name in saved:
+        saved[name] = tensors[f"model/{name}"]
+    root.load_state_dict(saved)
+    with torch.no_grad():
+        for name, value in own.items():
+            if not name.startswith("model/"):
+                value.copy_(tensors[name])
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a network: its state, and under `buffer/` what it does not save."""
+    root = unwrap(model)
+    saved = root.state_dict()
+    for name, value in saved.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"checkpoint: {name} must be a tensor to be written; got {type(value).__name__}")
+    state = {f"model/{name}": value for name, value in saved.items()}
+    return state | {f"buffer/{name}": value for name, value in root.named_buffers() if name not in saved}
+
+
+def _check_alike(own: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
+    """Compare names, shapes and dtypes."""
+    for name in (*own, *saved):
+        if name not in own or name not in saved:
+            raise ValueError(f"{'it' if name in own else 'this training'} has no tensor {name}")
+    for name, mine in own.items():
+        theirs = saved[name]
+        if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
+            sizes = [f"{tuple(value.shape)} of {str(value.dtype)[6:]}" for value in (theirs, mine)]
+            raise ValueError(f"{name} must be {sizes[0]}; got {sizes[1]}")
+
+
+def _found(folder: Path) -> list[tuple[int, Path]]:
+    """The checkpoints of a folder, newest first, whole or not."""
+    matches = [(NAME.fullmatch(path.name), path) for path in folder.glob("step-*") if path.is_dir()]
+    found = [(int(match[1]), path) for match, path in matches if match]
+    return sorted(((step, path) for step, path in found if path.name == f"step-{step:08d}"), reverse=True)
+
+
+def _clear(folder: Path, step: int, keep: int) -> None:
+    """Remove all checkpoints but the newest whole ones up to `step`, each in one step; then what is left of it."""
+    _clear_strays(folder)
+    with suppress(OSError):  # what cannot be removed now is removed after the next save
+        kept = 0
+        for other, path in _found(folder):
+            if other <= step and kept < keep and _whole(path):
+                kept += 1
+            else:
+                os.replace(path, folder / f".{path.name}.part")
+    _clear_strays(folder)
+
+
+def _whole(path: Path) -> bool:
+    """Whether a checkpoint has both its files; its tensors are not read."""
+    try:
+        return (path / str(files.read_manifest(CHECKPOINT, path)["tensors"])).is_file()
+    except ValueError:
+        return False
+
+
+def _clear_strays(folder: Path) -> None:
+    """Remove what broken saves have left, as far as that can be done."""
+    with suppress(OSError):
+        for stray in [path for path in folder.glob(".step-*.part") if STRAY.fullmatch(path.name)]:
+            shutil.rmtree(stray, ignore_errors=True)

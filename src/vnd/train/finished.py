@@ -1,0 +1,97 @@
+"""A trained run, opened again: its recipe, its network, and the data that it was made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from vnd.data.arrays import Images, fit_to
+from vnd.data.catalogue import load as load_images
+from vnd.evaluate.results import evaluate
+from vnd.evaluate.sweep import Sweep
+from vnd.methods import Size
+from vnd.store import load
+from vnd.train.recipe import Recipe, parse
+from vnd.train.run import Log
+from vnd.train.session import Splits, calibration, read_splits
+
+Which = Literal["best", "last"]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run's folder, with the network in evaluation mode on its device."""
+
+    folder: Path
+    which: Which
+    recipe: Recipe
+    model: nn.Module
+    splits: Splits
+    device: torch.device
+
+    def test(self) -> Images:
+        """The test images, of the size that the network was trained on."""
+        data = self.recipe.data
+        images = load_images(data.name, "test", None if data.folder is None else Path(data.folder))
+        return images if data.size is None else fit_to(images, images.pixels.shape[1], data.size)
+
+    def outside(self, options: Sweep) -> Images | None:
+        """The images out of domain, brought to the size and the channels of the training images."""
+        if options.out_of_domain is None:
+            return None
+        folder = None if options.out_of_domain_folder is None else Path(options.out_of_domain_folder)
+        channels, _, size = self.splits.train.pixels.shape[1:]
+        return fit_to(load_images(options.out_of_domain, "test", folder), channels, size)
+
+    def calibrate(self, sizes: list[Size], samples: bool) -> None:
+        """Collect BatchNorm's statistics for some sizes."""
+        widths = [size.width for size in sizes]
+        self.recipe.method.calibrate(
+            self.model, lambda: calibration(self.recipe, self.splits, self.device), widths, samples=samples
+        )
+
+    def results(self, options: Sweep, test: Images, command: str, done: Any = None) -> dict[str, Any]:
+        """Calibrate, sweep, and say where it all comes from: what `results.json` holds."""
+        self.calibrate(self.recipe.method.sizes(self.model, options.sizes), samples=options.samples > 0)
+        outside = self.outside(options)
+        normalise = self.splits.normalise(self.device)
+        found = evaluate(self.recipe.method, self.model, options, normalise, test, outside, done)
+        log = Log(self.folder / "metrics.jsonl").read()
+        data = {
+            "name": self.recipe.data.name, "train": len(self.splits.train), "validation": len(self.splits.validation),
+            "test": len(test), "classes": list(test.classes),
+        }  # fmt: skip
+        curves = [
+            {k: row[k] for k in ("step", "epoch", "loss", "nll", "kl") if k in row} for row in log if "loss" in row
+        ]
+        title = self.recipe.about or f"{self.recipe.method_name} on {self.recipe.data.name}"
+        return {
+            **found, "title": title, "command": command, "method": self.recipe.method_name, "which": self.which,
+            "data": data, "curves": curves,
+        }  # fmt: skip
+
+
+def open_run(folder: Path, which: Which = "best", device: str | None = None) -> Finished:
+    """Open a trained run.
+
+    Args:
+        folder: The run.
+        which: The network with the best validation accuracy, or the last.
+        device: Where to put it; None for where the recipe trains.
+    """
+    if not (folder / "recipe.yaml").exists():
+        raise ValueError(
+            f"{folder} is not a run: it holds no recipe.yaml; make one with vnd train RECIPE --out {folder}"
+        )
+    if not (folder / which / "network.json").exists():
+        raise ValueError(f"{folder} has no {which} network yet; go on with vnd train --resume {folder}")
+    recipe = parse(folder / "recipe.yaml")
+    place = device or recipe.train.device
+    if place == "auto":
+        place = "cuda" if torch.cuda.is_available() else "cpu"
+    model = load(folder / which).to(place)
+    return Finished(folder, which, recipe, model, read_splits(recipe.data), torch.device(place))

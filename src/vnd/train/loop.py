@@ -1,0 +1,117 @@
+"""The training loop: one for all methods, none of which it knows by name."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vnd.data.batches import key
+from vnd.methods import Step
+from vnd.train.diagnose import Arrival, diagnosis
+from vnd.train.optimiser import set_rates
+from vnd.train.recipe import Recipe
+from vnd.train.run import lock
+from vnd.train.schedule import value
+from vnd.train.session import Session
+from vnd.train.watch import Stop, Watch
+
+
+def fit(recipe: Recipe, folder: Path, *, quiet: bool = False) -> bool:
+    """Train a recipe in a folder, or go on where that run stopped; the same bits either way.
+
+    Args:
+        recipe: What decides the run.
+        folder: Where it is kept; one process at a time.
+        quiet: Show nothing.
+
+    Returns:
+        Whether it is done; False if it was stopped, by Ctrl-C or SIGTERM, after saving where it stands.
+    """
+    accelerator = make_accelerator(recipe)
+    with lock(folder) if accelerator.is_main_process else nullcontext():
+        accelerator.wait_for_everyone()  # a refusal of the lock comes before anything is touched
+        session = Session(recipe, folder, accelerator)
+        if not session.resume():
+            session.begin()
+        done = _train(session, quiet)
+        if done:
+            session.finish()
+        accelerator.wait_for_everyone()  # gloo aborts where a process leaves while another still speaks
+    accelerator.end_training()
+    return done
+
+
+def _train(session: Session, quiet: bool) -> bool:
+    """The steps of a run; False if it was stopped."""
+    recipe, accelerator, method = session.recipe, session.accelerator, session.method
+    model, optimizer, options = session.model, session.optimizer, recipe.train
+    compiled = _compiled(session) if options.compile else model
+    objective: Any = torch.compile(method.loss, mode=_mode(accelerator)) if options.compile else method.loss
+    seed, rank, epoch_length = options.seed, accelerator.process_index, len(session.batches)
+    kl_weight = torch.zeros((), device=accelerator.device)
+    model.train()
+    with Stop() as stop, Watch(session, quiet) as watch:
+        for index, batch in enumerate(session.batches.run(session.step, session.steps), session.step):
+            epoch = session.epoch(index)
+            rate, temperature, weight = (
+                value(schedule, index, session.steps, epoch)
+                for schedule in (recipe.schedule.lr, recipe.schedule.temperature, recipe.schedule.kl_weight)
+            )
+            set_rates(optimizer, rate)
+            step = Step(index, kl_weight.fill_(weight), temperature, len(session.splits.train))
+
+            torch.manual_seed(key(seed, "common", index))  # all processes draw alike: which unit is measured
+            with accelerator.autocast():
+                method.prepare(compiled, batch, step, session.average)
+            torch.manual_seed(key(seed, "noise", index, rank))  # each process draws its own: the weights
+            with accelerator.autocast():
+                terms = objective(model, batch, step)
+            loss = Arrival(terms.total)  # on its way to the CPU while the gradient is computed
+            accelerator.backward(terms.total)
+            if not loss.finite():
+                raise FloatingPointError(diagnosis(session, batch, step, key(seed, "noise", index, rank)))
+            norm = None if options.clip is None else accelerator.clip_grad_norm_(model.parameters(), options.clip)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            session.move_average()
+            session.step = index + 1
+
+            watch.step(session.step, terms, {"lr": rate, "temperature": temperature, "kl_weight": weight}, norm)
+            epoch_ends = session.step % epoch_length == 0
+            if epoch_ends and ((epoch + 1) % options.validate_every == 0 or session.step == session.steps):
+                watch.validated(session.validate())
+            halt = stop.asked(accelerator)
+            if halt or epoch_ends or (options.checkpoint_every and session.step % options.checkpoint_every == 0):
+                session.save()
+            if halt and session.step < session.steps:
+                return False
+    return True
+
+
+def make_accelerator(recipe: Recipe) -> Any:
+    """Accelerate's handle on devices, processes and precision."""
+    try:
+        from accelerate import Accelerator
+        from accelerate.state import AcceleratorState
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "training needs accelerate; pip install 'variational-nested-dropout[train]'"
+        ) from None
+    options = recipe.train
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("train.device is cuda, and there is no GPU here; use auto or cpu")
+    if options.precision == "fp16" and (options.device == "cpu" or not torch.cuda.is_available()):
+        raise ValueError("train.precision fp16 needs a GPU; use bf16 or no")
+    AcceleratorState._reset_state()  # a run before this one, in the same process, may have had another precision
+    return Accelerator(cpu=options.device == "cpu", mixed_precision=options.precision)
+
+
+def _mode(accelerator: Any) -> str | None:
+    return "reduce-overhead" if accelerator.device.type == "cuda" else None
+
+
+def _compiled(session: Session) -> Any:
+    return torch.compile(session.model, mode=_mode(session.accelerator))

@@ -1,0 +1,349 @@
+"""A recipe: everything that decides a run, as frozen dataclasses that are read from YAML and written to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+from torch import nn
+
+from vnd.data.augment import Augment
+from vnd.evaluate.sweep import Sweep
+from vnd.methods import METHODS, Method
+from vnd.models import MODELS, build
+from vnd.train.optimiser import Optimiser
+from vnd.train.schedule import Schedule
+
+Precision = Literal["no", "bf16", "fp16"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of `vnd.models` by its name, and the arguments that it is made with."""
+
+    name: str
+    config: dict[str, Any]
+
+    def build(self) -> nn.Module:
+        """Make it, with random weights."""
+        return build(self.name, **self.config)
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a run is trained on.
+
+    Args:
+        name: One of `vnd data list`.
+        folder: Where its official files lie; None for the data root ($VND_DATA, or ~/.cache/vnd/data).
+        validation: Training images that are held out, by which the best network is chosen.
+        split: Which: drawn at "random" by `split_seed`, or the "last" ones.
+        split_seed: Of the random split.
+        limit: Train on so many images at most, drawn by `split_seed`; None for all.
+        size: Height and width that images are brought to; None for their own.
+        augment: Random changes of the training images.
+    """
+
+    name: str = "fashion"
+    folder: str | None = None
+    validation: int = 1000
+    split: Literal["random", "last"] = "random"
+    split_seed: int = 0
+    limit: int | None = None
+    size: int | None = None
+    augment: Augment = dataclasses.field(default_factory=Augment)
+
+    def __post_init__(self) -> None:
+        _at_least("validation", self.validation, 1)
+        _at_least("limit", self.limit, 2)
+        _at_least("size", self.size, 1)
+
+
+@dataclass(frozen=True)
+class Schedules:
+    """What changes over training.
+
+    Args:
+        lr: Factor on the optimiser's learning rates.
+        temperature: τ of the relaxed masks.
+        kl_weight: κ, on the KL in nats over the number of training images.
+    """
+
+    lr: Schedule = dataclasses.field(default_factory=lambda: Schedule("cosine", 1.0, 0.0, warm_up=0.1))
+    temperature: Schedule = dataclasses.field(default_factory=lambda: Schedule("constant", 2.0))
+    kl_weight: Schedule = dataclasses.field(default_factory=lambda: Schedule("constant", 1e-3))
+
+
+@dataclass(frozen=True)
+class Train:
+    """How a run is trained.
+
+    Args:
+        epochs: Passes over the training images.
+        batch: Images in a step, all processes together.
+        seed: Of the weights, the order of the images, the augmentation and all noise.
+        precision: "no" for float32, "bf16" or "fp16" for mixed precision.
+        compile: Compile the step with `torch.compile`.
+        channels_last: Lay images out with channels last, as GPUs like them.
+        device: "auto" for a GPU if there is one, "cpu", or "cuda".
+        clip: Largest norm of the gradient; None for no bound.
+        ema: Decay of a moving average of the weights, which is then what is kept; None for none.
+        log_every: Steps between two rows of the log.
+        validate_every: Epochs between two looks at the validation images.
+        validate_at: Fractions of the width that are looked at; the best network has the best mean accuracy over them.
+        checkpoint_every: Steps between two checkpoints, beside that of every epoch; None for none.
+    """
+
+    epochs: int = 10
+    batch: int = 128
+    seed: int = 0
+    precision: Precision = "no"
+    compile: bool = False
+    channels_last: bool = False
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    clip: float | None = None
+    ema: float | None = None
+    log_every: int = 20
+    validate_every: int = 1
+    validate_at: tuple[float, ...] = (0.25, 1.0)
+    checkpoint_every: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "log_every", "validate_every", "checkpoint_every"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("batch", self.batch, 2)
+        _at_least("seed", self.seed, 0)
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip must be greater than 0; got {self.clip}")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"ema must lie in (0, 1); got {self.ema}")
+        if not self.validate_at or not all(0 < fraction <= 1 for fraction in self.validate_at):
+            raise ValueError(f"validate_at must hold fractions in (0, 1]; got {list(self.validate_at)}")
+
+
+SECTIONS: dict[str, type] = {
+    "data": Data, "optimiser": Optimiser, "schedule": Schedules, "train": Train, "evaluate": Sweep,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides a run; `about` is one line for people."""
+
+    about: str
+    method_name: str
+    method: Method
+    network: Network
+    data: Data
+    optimiser: Optimiser
+    schedule: Schedules
+    train: Train
+    evaluate: Sweep
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe as YAML and JSON hold it."""
+        sections = {name: _plain(dataclasses.asdict(getattr(self, name))) for name in SECTIONS}
+        method = _plain(dataclasses.asdict(self.method))  # type: ignore[call-overload]
+        network = {"name": self.network.name, **_plain(self.network.config)}
+        return {"about": self.about, "method": {"name": self.method_name, **method}, "network": network, **sections}
+
+    def to_yaml(self) -> str:
+        """The recipe with every value spelt out; `parse` reads it back."""
+        return str(yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120))
+
+
+def names() -> list[str]:
+    """The recipes that come with the package, as `vnd train` takes them."""
+    root = Path(str(files("vnd") / "recipes"))
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
+
+
+def find(source: str | Path) -> Path:
+    """The file of a recipe: a path, or the name of one that comes with the package."""
+    if Path(source).suffix in (".yaml", ".yml"):
+        return Path(source)
+    if str(source) not in names():
+        raise ValueError(f"unknown recipe {str(source)!r}{_nearest(str(source), names())} `vnd recipes` lists them")
+    return Path(str(files("vnd") / "recipes")) / f"{source}.yaml"
+
+
+def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) -> Recipe:
+    """Read a recipe, check every key and value, and replace some: ["--train.epochs", "2"].
+
+    Args:
+        source: The name of a shipped recipe, the path of a YAML file, or what such a file holds.
+        overrides: As on the command line, `--section.key value` or `--section.key=value`.
+    """
+    given, where = _read(source)
+    overrides = list(overrides)
+    for section in ("method", "network"):  # who they are decides which keys they have
+        value = _named(overrides, f"--{section}.name")
+        part = given.get(section) or {}
+        if value is not None:
+            kept = part if isinstance(part, dict) and part.get("name") == value else {}
+            given[section] = {**kept, "name": value}
+    method, network = _choice(given, "method", METHODS, where), _choice(given, "network", MODELS, where)
+    parser = parser_of(method, network)
+    _check_keys(given, parser, where)
+    settings = {
+        section: {key: value for key, value in part.items() if key != "name" or section in SECTIONS}
+        for section, part in given.items()
+        if section != "about" and part is not None
+    }
+    try:
+        known = parser.parse_object(settings)
+        _check_words(overrides, parser)
+        known = parser.parse_args(overrides, namespace=known)
+        values = known.as_dict()
+        _check_finite(values)
+        parts = {
+            name: _make(kind, values[name], name) for name, kind in {**SECTIONS, "method": METHODS[method]}.items()
+        }
+    except ArgumentError as error:
+        raise ValueError(f"{where}: {_refusal(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return Recipe(str(given.get("about", "")), method, network=Network(network, values["network"]), **parts)
+
+
+def parser_of(method: str, network: str) -> ArgumentParser:
+    """The parser of a recipe's keys, for one method and one network."""
+    parser = ArgumentParser(prog="vnd train RECIPE", exit_on_error=False, allow_abbrev=False)
+    parser.add_class_arguments(METHODS[method], "method")
+    parser.add_class_arguments(MODELS[network], "network", instantiate=False)
+    for name, kind in SECTIONS.items():
+        parser.add_class_arguments(kind, name)
+    return parser
+
+
+def _read(source: str | Path | dict[str, Any]) -> tuple[dict[str, Any], str]:
+    if isinstance(source, dict):
+        return dict(source), "recipe"
+    path = find(source)
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"recipe {path} does not exist") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"recipe {path} is not YAML: {_one_line(error)}") from None
+    if not isinstance(given, dict):
+        raise ValueError(f"recipe {path} must hold sections such as train: {{epochs: 2}}; got {type(given).__name__}")
+    return given, f"recipe {path}"
+
+
+def _choice(given: dict[str, Any], section: str, known: Iterable[str], where: str) -> str:
+    part = given.get(section)
+    name = part.get("name") if isinstance(part, dict) else None
+    if name not in list(known):
+        raise ValueError(
+            f"{where}: {section}.name must be one of {', '.join(known)}; got {name!r}{_nearest(str(name), known)}"
+        )
+    return str(name)
+
+
+def _check_keys(given: dict[str, Any], parser: ArgumentParser, where: str) -> None:
+    """Refuse a key that nobody knows, and name the nearest that somebody does."""
+    known = {action.dest for action in parser._actions if "." in action.dest}
+    prefixes = {dest[:i] for dest in known for i, letter in enumerate(dest) if letter == "."}
+    leaves = known - prefixes | {"about", "method.name", "network.name"}
+    flat = list(_flatten(given, leaves))
+    for key, value in flat:
+        if key in prefixes:
+            if value is not None:
+                raise ValueError(f"{where}: {key} must hold keys of its own; got {value!r}")
+        elif key not in leaves:
+            raise ValueError(f"{where}: unknown key {key!r}{_nearest(key, leaves | prefixes)}")
+
+
+def _check_words(overrides: list[str], parser: ArgumentParser) -> None:
+    for word in overrides:
+        name = word.partition("=")[0]
+        options = parser._option_string_actions
+        if name.startswith("--") and name not in options:
+            raise ValueError(f"unknown key {name[2:]!r}{_nearest(name[2:], [option[2:] for option in options])}")
+
+
+def _flatten(given: dict[str, Any], leaves: set[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in given.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and key not in leaves:
+            yield from _flatten(value, leaves, f"{key}.") if value else [(key, None)]
+        else:
+            yield key, value
+
+
+def _check_finite(given: Any, key: str = "") -> None:
+    if isinstance(given, dict):
+        for name, value in given.items():
+            _check_finite(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(given, list | tuple):
+        for value in given:
+            _check_finite(value, key)
+    elif isinstance(given, float) and not math.isfinite(given):
+        raise ValueError(f"{key} must be finite; got {given}")
+
+
+def _make(kind: type, given: dict[str, Any], key: str) -> Any:
+    """Make a dataclass and those in it; what they refuse is named by its key."""
+    hints = get_type_hints(kind)
+    made = {
+        name: _make(hints[name], value, f"{key}.{name}") if dataclasses.is_dataclass(hints[name]) else value
+        for name, value in given.items()
+    }
+    try:
+        return kind(**made)
+    except ValueError as error:
+        raise ValueError(f"{key}.{error}") from None
+
+
+def _named(overrides: list[str], option: str) -> str | None:
+    """Take the value of an option out of the overrides; None if it is not there."""
+    for index, word in enumerate(overrides):
+        if word == option and index + 1 < len(overrides):
+            value = overrides[index + 1]
+            del overrides[index : index + 2]
+            return value
+        if word.startswith(f"{option}="):
+            del overrides[index]
+            return word.partition("=")[2]
+    return None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(x) for key, x in value.items()}
+    return [_plain(x) for x in value] if isinstance(value, list | tuple) else value
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    matches = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]!r}?" if matches else "."
+
+
+def _at_least(name: str, value: int | None, least: int) -> None:
+    if value is not None and value < least:
+        raise ValueError(f"{name} must be at least {least}; got {value}")
+
+
+def _refusal(error: BaseException) -> str:
+    """What jsonargparse says of a value, in our words."""
+    said = re.fullmatch(r'Parser key "(.+?)": (.+)', _one_line(error))
+    if said is None:
+        return _one_line(error)
+    wanted = re.fullmatch(r"Expected an? (?:<class '(.+)'>|(?:typing\.)?(.+?))\.? Got value: (.+)", said[2])
+    if wanted is None:
+        return f"{said[1]}: {said[2]}"
+    return f"{said[1]} must be of {(wanted[1] or wanted[2]).removeprefix('typing.')}; got {wanted[3]}"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,225 @@
+"""The folder of a run: who holds it, where it ran, and what it measured on the way.
+
+runs/x/{recipe.yaml, environment.json, metrics.jsonl, checkpoints/, best/, network/, lock}
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import math
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vnd import files
+
+LOCK = "lock"
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_held: set[int] = set()  # the open lock files of this process
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Hold the folder of a run, which is made if need be; a second holder is refused by a ValueError of one line.
+
+    The kernel drops the lock of a process that ends, however it ends, so a dead holder is no obstacle. A holder on
+    another host that did not end properly is named in a warning: not every network file system shows its locks.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _take(handle, folder)
+    except BaseException:
+        os.close(handle)
+        raise
+    _held.add(handle)
+    try:
+        left, host = _holder(handle), socket.gethostname()
+        if left and left.get("host") != host:
+            text = f"run: {folder} was held by {_say(left)}, which did not end properly; if it still runs, stop it"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+        holder = json.dumps({"pid": os.getpid(), "host": host, "command": shlex.join(_command())[:200]})
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, holder.encode(), 0)
+        yield
+    finally:
+        if handle in _held:
+            _held.discard(handle)
+            with suppress(OSError):
+                os.ftruncate(handle, 0)
+            os.close(handle)
+
+
+def environment() -> dict[str, Any]:
+    """Where a run takes place: versions, commit, machine and command; no environment variables.
+
+    >>> sorted(environment())
+    ['command', 'cpus', 'git', 'gpus', 'platform', 'versions']
+    """
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    packages = {"vnd": "variational-nested-dropout", "torch": "torch", "numpy": "numpy", "safetensors": "safetensors"}
+    for name, package in (packages | {"accelerate": "accelerate"}).items():
+        try:
+            versions[name] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    versions |= {"torch": torch.__version__, "cuda": torch.version.cuda}
+    return {
+        "versions": versions,
+        "git": _commit(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        "command": _command(),
+    }
+
+
+class Log:
+    """Rows of numbers, one JSON object a line; each has its "step", and the file is one history of the run.
+
+    What is not finite is written as "nan", "inf" or "-inf", so that every line is strict JSON and `float` reads it.
+
+    Args:
+        path: The file; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Add a row: all of it, or after an error nothing."""
+        if type(row.get("step")) is not int:
+            raise ValueError(f"Log: a row must have its step, an int; got {row.get('step')!r}")
+        line = json.dumps(_finite(row), allow_nan=False).encode() + b"\n"
+        with self.path.open("a+b", buffering=0) as file:
+            size = self._whole(file)
+            try:
+                if file.write(line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            except BaseException:
+                file.truncate(size)
+                raise
+
+    def read(self) -> list[dict[str, Any]]:
+        """All rows; without the last one if a kill left only the beginning of it."""
+        return [row for row, _ in self._rows()]
+
+    def truncate(self, step: int) -> None:
+        """Drop, in one step, the rows beyond `step`, from which training goes on, and what a kill left of a row."""
+        if self.path.exists():
+            files.write_text(self.path, "".join(line + "\n" for row, line in self._rows() if row["step"] <= step))
+
+    def _whole(self, file: io.FileIO) -> int:
+        """Drop what a kill left of a row, and return the size."""
+        size = file.seek(0, os.SEEK_END)
+        if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+            size = self.path.read_bytes().rfind(b"\n") + 1
+            file.truncate(size)
+        return size
+
+    def _rows(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """All rows, each with its line."""
+        if not self.path.exists():
+            return
+        lines = self.path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines[:-1], 1):  # what follows the last line's end is the beginning of a row
+            try:
+                row = json.loads(line.decode())
+                if type(row["step"]) is not int:
+                    raise ValueError(f"step must be an int; got {row['step']!r}")
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise ValueError(f"run: line {number} of {self.path} is damaged: {files.one_line(error)}") from None
+            yield row, line.decode()
+
+
+def _take(handle: int, folder: Path) -> None:
+    """Lock an open file, or say who has it."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "run: locking a folder needs fcntl, which Windows lacks; use Linux or macOS"
+        ) from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = _say(_holder(handle))
+        raise ValueError(f"run: {folder} is in use by {holder}; wait for it or give another folder") from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        text = f"run: {folder} is on a file system without locks ({error.strerror}); give a folder on another"
+        raise OSError(text) from None
+
+
+def _holder(handle: int) -> dict[str, Any]:
+    """Who wrote into a lock file; nothing if it was left in order, or is of somebody else."""
+    try:
+        found = json.loads(os.pread(handle, 4096, 0))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _say(holder: dict[str, Any]) -> str:
+    if not holder:
+        return "another process"
+    words = f"process {holder.get('pid')} on {holder.get('host')} ({holder.get('command')})"
+    return " ".join(words.split())[:300]
+
+
+def _leave() -> None:
+    """Let go of all locks in a forked child, or a data worker that outlives a killed run would hold its folder."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_leave)
+
+
+def _command() -> list[str]:
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]
+
+
+def _commit() -> dict[str, Any] | None:
+    """The commit of the library's source, or else of the current folder; None where there is no git."""
+    source = Path(files.__file__).parent
+    for folder, known, what in ((source, ["__init__.py"], "--untracked-files=all"), (Path.cwd(), [], "-uno")):
+        try:
+            for name in known:  # or else an installed copy within the folder of another project
+                _git(folder, "ls-files", "--error-unmatch", name)
+            dirty = bool(_git(folder, "status", "--porcelain", what, "."))
+            return {"folder": str(folder), "commit": _git(folder, "rev-parse", "HEAD"), "dirty": dirty}
+        except (OSError, subprocess.SubprocessError):
+            continue
+    return None
+
+
+def _git(folder: Path, *words: str) -> str:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # as within a git hook
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, env=own, capture_output=True, check=True, text=True, timeout=20).stdout.strip()
+
+
+def _finite(value: Any) -> Any:
+    """A value with words for the numbers that JSON does not have; tensors and arrays of one number are numbers."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    value = value.item() if hasattr(value, "item") else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

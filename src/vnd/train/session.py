@@ -1,0 +1,229 @@
+"""All that a run holds while it is trained: made from a recipe, saved to its folder, and brought back from there."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vnd.data.arrays import Images, fit_to, hold_out
+from vnd.data.batches import Batches, Normalise, statistics
+from vnd.data.catalogue import load
+from vnd.evaluate.sweep import accuracy_of
+from vnd.files import write_text
+from vnd.methods import Sizes
+from vnd.nn.plan import unwrap
+from vnd.store import save
+from vnd.train import checkpoint
+from vnd.train.recipe import Data, Recipe
+from vnd.train.run import Log, environment
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The images that a recipe trains on and those it holds out, and what brings pixels to the network."""
+
+    train: Images
+    validation: Images
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def normalise(self, device: torch.device | str) -> Normalise:
+        """From pixels to what the network is fed."""
+        return Normalise(self.mean, self.deviation, device)
+
+
+def read_splits(data: Data) -> Splits:
+    """Read the training images of a recipe, and hold out those of validation."""
+    images = load(data.name, "train", None if data.folder is None else Path(data.folder))
+    if images.labels is None:
+        raise ValueError(
+            f"data.name: {data.name} has no labels to learn; `vnd data list` shows which sets have classes"
+        )
+    if len(set(images.labels.tolist())) < 2:
+        raise ValueError(f"data.name: all {len(images)} training images of {data.name} are of one class; need two")
+    images = images if data.size is None else fit_to(images, images.pixels.shape[1], data.size)
+    train, validation = hold_out(images, data.validation, data.split_seed, data.split)
+    if data.limit is not None and data.limit < len(train):
+        _, train = hold_out(train, data.limit, data.split_seed)
+    return Splits(train, validation, *statistics(train))
+
+
+class Session:
+    """A run in training.
+
+    Args:
+        recipe: What decides it.
+        folder: Where it is kept.
+        accelerator: Hugging Face Accelerate's, which knows the devices and the other processes.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, accelerator: Any) -> None:
+        self.recipe, self.folder, self.accelerator, self.method = recipe, folder, accelerator, recipe.method
+        self.splits = read_splits(recipe.data)
+        options = recipe.train
+        self.batches = Batches(
+            self.splits.train, options.batch, options.seed, self.splits.mean, self.splits.deviation,
+            accelerator.device, recipe.data.augment, accelerator.process_index, accelerator.num_processes,
+        )  # fmt: skip
+        model = build_model(recipe, self.splits.train).to(accelerator.device)
+        if options.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = recipe.optimiser.build(model)
+        self.model, self.optimizer = accelerator.prepare(model, optimizer)
+        accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # the loop says where to autocast
+        self.root = unwrap(self.model)
+        self.ema = _average_of(self.root) if options.ema else None
+        self.steps = options.epochs * len(self.batches)
+        self.step, self.best = 0, -1.0
+        self.log = Log(folder / "metrics.jsonl")
+
+    def epoch(self, step: int) -> int:
+        """The epoch of a step."""
+        return step // len(self.batches)
+
+    def begin(self) -> None:
+        """Write down what this run is, and where it runs."""
+        if not self.accelerator.is_main_process:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        about = {
+            "name": self.recipe.data.name,
+            "train": len(self.splits.train),
+            "validation": len(self.splits.validation),
+            "classes": list(self.splits.train.classes),
+            "image": list(self.splits.train.pixels.shape[1:]),
+            "mean": list(self.splits.mean),
+            "deviation": list(self.splits.deviation),
+        }
+        write_text(self.folder / "data.json", json.dumps(about, indent=1) + "\n")
+        write_text(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
+        write_text(self.folder / "recipe.yaml", self.recipe.to_yaml())
+
+    def resume(self) -> bool:
+        """Go back to the newest good checkpoint; False if there is none."""
+        found = checkpoint.read(self.folder / "checkpoints")
+        if found is None:
+            return False
+        checkpoint.restore(self.root, self._inner(), self.ema, self.accelerator.scaler, found)
+        self.step, self.best = found.step, float(found.state["best"])
+        if self.accelerator.is_main_process:
+            self.log.truncate(self.step)
+        return True
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        if self.accelerator.is_main_process:
+            tensors, state = checkpoint.capture(self.root, self._inner(), self.ema, self.accelerator.scaler)
+            checkpoint.write(self.folder / "checkpoints", self.step, tensors, state | {"best": self.best})
+
+    def validate(self) -> dict[str, float]:
+        """Accuracy on the validation images at some widths, with posterior means; keep the network if it is the best.
+
+        Runs in one process; the others go on to wait for it at the next step.
+        """
+        if not self.accelerator.is_main_process:
+            return {}
+        wanted = Sizes(fractions=self.recipe.train.validate_at)
+        normalise = self.splits.normalise(self.accelerator.device)
+        with self.averaged():
+            sizes = self.method.sizes(self.root, wanted)
+            self.method.calibrate(self.root, self.calibration, [size.width for size in sizes], samples=False)
+            found = {
+                size.label: accuracy_of(self.method, self.root, size, self.splits.validation, normalise, samples=0)
+                for size in sizes
+            }
+            score = sum(found.values()) / len(found)
+            if score > self.best:
+                self.best = score
+                save(self.root, self.folder / "best")
+        return found
+
+    def finish(self) -> None:
+        """Keep the last network too, calibrated for the recipe's sizes."""
+        if self.accelerator.is_main_process:
+            with self.averaged():
+                sizes = self.method.sizes(self.root, self.recipe.evaluate.sizes)
+                for samples in (False, True):
+                    self.method.calibrate(self.root, self.calibration, [s.width for s in sizes], samples=samples)
+                save(self.root, self.folder / "last")
+
+    def calibration(self) -> Iterator[Tensor]:
+        """A few batches of training images, always the same ones, that BatchNorm's statistics are collected from."""
+        return calibration(self.recipe, self.splits, self.accelerator.device)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The moving average of the weights in place of the weights, if there is one."""
+        if self.ema is None:
+            yield
+            return
+        parameters = dict(self.root.named_parameters())
+        own = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        try:
+            _fill(parameters, self.ema)
+            yield
+        finally:
+            _fill(parameters, own)
+
+    @torch.no_grad()
+    def move_average(self) -> None:
+        """Move the average of the weights to where they now are."""
+        if self.ema is not None and self.recipe.train.ema is not None:
+            parameters = [parameter.detach() for parameter in self.root.parameters()]
+            torch._foreach_lerp_(list(self.ema.values()), parameters, 1 - self.recipe.train.ema)
+
+    def average(self, value: Tensor) -> Tensor:
+        """The mean of a number over all processes."""
+        return value if self.accelerator.num_processes == 1 else torch.as_tensor(self.accelerator.reduce(value, "mean"))
+
+    def _inner(self) -> torch.optim.Optimizer:
+        inner: torch.optim.Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+        return inner
+
+
+def build_model(recipe: Recipe, images: Images) -> nn.Module:
+    """The model of a recipe, on the CPU, with the weights that its seed gives; refused if the data do not fit it."""
+    torch.manual_seed(recipe.train.seed)
+    network = recipe.network.build()
+    classes = recipe.network.config.get("num_classes")
+    if classes is not None and classes != len(images.classes):
+        raise ValueError(
+            f"network.num_classes must be that of {recipe.data.name}, {len(images.classes)}; got {classes}"
+        )
+    example = torch.rand(2, *images.pixels.shape[1:])
+    try:
+        with torch.no_grad():
+            copy.deepcopy(network).eval()(example)
+    except RuntimeError as error:
+        raise ValueError(
+            f"network {recipe.network.name} cannot read the images of {recipe.data.name}, "
+            f"{'×'.join(map(str, example.shape[1:]))}: {' '.join(str(error).split())[:200]}"
+        ) from None
+    torch.manual_seed(recipe.train.seed + 1)
+    return recipe.method.build(network, example)
+
+
+def calibration(recipe: Recipe, splits: Splits, device: torch.device | str) -> Iterator[Tensor]:
+    """A few full batches of training images as they are in a test, unaugmented, always the same ones."""
+    count = min(recipe.evaluate.calibration, len(splits.train))
+    size = min(512, count)
+    batches = Batches(splits.train, size, recipe.train.seed, splits.mean, splits.deviation, device)
+    return (batches.at(step)[0] for step in range(min(count // size, len(batches))))
+
+
+def _average_of(root: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in root.named_parameters()}
+
+
+@torch.no_grad()
+def _fill(parameters: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
+    for name, parameter in parameters.items():
+        parameter.copy_(values[name])

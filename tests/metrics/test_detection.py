@@ -1,0 +1,107 @@
+"""Detection of out-of-domain inputs: known answers, scikit-learn, invariances, refused input."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, roc_auc_score
+from torch import Tensor
+
+from vnd import metrics
+
+MEASURES = (metrics.auroc, metrics.aupr, metrics.base_rate)
+SCORES = st.lists(st.integers(-3, 3), min_size=1, max_size=30)  # few values, so that ties are the rule
+
+
+def oracle(in_scores: Tensor, out_scores: Tensor) -> tuple[float, float]:
+    scores = torch.cat((in_scores, out_scores)).numpy()
+    positive = np.repeat([0, 1], [len(in_scores), len(out_scores)])
+    return roc_auc_score(positive, scores), average_precision_score(positive, scores)
+
+
+def check(in_scores: Tensor, out_scores: Tensor) -> None:
+    roc, pr = oracle(in_scores, out_scores)
+    assert float(metrics.auroc(in_scores, out_scores)) == pytest.approx(roc, abs=1e-12)
+    assert float(metrics.aupr(in_scores, out_scores)) == pytest.approx(pr, abs=1e-12)
+
+
+@given(SCORES, SCORES)
+def test_tied_scores_agree_with_scikit_learn(inside: list[int], outside: list[int]) -> None:
+    check(torch.tensor(inside), torch.tensor(outside))
+
+
+@pytest.mark.parametrize(("inside", "outside"), [(1, 1), (1, 500), (500, 1), (3000, 1797)])
+@pytest.mark.parametrize("decimals", [0, 1, 12])
+def test_scores_agree_with_scikit_learn(inside: int, outside: int, decimals: int) -> None:
+    in_scores = torch.randn(inside, dtype=torch.float64).round(decimals=decimals)
+    check(in_scores, (1 + torch.randn(outside, dtype=torch.float64)).round(decimals=decimals))
+
+
+def test_auroc_is_a_probability_over_pairs() -> None:
+    in_scores, out_scores = torch.tensor([0.0, 1, 1, 3]), torch.tensor([1.0, 2, 3])
+    pairs = [1.0 if o > i else 0.5 if o == i else 0.0 for i in in_scores for o in out_scores]
+    assert float(metrics.auroc(in_scores, out_scores)) == sum(pairs) / len(pairs)
+
+
+def test_known_answers() -> None:
+    low, high, rate = torch.arange(6.0), torch.arange(10.0, 12.0), 0.25
+    assert float(metrics.base_rate(low, high)) == rate
+    assert float(metrics.auroc(low, high)) == float(metrics.aupr(low, high)) == 1  # told apart perfectly
+    assert float(metrics.auroc(high, low)) == 0  # upside down
+    flat = torch.zeros(6), torch.zeros(2)
+    assert float(metrics.auroc(*flat)) == 0.5  # a constant knows nothing
+    assert float(metrics.aupr(*flat)) == rate
+    assert float(metrics.auroc(torch.tensor([-math.inf, 0]), torch.tensor([math.inf]))) == 1
+    assert float(metrics.auroc(torch.tensor([math.inf]), torch.tensor([math.inf]))) == 0.5
+
+
+def test_random_scores_are_at_chance() -> None:
+    in_scores, out_scores = torch.rand(30_000), torch.rand(10_000)
+    assert float(metrics.auroc(in_scores, out_scores)) == pytest.approx(0.5, abs=0.02)  # six standard errors
+    assert float(metrics.aupr(in_scores, out_scores)) == pytest.approx(0.25, abs=0.02)
+
+
+@given(SCORES, SCORES)
+def test_exchanging_the_domains_turns_auroc_round(inside: list[int], outside: list[int]) -> None:
+    in_scores, out_scores = torch.tensor(inside), torch.tensor(outside)
+    there, back = metrics.auroc(in_scores, out_scores), metrics.auroc(out_scores, in_scores)
+    assert float(there + back) == pytest.approx(1, abs=1e-15)
+
+
+def test_order_and_rising_maps_do_not_matter() -> None:
+    in_scores, out_scores = torch.randn(200).round(decimals=1), torch.randn(90).round(decimals=1) + 1
+    for measure in MEASURES:
+        expected = float(measure(in_scores, out_scores))
+        assert float(measure(in_scores.flip(0), out_scores[torch.randperm(90)])) == expected
+        assert float(measure(in_scores.double().exp(), out_scores.double().exp())) == expected
+
+
+def test_types_may_differ_and_no_gradient_comes_out() -> None:
+    value = metrics.aupr(torch.tensor([0, 1]), torch.tensor([1.0, 2.0], dtype=torch.float16, requires_grad=True))
+    assert value.dtype == torch.float64
+    assert not value.requires_grad
+    assert float(value) == float(metrics.aupr(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0])))
+
+
+GOOD = torch.rand(3)
+REFUSED = {
+    "a list": ([0.1], "must be a tensor; got a list"),
+    "a table": (GOOD[None], "must be real numbers of shape (N,); got torch.float32 of (1, 3)"),
+    "one number": (GOOD[0], "must be real numbers of shape (N,); got torch.float32 of ()"),
+    "complex": (GOOD.cfloat(), "must be real numbers of shape (N,); got torch.complex64 of (3,)"),
+    "empty": (GOOD[:0], "must not be empty"),
+    "nan": (torch.tensor([0.0, math.nan, math.nan]), "must not hold NaN; got one at index 1"),
+}
+
+
+@pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.__name__)
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_refused_by_name(measure, case) -> None:
+    scores, message = REFUSED[case]
+    for arguments, name in (((scores, GOOD), "in_scores"), ((GOOD, scores), "out_scores")):
+        with pytest.raises(ValueError, match=r"^[^\n]+$") as refused:
+            measure(*arguments)
+        assert str(refused.value) == f"{measure.__name__}: {name} {message}"
