@@ -272,6 +272,17 @@ def test_a_server_that_ignores_ranges_sends_the_file_from_its_start(server, toy,
     check_whole(tmp_path)
 
 
+def test_a_file_sent_from_its_start_and_cut_keeps_nothing_of_the_old_part(server, toy, tmp_path):
+    leave(tmp_path, b"x" * 1_000_000)
+    server.answers = [
+        lambda handler, body: handler.send(200, body[:300_000], Content_Length=str(len(body))),
+        serve,
+    ]
+    get(toy, tmp_path)
+    assert server.ranges == ["bytes=1000000-", "bytes=300000-"]
+    check_whole(tmp_path)
+
+
 def test_a_range_that_the_server_does_not_have_starts_the_file_over(server, toy, tmp_path):
     leave(tmp_path, PACKED[:1000])
     server.answers = [status(416), serve]
@@ -341,7 +352,10 @@ def test_a_wrong_length_is_refused(server, toy, tmp_path, answer):
     assert not part(tmp_path).exists()
 
 
-@pytest.mark.parametrize("said", ["bytes 0-9/10", f"bytes 1000-{len(PACKED)}/{len(PACKED) + 1}", "", "nonsense"])
+@pytest.mark.parametrize(
+    "said",
+    ["bytes 0-9/10", f"bytes 999-9/{len(PACKED)}", f"bytes 1000-{len(PACKED)}/{len(PACKED) + 1}", "", "nonsense"],
+)
 def test_a_wrong_range_is_refused(server, toy, tmp_path, said):
     leave(tmp_path, PACKED[:1000])
     server.answers = [lambda handler, body: handler.send(206, body[1000:], Content_Range=said)]

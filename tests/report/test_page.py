@@ -80,10 +80,11 @@ def test_every_number_of_every_row_is_in_the_table(text: str) -> None:
     table = {line[0]: line[1:] for line in lines(text)[: len(fake_results()["rows"]) + 1]}
     assert table["100 %"] == [
         *("uniform", "99.2 k", "3.97 M", "397 kB", "1.1 ms", "91.1 %", "0.253", "1.2 %", "0.131", "95.7 %"),
-        *("92.1 %", "37.5 %"),
+        "92.1 %",
     ]
+    assert "By chance, AUPR would be 37.5 %." in text
     for row in fake_results()["rows"]:
-        expected = {f"{100 * row[key]:.1f} %" for key in ("accuracy", "ece", "auroc", "aupr", "base_rate")}
+        expected = {f"{100 * row[key]:.1f} %" for key in ("accuracy", "ece", "auroc", "aupr")}
         expected |= {f"{row['nll']:.3f}", f"{row['brier']:.3f}", f"{row['latency_ms']:.3g} ms", row["kind"]}
         assert expected <= set(table[row["label"]])
     for layer in fake_results()["survival"]:
@@ -143,7 +144,7 @@ def test_the_figures_are_in_the_page_and_beside_it(text: str, folder: Path) -> N
 
 def test_the_page_is_the_same_each_time_and_leaves_no_settings_behind(tmp_path: Path) -> None:
     before, results = dict(matplotlib.rcParams), fake_results(**SMALL)
-    del results["reliability"], results["curves"], results["examples"]["out_of_domain"]
+    results = {key: results[key] for key in ("format", "title", "data", "rows", "survival")}
     assert made(results, tmp_path) == made(results, tmp_path)
     assert dict(matplotlib.rcParams) == before
 
@@ -172,20 +173,23 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
 
 def test_a_page_of_the_least_there_can_be(tmp_path: Path) -> None:
     row = {"kind": "uniform", "label": "100 %", "parameters": 10, "accuracy": 0.5, "nll": 1.0, "ece": 0.1}
-    text = made({"format": 1, "title": "t", "data": {"name": "d"}, "rows": [row]}, tmp_path)
+    examples = {"most_certain": [], "out_of_domain": None}
+    least = {"format": 1, "title": "t", "data": {"name": "d"}, "rows": [row], "examples": examples, "curves": []}
+    text = made(least, tmp_path)
     Reader(text)
     assert text.count("<svg") == 2  # accuracy and calibration
     assert "None" not in words(text)
     assert ["100 %", "uniform", "10", "50.0 %", "1.000", "10.0 %"] in lines(text)
 
 
-def test_a_row_without_a_measure_has_a_dash(tmp_path: Path) -> None:
+def test_a_row_without_a_measure_has_a_dash() -> None:
     results = {key: value for key, value in fake_results().items() if key in ("format", "title", "data", "rows")}
-    del results["rows"][1]["auroc"]
-    results["examples"] = {"most_certain": [], "out_of_domain": None}
-    text = made(results, tmp_path)
-    assert next(line for line in lines(text) if line[0] == "75 %")[-3] == "–"
-    assert "What it is sure of" not in text
+    results["rows"][1] |= {"auroc": None, "base_rate": 0.5}
+    table = lines(page.html(results, {}))
+    assert table[0][-3:] == ["AUROC", "AUPR", "AUPR by chance"]
+    assert table[1][-1] == "37.5 %"
+    assert table[2][0] == "75 %"
+    assert table[2][-3:] == ["–", "91.9 %", "50.0 %"]
 
 
 def test_names_in_any_script(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_results import fake_results
+from fake_results import SMALL, fake_results
 
 from vnd.report.results import chosen_row, full_row, read, smallest_row
 
@@ -56,6 +56,10 @@ WRONG: dict[str, tuple[str, Any, str]] = {
 }
 
 
+def results() -> dict[str, Any]:
+    return fake_results(**SMALL | {"shown": 3, "widths": 3, "image": (2, 2)})
+
+
 def at(contents: Any, key: str) -> tuple[Any, Any]:
     *path, last = (int(part) if part.isdigit() else part for part in key.split("."))
     for part in path:
@@ -76,13 +80,13 @@ def refused(path: Path) -> str:
 
 
 def test_a_folder_and_its_file_are_read_alike(tmp_path: Path) -> None:
-    path = put(tmp_path, fake_results())
-    assert read(tmp_path) == read(path) == fake_results()
+    path = put(tmp_path, results())
+    assert read(tmp_path) == read(path) == results()
 
 
 @pytest.mark.parametrize("key", REQUIRED)
 def test_a_missing_part_is_named(tmp_path: Path, key: str) -> None:
-    contents = fake_results()
+    contents = results()
     parent, last = at(contents, key)
     del parent[last]
     path = put(tmp_path, contents)
@@ -92,7 +96,7 @@ def test_a_missing_part_is_named(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize("key", OPTIONAL)
 @pytest.mark.parametrize("empty", ["missing", "null"])
 def test_an_optional_part_may_be_missing(tmp_path: Path, key: str, empty: str) -> None:
-    contents = fake_results()
+    contents = results()
     parent, last = at(contents, key)
     if empty == "null":
         parent[last] = None
@@ -104,7 +108,7 @@ def test_an_optional_part_may_be_missing(tmp_path: Path, key: str, empty: str) -
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_part_is_named(tmp_path: Path, case: str) -> None:
     key, value, message = WRONG[case]
-    contents = fake_results()
+    contents = results()
     parent, last = at(contents, key)
     parent[last] = value
     path = put(tmp_path, contents)
@@ -121,7 +125,7 @@ def test_what_is_not_json_is_refused(tmp_path: Path, text: bytes) -> None:
 
 
 def test_a_deep_image_is_refused(tmp_path: Path) -> None:
-    contents = fake_results()
+    contents = results()
     for _ in range(300):
         contents["examples"]["most_certain"][0]["image"] = [contents["examples"]["most_certain"][0]["image"]]
     assert "examples.most_certain.0.image must be rows" in refused(put(tmp_path, contents))
@@ -136,14 +140,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_bins_may_be_empty_and_shares_a_rounding_off(tmp_path: Path) -> None:
-    contents = fake_results()
+    contents = results()
     contents["reliability"][0]["confidence"][0] = contents["reliability"][0]["accuracy"][0] = None
     contents["survival"]["features.1"][0] = 1.0000001
     assert read(put(tmp_path, contents)) == contents
 
 
 def test_the_rows_that_are_spoken_of() -> None:
-    contents = fake_results()
+    contents = results()
     sizes = [row["parameters"] for row in contents["rows"]]
     assert full_row(contents)["parameters"] == max(sizes)
     assert smallest_row(contents)["parameters"] == min(sizes)

@@ -550,6 +550,8 @@ def assert_equal_trees(mine: Any, theirs: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("case", OPTIMISERS)
 def test_an_optimiser_goes_on_bit_for_bit(case, dtype, tmp_path):
+    if case == "sgd, fused" and dtype is torch.bfloat16:
+        pytest.skip("torch 2.13's fused SGD in bfloat16 is wrong on the CPU, and not the same from run to run")
     first = parameters(0, dtype)
     optimizer = OPTIMISERS[case](groups(first))
     turn(optimizer, first, 0, 3)

@@ -343,6 +343,28 @@ def test_extreme_gradients_give_finite_steps_and_orthonormal_factors(extreme: st
         check_factors(optimizer, parameter)
 
 
+def trace_after_a_jump(size: float) -> float:
+    """Trace of a factor over that of η S, at the first gradient of this size after fifteen of size 1e-20."""
+    parameter = nn.Parameter(torch.zeros(30, 2))
+    optimizer = NGD([parameter], lr=1.0, momentum=0.0, update_period=1)
+    *small, last = gradients((30, 2), 16)
+    for gradient in small:
+        direction(optimizer, parameter, 1e-20 * gradient)
+    direction(optimizer, parameter, size * last)
+    check_factors(optimizer, parameter)
+    state = optimizer.state[parameter]
+    trace = state["strength_0"].sum() + 30 * state["rest_0"]
+    return float(trace / (0.1 * (size * last).square().sum() / 2))
+
+
+@pytest.mark.parametrize("size", [1e-2, 1.0, 1e10, 1e18])
+def test_a_jump_in_scale_reaches_the_factors(size: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two columns and a rank of 15; without the lift R would lose its orthonormality and the update be refused."""
+    assert 0.5 < trace_after_a_jump(size) < 2
+    monkeypatch.setattr(ngd, "LIFT", 0.0)
+    assert trace_after_a_jump(size) < 1e-3
+
+
 def check_factors(optimizer: NGD, parameter: nn.Parameter) -> None:
     state = optimizer.state[parameter]
     for axis, size in enumerate(parameter.shape):

@@ -35,7 +35,6 @@ def unpack(archive: Path, folder: Path, kind: str, advance: Callable[[int], obje
     if kind not in ("tar", "zip"):
         raise ValueError(f"unpack: kind must be tar or zip; got {kind!r}")
     budget = EXPANSION * archive.stat().st_size + SLACK
-    left = budget
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with closing((_tar if kind == "tar" else _zip)(archive, budget)) as members:
@@ -44,9 +43,6 @@ def unpack(archive: Path, folder: Path, kind: str, advance: Callable[[int], obje
                     raise ValueError(f"it has more than {MEMBERS:,} members")
                 path = folder.joinpath(*safe_parts(name))
                 _folder(path if source is None else path.parent, name)
-                left -= size
-                if left < 0:
-                    raise ValueError(TOO_LARGE)
                 if source is not None:
                     _write(path, name, size, source, advance)
     except Exception as error:  # the standard library's readers raise nearly anything on bytes made to break them
@@ -108,7 +104,7 @@ class _Bounded:
     """A stream that ends in an error after so many bytes: a tar's own headers can be a bomb too."""
 
     def __init__(self, stream: IO[bytes], budget: int) -> None:
-        self.stream, self.left = stream, budget + SLACK
+        self.stream, self.left = stream, budget
 
     def read(self, size: int) -> bytes:
         data = self.stream.read(size)

@@ -25,7 +25,7 @@ HALF, WIDE = 5.4, 10.8  # inches; a wide figure fills a page of 1,040 pixels
 EXAMPLES = {"most_certain": "Most certain", "least_certain": "Least certain", "out_of_domain": "Out of domain"}
 COLUMNS = 8
 PIXELS = 96  # a larger example is thinned: it is shown small
-FEW = 20  # predictions in a bin below which its accuracy is mostly chance
+FEW = 20  # predictions in a bin, or points of a curve: accuracy is mostly chance, a line is hard to see
 
 
 def short(number: float, unit: str = "") -> str:
@@ -138,7 +138,7 @@ def training(results: dict[str, Any]) -> Figure:
     axes[0][0].set_ylabel("nats per image")
     if has_kl:
         _draw_curve(axes[1][0], curves, "kl", "KL term", GREEN, "-.")
-        axes[1][0].set_ylabel("KL term")
+        axes[1][0].set_ylabel("KL (nats)")
         axes[0][0].tick_params(labelbottom=False)
     axes[-1][0].set_xlabel("step")
     _legend(figure, axes[0][0])
@@ -237,7 +237,8 @@ def _draw_curve(axis: Axes, curves: list[dict[str, Any]], key: str, label: str, 
         axis.plot(steps, values, color=color, alpha=0.25, linewidth=0.8)
         values = np.convolve(values, np.ones(window) / window, "valid")
         steps = steps[window // 2 :][: len(values)]
-    axis.plot(steps, values, color=color, linestyle=line, label=label)
+    marker = "o" if len(values) <= FEW else ""  # a line of one point cannot be seen
+    axis.plot(steps, values, color=color, linestyle=line, marker=marker, markersize=3, label=label)
     _tidy(axis)
 
 

@@ -193,13 +193,15 @@ def _rows(results: dict[str, Any]) -> str:
     """Every size in numbers; the units of each layer under a fold."""
     rows, chosen = results["rows"], chosen_row(results)
     keys = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
-    lines = [[escape(row["label"]), row["kind"], *(_cell(row, key) for key in keys)] for row in rows]
-    table = _table(["Network", "Kind", *(COLUMNS[key][0] for key in keys)], lines, [row is chosen for row in rows])
     note = (
         "Uniform: the same share of every layer. Learned: as many units of each layer as training found worth keeping. "
         "NLL: negative log-likelihood. ECE: expected calibration error. Of accuracy, AUROC and AUPR more is better, of "
         "the others less."
     )
+    if keys[-1:] == ["base_rate"] and len({_cell(row, "base_rate") for row in rows}) == 1:  # one number needs no column
+        note += f" By chance, AUPR would be {_cell(rows[0], keys.pop())}."
+    lines = [[escape(row["label"]), row["kind"], *(_cell(row, key) for key in keys)] for row in rows]
+    table = _table(["Network", "Kind", *(COLUMNS[key][0] for key in keys)], lines, [row is chosen for row in rows])
     fold = ""
     shaped = [row for row in rows if row.get("shape")]
     if shaped:

@@ -55,7 +55,7 @@ def diagnosis(session: Session, batch: Batch, step: Step, seed: int) -> str:
     hooks = [
         module.register_forward_hook(_look(f"{name} ({type(module).__name__})", found))
         for name, module in root.named_modules()
-        if not any(module.children()) and name
+        if name  # of modules that hold others, those come first
     ]
     try:
         torch.manual_seed(seed)

@@ -74,7 +74,7 @@ class NGD(Optimizer):
         examples; the norm is restored axis by axis; decay comes before the preconditioning. Departures: vectors are
         not preconditioned; gradients may have any scale (they are taken over their largest entry; D, ρ and the
         decomposition are float64); ρ entering T is at least 1e-6 tr S, so that a jump in scale leaves R orthonormal,
-        which is otherwise without effect; one Newton–Schulz step makes R orthonormal to rounding.
+        which is otherwise without effect.
         Smoothing scales with the gradient, ε does not: an axis whose mean squared gradient is far below ε is left
         nearly as it is.
 
@@ -304,7 +304,6 @@ def _renew(old: Factor, batch: list[Update], group: dict[str, Any]) -> Factor:
     # Norms of rows are the roots of the eigenvalues, of which the smallest are lost beside the largest.
     roots = torch.linalg.vector_norm(rows, dim=2)
     basis = rows / roots[:, :, None]
-    basis = 1.5 * basis - 0.5 * (basis @ basis.mT) @ basis
     usable &= (basis @ basis.mT - one).abs().amax((1, 2)) < 1e-4  # false for NaN
 
     roots = torch.maximum(roots * scale[:, None], (1 - eta) * rest[:, None])

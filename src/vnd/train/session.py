@@ -106,6 +106,7 @@ class Session:
         write_text(self.folder / "data.json", json.dumps(about, indent=1) + "\n")
         write_text(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
         write_text(self.folder / "recipe.yaml", self.recipe.to_yaml())
+        self.log.truncate(0)  # of a run that was killed before its first checkpoint
 
     def resume(self) -> bool:
         """Go back to the newest good checkpoint; False if there is none."""

@@ -53,13 +53,15 @@ class Watch:
 
     def step(self, step: int, terms: Terms, numbers: dict[str, float], norm: Tensor | None) -> None:
         """Count a step; now and then read its loss, which waits for the device, and write a row."""
-        if not self.main or (step % self.options.log_every and step != self.session.steps):
+        if step % self.options.log_every and step != self.session.steps:
+            return
+        parts = {name: float(self.session.average(part)) for name, part in terms.parts.items()}
+        loss = {"loss": float(self.session.average(terms.total.detach())), **parts}
+        if not self.main:
             return
         now = time.perf_counter()
         speed = (step - self.counted) * self.options.batch / max(now - self.since, 1e-9)
         self.since, self.counted = now, step
-        parts = {name: float(part) for name, part in terms.parts.items()}
-        loss = {"loss": float(terms.total.detach()), **parts}
         row: dict[str, Any] = {"step": step, "epoch": self.session.epoch(step - 1), **loss, **numbers}
         row["images_per_second"] = round(speed, 1)
         if norm is not None:

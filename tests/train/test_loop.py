@@ -1,0 +1,297 @@
+"""The loop: what it leaves behind, that it can be stopped anywhere, and what it says when it must stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import vnd
+from vnd.cli import main
+from vnd.models import MODELS
+from vnd.nn import BayesConv2d
+from vnd.train import checkpoint, loop
+from vnd.train.loop import fit
+from vnd.train.run import Log
+from vnd.train.session import Session
+
+from .small import recipe, settings, write_blobs
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_blobs(tmp_path / "blobs.npz")
+
+
+def state_of(folder: Path) -> dict[str, torch.Tensor]:
+    found = checkpoint.read(folder / "checkpoints")
+    assert found is not None
+    return found.tensors
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "images_per_second"} for row in Log(folder / "metrics.jsonl").read()]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    mine, theirs = state_of(one), state_of(other)
+    assert mine.keys() == theirs.keys()
+    different = [name for name in mine if not torch.equal(mine[name], theirs[name])]
+    assert not different
+    assert rows_of(one) == rows_of(other)
+
+
+def stopping_at(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
+    """Wish to stop after these steps, once each."""
+    left, count = set(steps), {"now": 0}
+
+    class Wish(loop.Stop):
+        def asked(self, accelerator: Any) -> bool:
+            count["now"] += 1
+            if count["now"] in left:
+                left.discard(count["now"])
+                return True
+            return False
+
+    monkeypatch.setattr(loop, "Stop", Wish)
+
+
+def test_a_run_learns_and_leaves_all_that_evaluation_needs(tmp_path: Path, data: Path) -> None:
+    folder = tmp_path / "run"
+    assert fit(recipe(data, train={"epochs": 8}), folder, quiet=True)
+    rows = rows_of(folder)
+    losses = [row["nll"] for row in rows if "nll" in row]
+    assert losses[-1] < losses[0] / 2
+    seen = [row["validation"] for row in rows if "validation" in row]
+    assert len(seen) == 8
+    assert seen[-1]["100 %"] > 0.9
+    assert max(sum(s.values()) / 2 for s in seen) == pytest.approx(rows[-1]["best"])
+    for which in ("best", "last"):
+        net = vnd.load(folder / which)
+        assert type(net) is MODELS["convnet"]
+    assert json.loads((folder / "data.json").read_text())["train"] == 97 - 16
+    assert {"expected_length", "entropy", "prob_full", "prob_shortest"} <= rows[0]["units"][
+        "features.0.ordering"
+    ].keys()
+    (kept,) = [p.name for p in (folder / "checkpoints").iterdir() if p.name == "step-00000040"]
+    assert kept
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "difference": {},
+    "independent": {"method": {"name": "bn3", "num_groups": 4, "coupling": "independent", "gradient": "downhill"}},
+    "average and clipping": {"train": {"ema": 0.9, "clip": 1.0}},
+    "ngd": {"optimiser": {"name": "ngd", "lr": 0.02, "chain_lr": None}},
+    "sgd, plain": {"method": {"name": "plain"}, "optimiser": {"name": "sgd", "lr": 0.05, "chain_lr": None}},
+    "bf16": {"train": {"precision": "bf16"}, "optimiser": {"name": "adamw", "weight_decay": 0.01}},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_stopped_run_goes_on_to_the_same_bits(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    wanted = recipe(data, **VARIANTS[name])
+    assert fit(wanted, tmp_path / "whole", quiet=True)
+    stopping_at(monkeypatch, 3, 5)  # in the middle of the first epoch, and of the second (counted over both)
+    stops = [fit(wanted, tmp_path / "parts", quiet=True) for _ in range(3)]
+    assert stops == [False, False, True]
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_the_check_notices_a_state_that_is_not_brought_back(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = recipe(data)
+    assert fit(wanted, tmp_path / "whole", quiet=True)
+    stopping_at(monkeypatch, 3)
+    own = checkpoint._state
+
+    def forgetful(model: nn.Module) -> dict[str, torch.Tensor]:
+        return {name: value for name, value in own(model).items() if "differences" not in name}
+
+    monkeypatch.setattr(checkpoint, "_state", forgetful)
+    assert [fit(wanted, tmp_path / "parts", quiet=True) for _ in range(2)] == [False, True]
+    monkeypatch.undo()
+    with pytest.raises(AssertionError):
+        assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def kill(tmp_path: Path, data: Path, kills: int) -> None:
+    """Train in processes that kill themselves, at steps and inside saves; then compare with a run left alone."""
+    (tmp_path / "recipe.json").write_text(json.dumps(settings(data, train={"epochs": 4, "checkpoint_every": 2})))
+    words = [sys.executable, str(HERE / "killed.py"), str(tmp_path / "recipe.json"), str(tmp_path), str(kills)]
+    ran = subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout.splitlines()[-1])
+    assert told["killed"] == kills
+    assert told["inside saves"] >= kills // 4
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_ten_kills_change_nothing(tmp_path: Path, data: Path) -> None:
+    kill(tmp_path, data, 10)
+
+
+@pytest.mark.fault
+def test_two_hundred_kills_change_nothing(tmp_path: Path, data: Path) -> None:
+    kill(tmp_path, data, 200)
+
+
+def test_two_processes_agree_with_one(tmp_path: Path, data: Path) -> None:
+    """Mean weights and no BatchNorm: the same masks, the same images, the loss after 100 steps within 1e-5."""
+    given = settings(
+        data,
+        method={"name": "bn3", "num_groups": 4, "bayesian": False, "measure_every": 2},
+        network={"name": "dense", "num_classes": 3},
+        optimiser={"name": "sgd", "lr": 0.02},
+        train={"epochs": 20, "log_every": 1, "clip": 5.0, "validate_every": 20},
+    )
+    (tmp_path / "recipe.json").write_text(json.dumps(given))
+    losses = {}
+    for world in (1, 2):
+        folder = tmp_path / f"world-{world}"
+        port = str(29_500 + os.getpid() % 2_000)
+        shared = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        words = [sys.executable, str(HERE / "alone.py"), str(tmp_path / "recipe.json"), str(folder)]
+        ranks = [
+            subprocess.Popen(
+                words,
+                env=shared | ({"RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": "2"} if world == 2 else {}),
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for r in range(world)
+        ]
+        told = [rank.communicate(timeout=300)[1] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0] * world, told
+        losses[world] = [row["nll"] for row in rows_of(folder) if "nll" in row]
+    assert len(losses[1]) == len(losses[2]) == 100
+    assert losses[2] == pytest.approx(losses[1], rel=1e-5)
+    one, two = state_of(tmp_path / "world-1"), state_of(tmp_path / "world-2")
+    for name, mine in one.items():
+        if mine.is_floating_point():
+            torch.testing.assert_close(two[name], mine, rtol=1e-4, atol=1e-5)
+        else:
+            assert torch.equal(two[name], mine), name
+
+
+def test_a_loss_that_is_not_a_number_stops_with_the_step_and_the_layer(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, own = {"count": 0}, BayesConv2d.forward
+
+    def broken(self: Any, x: torch.Tensor) -> torch.Tensor:
+        out = own(self, x)
+        if self.in_channels > 1 and self.training and torch.is_grad_enabled():
+            calls["count"] += 1
+        return out * float("nan") if calls["count"] > 6 and self.in_channels > 1 else out
+
+    monkeypatch.setattr(BayesConv2d, "forward", broken)
+    with pytest.raises(
+        FloatingPointError, match=r"at step 3 \(epoch 0\): first in the output of layer features\.4 \(Bay"
+    ):
+        fit(recipe(data), tmp_path / "run", quiet=True)
+
+
+def test_weights_that_a_step_spoilt_are_named(tmp_path: Path, data: Path) -> None:
+    wild = recipe(data, optimiser={"name": "sgd", "lr": 1e30, "chain_lr": 0.0}, schedule={"lr": {"kind": "constant"}})
+    with pytest.raises(
+        FloatingPointError, match=r"at step \d \(epoch 0\).*(parameter features\.0\.weight|layer features)"
+    ):
+        fit(wild, tmp_path / "run", quiet=True)
+
+
+def test_control_c_saves_and_says_how_to_go_on(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(json.dumps(settings(data)))
+    own = Session.move_average
+
+    def interrupted(self: Session) -> None:
+        own(self)
+        if self.step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Session, "move_average", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "run")])
+    assert stopped.value.code == 130
+    assert f"saved in {tmp_path / 'run'}; go on with: vnd train --resume {tmp_path / 'run'}" in capsys.readouterr().err
+    assert checkpoint.read(tmp_path / "run" / "checkpoints").step == 3
+    monkeypatch.undo()
+    main(["train", "--resume", str(tmp_path / "run")])
+    assert (tmp_path / "run" / "last" / "network.json").exists()
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = recipe(data)
+    assert fit(wanted, tmp_path / "whole", quiet=True)
+    stopping_at(monkeypatch, 7)
+    assert not fit(wanted, tmp_path / "parts", quiet=True)
+    (newest,) = (tmp_path / "parts" / "checkpoints" / "step-00000007").glob("*.safetensors")
+    raw = bytearray(newest.read_bytes())
+    raw[-9] ^= 4
+    newest.write_bytes(raw)
+    with pytest.warns(RuntimeWarning, match="step-00000007.*going on from step-00000005"):
+        assert fit(wanted, tmp_path / "parts", quiet=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_an_epoch_with_one_image_left_over_has_full_batches(tmp_path: Path, data: Path) -> None:
+    # 97 - 16 = 81 images: five batches of 16, and one image that waits for another epoch.
+    assert fit(recipe(data, train={"epochs": 1}), tmp_path / "run", quiet=True)
+    assert checkpoint.read(tmp_path / "run" / "checkpoints").step == 5
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "batch": ({"train": {"batch": 200}}, "train.batch must be at most the number of training images, 81; got 200"),
+    "classes": (
+        {"network": {"name": "convnet", "num_classes": 4, "image_size": 8}},
+        "network.num_classes must be that of npz, 3; got 4",
+    ),
+    "image size": (
+        {"network": {"name": "convnet", "num_classes": 3, "image_size": 28}},
+        "network convnet cannot read the images of npz, 1×8×8",
+    ),
+    "channels": (
+        {"network": {"name": "convnet", "num_classes": 3, "image_size": 8, "in_channels": 3}},
+        "network convnet cannot read the images of npz, 1×8×8",
+    ),
+    "validation": ({"data": {"validation": 97}}, "97"),
+    "no GPU": ({"train": {"device": "cuda"}}, "train.device is cuda, and there is no GPU here"),
+    "half": ({"train": {"precision": "fp16"}}, "train.precision fp16 needs a GPU"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_trained_is_refused_before_the_first_step(tmp_path: Path, data: Path, name: str) -> None:
+    if name == "no GPU" and torch.cuda.is_available():
+        pytest.skip("there is one")
+    change, words = BAD[name]
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+        fit(recipe(data, **change), tmp_path / "run", quiet=True)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_data_of_one_class_are_refused(tmp_path: Path) -> None:
+    import numpy as np
+
+    path = tmp_path / "one.npz"
+    np.savez(path, x=np.zeros((40, 8, 8), np.uint8), y=np.zeros(40, np.int64))
+    with pytest.raises(ValueError, match="class"):
+        fit(recipe(path), tmp_path / "run", quiet=True)
