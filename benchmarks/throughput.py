@@ -5,7 +5,7 @@ normalised float images that lie on the device, and does nothing else: no check 
 progress bar. Ours is `vnd.train.loop`, as `vnd train` runs it, from uint8 images. Medians of single steps, in turns
 within this run; on a GPU bf16, compiled, in windows of steps between synchronisations.
 
-    python benchmarks/throughput.py [--device cuda] [--batch 512] [--width 1.5] [--out benchmarks/results/throughput.json]
+    python benchmarks/throughput.py [--device cuda] [--batch 512] [--out benchmarks/results/throughput.json]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-class Done(Exception):
+class DoneError(Exception):
     """Enough steps were timed."""
 
 
@@ -55,7 +56,7 @@ class Clock:
             self.times.append(time.perf_counter())
         self.count += 1
         if len(self.times) > self.windows + 2:
-            raise Done
+            raise DoneError
 
     def seconds(self) -> float:
         """Median seconds of a step."""
@@ -109,10 +110,8 @@ def measure(run: Callable[[Session, Clock], None], recipe: Recipe, args: argpars
     with tempfile.TemporaryDirectory() as folder:
         session = Session(recipe, Path(folder), loop.make_accelerator(recipe))
         clock = Clock(args.window, args.windows, args.device)
-        try:
+        with suppress(DoneError):
             run(session, clock)
-        except Done:
-            pass
         torch._dynamo.reset()
     return float(args.batch / clock.seconds())
 

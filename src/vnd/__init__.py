@@ -1,6 +1,6 @@
 """Variational nested dropout: train once, run at every size, and know when not to trust the answer."""
 
-from vnd import distributions, functional, models, nn
+from vnd import data, distributions, functional, metrics, models, nn
 from vnd.distributions import BernoulliChain, Downhill, OrderedNormal
 from vnd.nn import (
     BayesConv1d,
@@ -40,12 +40,14 @@ __all__ = [
     "OrderingUnit",
     "Rule",
     "Shape",
+    "data",
     "describe",
     "distributions",
     "extract",
     "functional",
     "kl",
     "load",
+    "metrics",
     "models",
     "nn",
     "parameter_groups",

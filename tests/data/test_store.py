@@ -557,6 +557,8 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes]]] = {
     "tar written through a symlink": ("tar", lambda: member_tar("link", tarfile.SYMTYPE, "..", then="link/x")),
     "tar hardlink out": ("tar", lambda: member_tar("link", tarfile.LNKTYPE, "../outside")),
     "tar hardlink absolute": ("tar", lambda: member_tar("link", tarfile.LNKTYPE, "/etc/passwd", then="link")),
+    "tar symlink within": ("tar", lambda: member_tar("link", tarfile.SYMTYPE, "ok")),
+    "tar sparse": ("tar", lambda: member_tar("holes", tarfile.GNUTYPE_SPARSE)),
     "tar device": ("tar", lambda: member_tar("null", tarfile.CHRTYPE)),
     "tar pipe": ("tar", lambda: member_tar("pipe", tarfile.FIFOTYPE)),
     "tar backslash": ("tar", lambda: member_tar("..\\x")),
@@ -632,6 +634,12 @@ def test_a_bound_that_is_not_kept_is_caught(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "EXPANSION", 10**6)
     with pytest.raises(pytest.fail.Exception):
         check_hostile("tar", tar_of({"x": ZEROS}), tmp_path / "root")
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_member_of_another_size_than_promised_is_refused(tmp_path, size):
+    with pytest.raises(ValueError, match=f"'x' must have {size} bytes; got {'more' if size == 3 else 4}"):
+        archive._write(tmp_path / "x", "x", size, io.BytesIO(b"four"), lambda count: None)
 
 
 def test_too_many_members_are_refused(tmp_path, monkeypatch):

@@ -79,7 +79,7 @@ def _extract(run: Finished, rows: list[dict[str, Any]], folder: Path) -> dict[st
     return {
         "label": row["label"],
         "parameters": row["parameters"],
-        "reason": f"smallest within {100 * MARGIN:g} % of the full accuracy on validation images",
+        "reason": f"smallest within {100 * MARGIN:g} percentage point of the full accuracy, on validation images",
         "folder": str(folder),
         "validation": found,
     }

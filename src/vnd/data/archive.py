@@ -123,8 +123,6 @@ def _zip(archive: Path, budget: int) -> Generator[Member]:
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise ValueError(f"{member.filename[:80]!r} is a link or a device; only plain files are unpacked")
-            if member.flag_bits & 0x1:
-                raise ValueError(f"{member.filename[:80]!r} is encrypted")
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise ValueError(
                     f"{member.filename[:80]!r} has compression {member.compress_type}; not stored or deflate"

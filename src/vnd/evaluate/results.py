@@ -67,8 +67,8 @@ def evaluate(
         "seconds": {"evaluate": round(time.perf_counter() - start, 2)},
         "rows": rows,
         "reliability": [diagrams[label] for label in shown],
-        "survival": {name.removesuffix(".unit"): unit.survival().tolist() for name, unit in units.items()},
-        "groups": {name.removesuffix(".unit"): unit.num_groups for name, unit in units.items()},
+        "survival": {name.removesuffix(".ordering"): unit.survival().tolist() for name, unit in units.items()},
+        "groups": {name.removesuffix(".ordering"): unit.num_groups for name, unit in units.items()},
         "examples": _examples(test, outside, *largest[0][1:]),
     }
 

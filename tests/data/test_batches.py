@@ -1,0 +1,121 @@
+"""Batches by step: what is in them, in which order, and that processes share them out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from vnd.data.arrays import Images
+from vnd.data.augment import Augment
+from vnd.data.batches import Batches, Normalise, in_order, key, statistics
+
+MEAN, DEVIATION = (0.25,), (0.5,)
+
+
+def numbered(count: int = 50) -> Images:
+    """Images of which every pixel is the image's number, and so is the label."""
+    pixels = np.arange(count, dtype=np.uint8)[:, None, None, None] + np.zeros((1, 1, 4, 4), np.uint8)
+    return Images(pixels, np.arange(count), tuple(map(str, range(count))))
+
+
+def batches(images: Images | None = None, batch: int = 8, **options: object) -> Batches:
+    return Batches(images or numbered(), batch, 3, MEAN, DEVIATION, **options)
+
+
+def test_an_epoch_has_every_image_once_but_for_what_is_left_over() -> None:
+    data = batches()
+    assert len(data) == 6
+    for epoch in range(3):
+        seen = torch.cat([data.at(6 * epoch + i)[1] for i in range(6)])
+        assert len(set(seen.tolist())) == 48
+    first, second = (torch.cat([data.at(6 * e + i)[1] for i in range(6)]) for e in (0, 1))
+    assert not torch.equal(first, second)
+    left = [set(range(50)) - set(torch.cat([data.at(6 * e + i)[1] for i in range(6)]).tolist()) for e in range(8)]
+    assert len(set.union(*left)) > 8  # others are left over in another epoch
+
+
+def test_images_go_with_their_labels_and_are_normalised() -> None:
+    x, y = batches().at(4)
+    assert x.shape == (8, 1, 4, 4)
+    torch.testing.assert_close(x, ((y / 255 - 0.25) / 0.5).float().view(-1, 1, 1, 1).expand(x.shape))
+
+
+def test_a_batch_depends_on_its_step_alone() -> None:
+    forward, backward = batches(augment=Augment(1, True)), batches(augment=Augment(1, True))
+    theirs = {step: backward.at(step) for step in reversed(range(14))}
+    for step, mine in enumerate(forward.run(0, 14)):
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs[step], strict=True))
+    assert not torch.equal(Batches(numbered(), 8, 4, MEAN, DEVIATION).at(0)[1], forward.at(0)[1])
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_processes_share_a_batch_out_with_its_augmentation(world: int) -> None:
+    generator = np.random.default_rng(0)
+    images = Images(generator.integers(0, 256, (50, 3, 6, 6), dtype=np.uint8), np.arange(50), ("a",) * 50)
+    options = {"augment": Augment(2, True, 15)}
+    whole = Batches(images, 8, 3, MEAN * 3, DEVIATION * 3, **options)
+    parts = [Batches(images, 8, 3, MEAN * 3, DEVIATION * 3, rank=r, world=world, **options) for r in range(world)]
+    for step in (0, 5, 6, 13):
+        x, y = whole.at(step)
+        shared = [part.at(step) for part in parts]
+        assert torch.equal(torch.cat([s[0] for s in shared]), x)
+        assert torch.equal(torch.cat([s[1] for s in shared]), y)
+
+
+def test_the_reader_ahead_gives_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = batches()
+    expected = [data.at(step) for step in range(3, 9)]
+    data.device = type("Other", (), {"type": "meta"})()  # not a CPU: the thread that reads ahead is used
+    monkeypatch.setattr("vnd.data.batches._to", lambda tensor, device: tensor)
+    found = list(data.run(3, 9))
+    assert all(
+        torch.equal(a, b) for one, two in zip(expected, found, strict=True) for a, b in zip(one, two, strict=True)
+    )
+
+
+def test_memory_mapped_images_are_read_as_they_are(tmp_path) -> None:
+    own = numbered()
+    np.save(tmp_path / "pixels.npy", own.pixels)
+    mapped = Images(np.load(tmp_path / "pixels.npy", mmap_mode="r"), own.labels, own.classes)
+    assert torch.equal(batches(mapped).at(2)[0], batches(own).at(2)[0])
+    normalise = Normalise(MEAN, DEVIATION, "cpu")
+    assert torch.equal(
+        torch.cat(list(in_order(mapped, normalise, "cpu", 7))), torch.cat(list(in_order(own, normalise, "cpu")))
+    )
+
+
+def test_the_last_batch_of_a_test_may_be_one_image() -> None:
+    sizes = [len(x) for x in in_order(numbered(9), Normalise(MEAN, DEVIATION, "cpu"), "cpu", batch=4)]
+    assert sizes == [4, 4, 1]
+
+
+def test_statistics_are_those_of_all_pixels() -> None:
+    generator = np.random.default_rng(0)
+    images = Images(generator.integers(0, 256, (5000, 2, 3, 3), dtype=np.uint8))
+    mean, deviation = statistics(images)
+    values = images.pixels.astype(np.float64) / 255
+    np.testing.assert_allclose(mean, values.mean((0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(deviation, values.std((0, 2, 3)), rtol=1e-9)
+    flat = statistics(Images(np.full((3, 1, 2, 2), 7, np.uint8)))
+    assert np.isfinite(1 / flat[1][0])
+
+
+def test_keys_differ_and_fit_a_seed() -> None:
+    keys = {key(seed, word, step) for seed in range(20) for word in ("a", "b") for step in range(50)}
+    assert len(keys) == 2000
+    assert all(0 <= k < 2**63 for k in keys)
+    torch.manual_seed(max(keys))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch": 51}, "train.batch must be at most the number of training images, 50; got 51"),
+        ({"batch": 9, "world": 2}, "train.batch must be a multiple of the number of processes, 2; got 9"),
+        ({"images": Images(numbered().pixels)}, "has no labels"),
+    ],
+)
+def test_bad_batches_are_refused(options: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        batches(**options)
