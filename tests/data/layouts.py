@@ -149,7 +149,7 @@ def lidc(folder: Path) -> Splits:
         for owner, patient in enumerate(patients):
             if is_test(patient) != (split == "test"):
                 continue
-            for nodule, slices in ((0, (2, 9, 10)), (10, (1,))):
+            for nodule, slices in ((9, (2, 9, 10)), (10, (1,))):
                 for number in slices:
                     seed = 1000 * owner + 100 * nodule + number
                     image, marks = pixels(seed, 1, 128, 128), pixels(seed + 1, 4, 128, 128) % 2

@@ -79,6 +79,18 @@ def test_a_changed_folder_is_not_served_stale(own, decoded):
     assert len(decoded) == before
 
 
+def test_files_that_change_names_change_places(own):
+    about = (own / "a" / "1.png").stat()
+    for path in (own / "a").iterdir():
+        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert (own / "a" / "2.png").stat().st_size == about.st_size  # so that names alone tell the two
+    assert values(own) == [0, 1, 2, 3, 4]
+    (own / "a" / "1.png").rename(own / "a" / "x")
+    (own / "a" / "2.png").rename(own / "a" / "1.png")
+    (own / "a" / "x").rename(own / "a" / "2-.png")
+    assert values(own) == [0, 2, 1, 3, 4]
+
+
 def test_the_same_size_and_time_under_other_bytes_is_the_limit_of_the_key(own):
     """What the key does not see, said by a test: nobody shall believe that contents are hashed."""
     values(own)
@@ -94,7 +106,7 @@ def test_a_damaged_cache_is_made_anew(content, own, decoded):
     values(own)
     (cache,) = caches(own)
     whole = cache.read_bytes()
-    for damage in (content, whole[:-1], whole[: len(whole) // 2], whole.replace(b"(5, 1,", b"(5, 2,")):
+    for damage in (content, whole[:-1], whole[: len(whole) // 2], whole.replace(b"(5, 1, 8, 8)", b"(5, 8, 8, 1)")):
         cache.write_bytes(damage)
         assert values(own) == [0, 1, 2, 3, 4]
         assert cache.read_bytes() == whole
@@ -125,16 +137,18 @@ def test_where_nothing_can_be_written_it_stays_in_memory(own, decoded, monkeypat
 
 
 def test_two_folders_of_one_name_do_not_share_a_cache(own, tmp_path):
-    (own.parent / f".{own.name}.vnd-cache").write_text("in the way")
+    """Not even below the data root, and with files of the same names, sizes and times."""
     other = tmp_path / "other" / "own"
-    for number in range(6):
-        picture(other / "a" / f"{number}.png", flat(10 + number, 8, 8))
-        about = (own / "a" / f"{number}.png").stat()
-        os.utime(other / "a" / f"{number}.png", ns=(about.st_atime_ns, about.st_mtime_ns))
-    (other.parent / f".{other.name}.vnd-cache").write_text("in the way")
-    assert values(own) == [0, 1, 2, 3, 4]
-    assert values(other) == [10, 11, 12, 13, 14]
-    assert values(own) == [0, 1, 2, 3, 4]
+    for folder, base in ((own, 50), (other, 60)):
+        for number in range(6):
+            path = folder / "a" / f"{number}.png"
+            picture(path, flat(base + number, 8, 8))
+            os.utime(path, ns=(10**18, 10**18))
+        (folder.parent / ".own.vnd-cache").write_text("in the way")
+    assert len({path.stat().st_size for path in tmp_path.rglob("*.png")}) == 1
+    assert values(own) == [50, 51, 52, 53, 54]
+    assert values(other) == [60, 61, 62, 63, 64]
+    assert values(own) == [50, 51, 52, 53, 54]
 
 
 def test_a_fault_while_writing_leaves_nothing_and_says_where(own, monkeypatch):

@@ -19,6 +19,7 @@ from scipy.io import savemat
 from data.layouts import LAYOUTS, assert_same, flat, idx, mnist, own_folder, picture, pixels
 from vnd.data import DATASETS, load
 from vnd.data.idx import read_file
+from vnd.data.lidc import is_test
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +115,18 @@ def test_lidc_never_divides_a_patient(originals):
     assert set(train) | set(test) == set(range(9))
     assert set(test) == {5, 7}
     assert not set(train) & set(test)
+    patients = [number for number in range(1, 1013) if is_test(f"LIDC-IDRI-{number:04d}")]
+    assert patients[:5] == [6, 8, 16, 18, 27]  # published runs depend on it
+    assert len(patients) == 196
+
+
+def test_masks_of_0_and_1_are_masks_too(originals, tmp_path):
+    folder = tmp_path / "LIDC-IDRI-slices"
+    shutil.copytree(place(originals, "lidc"), folder)
+    expected = load("lidc", "test", originals)
+    for path in folder.glob("*/*/mask-*/*.png"):
+        Image.fromarray(np.asarray(Image.open(path)) // 255).save(path)
+    assert_same(load("lidc", "test", folder), expected)
 
 
 def test_a_folder_without_a_division_holds_the_last_of_each_class_for_testing(tmp_path):
@@ -229,7 +242,7 @@ def huge(name: str) -> Callable[[Path], None]:
 IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
 RECORD = 3073
 X, Y = pixels(0, 32, 32, 3, 4), np.array([[1], [2], [10], [3]], np.uint8)
-NODULE = "LIDC-IDRI-0002/nodule-0"
+NODULE = "LIDC-IDRI-0002/nodule-9"
 
 DAMAGED: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
     "gz cut off": ("mnist", cut(IMAGES, 2000), (IMAGES, "record", "of 7")),

@@ -1,10 +1,14 @@
 """The command line, `vnd COMMAND`: one file a command, each a plain function with typed arguments."""
 
+import inspect
 import sys
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
-from jsonargparse import auto_cli
+from jsonargparse import ArgumentError, ArgumentParser
 
+from vnd.cli import data as data_command
 from vnd.cli import train as train_command
 from vnd.cli.demo import demo
 from vnd.cli.evaluate import evaluate
@@ -17,20 +21,67 @@ COMMANDS: dict[str, Any] = {
     "train": train_command.train,
     "evaluate": evaluate,
     "extract": extract,
+    "data": data_command.COMMANDS,
 }
 
 
 def main(args: list[str] | None = None) -> None:
     """Run the command named by the arguments; bad input ends with one line on standard error and exit code 2."""
-    args = sys.argv[1:] if args is None else args
     try:
-        if args[:1] == ["train"]:  # its keys are those of the recipe, which is known only when it was read
-            train_command.main(args[1:])
-        else:
-            auto_cli(COMMANDS, args=args, prog="vnd", as_positional=True)
+        _run(sys.argv[1:] if args is None else list(args), COMMANDS, "vnd")
     except (ValueError, OSError, ModuleNotFoundError, FloatingPointError) as error:
         print(f"vnd: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt as error:
         print(f"vnd: stopped{f': {error}' if str(error) else ''}", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _run(args: list[str], commands: Mapping[str, Any], words: str) -> None:
+    """Find the command, which may be one of several below another, and call it with its options."""
+    known = {name: command for name, command in commands.items() if not name.startswith("_")}
+    if not args or args[0] in ("-h", "--help"):
+        print(_overview(known, words))
+        if not args:
+            raise SystemExit(2)
+        return
+    name, rest = args[0], args[1:]
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        raise ValueError(
+            f"unknown command {name!r}{f', did you mean {near[0]!r}?' if near else '.'} Known: {', '.join(known)}"
+        )
+    command = known[name]
+    if command is train_command.train:  # its keys are those of the recipe, which is known only when it was read
+        train_command.main(rest)
+    elif isinstance(command, Mapping):
+        _run(rest, command, f"{words} {name}")
+    else:
+        parser = ArgumentParser(
+            prog=f"{words} {name}", description=_description(command), allow_abbrev=False, exit_on_error=False
+        )
+        parser.add_function_arguments(command, as_positional=True)
+        try:
+            options = parser.instantiate(parser.parse_args(rest))
+        except ArgumentError as error:
+            said = " ".join(str(error).split())
+            raise ValueError(f"{name}: {said}; `{words} {name} --help` says what it takes") from None
+        command(**options)
+
+
+def _overview(commands: Mapping[str, Any], words: str) -> str:
+    """All commands, one line each."""
+    width = max(map(len, commands))
+    lines = [f"  {name:{width}}  {_first_line(command)}" for name, command in commands.items()]
+    return "\n".join([f"usage: {words} COMMAND ...", "", *lines, "", f"{words} COMMAND --help says more"])
+
+
+def _first_line(command: Any) -> str:
+    if isinstance(command, Mapping):
+        return str(command.get("_help", ""))
+    return (inspect.getdoc(command) or "").partition("\n")[0]
+
+
+def _description(command: Callable[..., Any]) -> str:
+    """What the docstring says before its arguments, the example included."""
+    return (inspect.getdoc(command) or "").partition("\nArgs:")[0].strip()
