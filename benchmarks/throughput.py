@@ -85,7 +85,7 @@ def bare(session: Session, clock: Clock) -> None:
     images, labels = session.splits.train.pixels, torch.from_numpy(session.splits.train.labels).to(device)
     data = session.batches.normalise(torch.from_numpy(np.array(images)).to(device))
     model, optimizer, method = session.root, session._inner(), session.method
-    loss_of = torch.compile(method.loss, mode=loop._mode(session.accelerator)) if options.compile else method.loss
+    loss_of = loop._compiled(method.loss, session)
     step = Step(0, torch.full((), 1e-3, device=device), 2.0, len(data))
     model.train()
     while True:

@@ -98,6 +98,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+ON_A_GPU: dict[str, dict[str, Any]] = {
+    "cuda": {"train": {"device": "cuda"}},
+    "cuda, fp16": {"train": {"device": "cuda", "precision": "fp16", "clip": 1.0}},
+    "cuda, bf16, channels last": {"train": {"device": "cuda", "precision": "bf16", "channels_last": True}},
+    "cuda, compiled": {"train": {"device": "cuda", "compile": True}},
+}
+if torch.cuda.is_available():
+    VARIANTS |= ON_A_GPU
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_stopped_run_goes_on_to_the_same_bits(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -79,10 +79,13 @@ def test_the_lock_is_let_go_after_an_error(tmp_path):
 def test_a_worker_that_outlives_its_killed_run_does_not_hold_the_folder(tmp_path):
     ours, theirs = os.pipe()
 
+    def serve() -> None:
+        os.write(theirs, os.getpid().to_bytes(4, "little"))
+        signal.pause()
+
     def work() -> None:
         with lock(tmp_path):
-            worker = hostile.forked(signal.pause)
-            os.write(theirs, worker.to_bytes(4, "little"))
+            hostile.forked(serve)
             signal.pause()
 
     child = hostile.forked(work)

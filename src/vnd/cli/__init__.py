@@ -14,6 +14,7 @@ from vnd.cli.demo import demo
 from vnd.cli.evaluate import evaluate
 from vnd.cli.extract import extract
 from vnd.cli.recipes import recipes
+from vnd.train.recipe import refusal
 
 COMMANDS: dict[str, Any] = {
     "demo": demo,
@@ -64,8 +65,7 @@ def _run(args: list[str], commands: Mapping[str, Any], words: str) -> None:
         try:
             options = parser.instantiate(parser.parse_args(rest))
         except ArgumentError as error:
-            said = " ".join(str(error).split())
-            raise ValueError(f"{name}: {said}; `{words} {name} --help` says what it takes") from None
+            raise ValueError(f"{name}: {refusal(error)}; `{words} {name} --help` says what it takes") from None
         command(**options)
 
 

@@ -68,7 +68,7 @@ def accuracy_of(
 ) -> float:
     """Share of a split that a size of the network is right about."""
     device = next(model.parameters()).device
-    said = answer(method, method.cut(model, size.width), in_order(images, normalise, device), samples)
+    said = answer(method, method.cut(model, size.width, samples), in_order(images, normalise, device), samples)
     return float(metrics.accuracy(said.probs, torch.as_tensor(images.labels)))
 
 
@@ -132,7 +132,7 @@ def sweep(
     example = next(iter(in_order(test, normalise, device, batch=1)))
     labels, rows = torch.as_tensor(test.labels), []
     for size in method.sizes(model, options.sizes):
-        network = method.cut(model, size.width)
+        network = method.cut(model, size.width, options.samples)
         said = answer(method, network, in_order(test, normalise, device), options.samples)
         strange = None
         if outside is not None:

@@ -62,6 +62,13 @@ class BN3:
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.num_groups < 1:
+            raise ValueError(f"num_groups must be at least 1; got {self.num_groups}")
+        if not 0 <= self.base <= self.num_groups:
+            raise ValueError(f"base must lie in 0 … num_groups = {self.num_groups}; got {self.base}")
+        if self.prior_length is not None and not self.base < self.prior_length < self.num_groups:
+            span = f"base = {self.base} and num_groups = {self.num_groups}"
+            raise ValueError(f"prior_length must lie strictly between {span}; got {self.prior_length}")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing must lie in [0, 1); got {self.label_smoothing}")
         if self.measure_every < 0:
@@ -91,7 +98,7 @@ class BN3:
         root = unwrap(model)
         nested.set_temperature(root, step.temperature)
         if self.gradient == "difference" and self.measure_every and step.index % self.measure_every == 0:
-            nested.update_differences(root, lambda: average(self._likelihood(root, batch)))
+            nested.update_differences(root, lambda: average(self._likelihood(model, batch)))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""
@@ -116,9 +123,9 @@ class BN3:
         """Collect BatchNorm's statistics."""
         nested.recalibrate(model, batches(), widths, samples=samples and self.bayesian)
 
-    def cut(self, model: nn.Module, width: Width) -> nn.Module:
-        """The extracted network, with its posterior."""
-        return nested.extract(model, width, bayesian=self.bayesian)
+    def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
+        """The extracted network, with its posterior if it is to be drawn from: BatchNorm has statistics for each."""
+        return nested.extract(model, width, bayesian=self.bayesian and samples > 0)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> nested.Prediction:
         """Average the probabilities over draws of the weights."""

@@ -56,6 +56,8 @@ class Sizes:
             raise ValueError(f"parameters must be greater than 0; got {list(self.parameters)}")
         if self.learned < 0:
             raise ValueError(f"learned must be 0 or more; got {self.learned}")
+        if not (self.fractions or self.levels or self.parameters or self.learned):
+            raise ValueError("fractions, levels, parameters or learned must name at least one size; got none")
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,8 @@ class Method(Protocol):
     ) -> None:
         """Make these widths ready for prediction with samples or with means, from a few batches of training data."""
 
-    def cut(self, model: nn.Module, width: Width) -> nn.Module:
-        """The network of a width as `predict` takes it, as small as that."""
+    def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
+        """The network of a width as `predict` takes it for so many samples, as small as that."""
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
         """Predict by what `cut` gave, with some draws of the weights; 0 for their means."""

@@ -49,7 +49,7 @@ class Plain:
     ) -> None:
         """Nothing: its statistics are those of training."""
 
-    def cut(self, model: nn.Module, width: Width) -> nn.Module:
+    def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
         """The network itself."""
         return model
 

@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributions import Normal, kl_divergence
+from torch.distributions import Normal
 
 from vnd.distributions import LogUniform, MultiplicativeNormal
+from vnd.distributions.kl import gaussian_prior_kl, log_uniform_prior_kl
 from vnd.functional import widen
 from vnd.nn.noise import add_noise
 
@@ -148,7 +149,10 @@ class BayesLayer(nn.Module):
         """KL of each weight from the prior, of the shape of `weight`, in nats, float32 or wider."""
         if not self.bayesian:
             return torch.zeros_like(widen(self.weight))
-        return kl_divergence(self.posterior(), self.prior)
+        posterior, prior = self.posterior(), self.prior
+        if isinstance(prior, Normal):  # by name: torch's look-up by type makes torch.compile compile twice
+            return gaussian_prior_kl(posterior, prior)
+        return log_uniform_prior_kl(posterior, prior)
 
     def extra_repr(self) -> str:
         """Show torch's arguments, then those of the posterior."""

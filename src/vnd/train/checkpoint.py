@@ -145,7 +145,8 @@ def restore(
     try:
         for name, given in (("ema", ema is not None), ("scaler", scaler is not None)):
             if given != (state[name] not in (None, False)):
-                raise ValueError(f"it has {'no ' if given else 'an '}{name}, this training {'an' if given else 'none'}")
+                words = ("out", "one") if given else ("", "none")
+                raise ValueError(f"it was written with{words[0]} {name}, this training has {words[1]}")
         _check_alike(own, {name: value for name, value in tensors.items() if not name.startswith("optimizer/")})
         restore_optimizer(optimizer, inner, state["optimizer"])
         if scaler is not None:

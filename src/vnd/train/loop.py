@@ -48,8 +48,7 @@ def _train(session: Session, quiet: bool) -> bool:
     """The steps of a run; False if it was stopped."""
     recipe, accelerator, method = session.recipe, session.accelerator, session.method
     model, optimizer, options = session.model, session.optimizer, recipe.train
-    compiled = _compiled(session) if options.compile else model
-    objective: Any = torch.compile(method.loss, mode=_mode(accelerator)) if options.compile else method.loss
+    objective, measured = (_compiled(x, session) for x in (method.loss, session.root))
     seed, rank, epoch_length = options.seed, accelerator.process_index, len(session.batches)
     kl_weight = torch.zeros((), device=accelerator.device)
     model.train()
@@ -65,7 +64,7 @@ def _train(session: Session, quiet: bool) -> bool:
 
             torch.manual_seed(key(seed, "common", index))  # all processes draw alike: which unit is measured
             with accelerator.autocast():
-                method.prepare(compiled, batch, step, session.average)
+                method.prepare(measured, batch, step, session.average)
             torch.manual_seed(key(seed, "noise", index, rank))  # each process draws its own: the weights
             with accelerator.autocast():
                 terms = objective(model, batch, step)
@@ -109,9 +108,8 @@ def make_accelerator(recipe: Recipe) -> Any:
     return Accelerator(cpu=options.device == "cpu", mixed_precision=options.precision)
 
 
-def _mode(accelerator: Any) -> str | None:
-    return "reduce-overhead" if accelerator.device.type == "cuda" else None
-
-
-def _compiled(session: Session) -> Any:
-    return torch.compile(session.model, mode=_mode(session.accelerator))
+def _compiled(what: Any, session: Session) -> Any:
+    """A function or a network, compiled where the recipe asks for it; on a GPU with CUDA graphs."""
+    if not session.recipe.train.compile:
+        return what
+    return torch.compile(what, mode="reduce-overhead" if session.accelerator.device.type == "cuda" else None)

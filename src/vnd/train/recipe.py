@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
+import torch
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 from torch import nn
 
 from vnd.data.augment import Augment
+from vnd.data.catalogue import DATASETS
 from vnd.evaluate.sweep import Sweep
 from vnd.methods import METHODS, Method
 from vnd.models import MODELS, build
@@ -24,6 +26,7 @@ from vnd.train.optimiser import Optimiser
 from vnd.train.schedule import Schedule
 
 Precision = Literal["no", "bf16", "fp16"]
+LARGEST_SEED = 2**63 - 1  # that torch's generators take
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Data:
 
     def __post_init__(self) -> None:
         _at_least("validation", self.validation, 1)
+        _at_least("split_seed", self.split_seed, 0)
         _at_least("limit", self.limit, 2)
         _at_least("size", self.size, 1)
 
@@ -81,6 +85,11 @@ class Schedules:
     lr: Schedule = dataclasses.field(default_factory=lambda: Schedule("cosine", 1.0, 0.0, warm_up=0.1))
     temperature: Schedule = dataclasses.field(default_factory=lambda: Schedule("constant", 2.0))
     kl_weight: Schedule = dataclasses.field(default_factory=lambda: Schedule("constant", 1e-3))
+
+    def __post_init__(self) -> None:
+        lowest = min(self.temperature.start, self.temperature.factor if self.temperature.kind == "steps" else 1.0)
+        if not lowest > 0:
+            raise ValueError(f"temperature must stay greater than 0; got {lowest}")
 
 
 @dataclass(frozen=True)
@@ -121,7 +130,8 @@ class Train:
         for name in ("epochs", "log_every", "validate_every", "checkpoint_every"):
             _at_least(name, getattr(self, name), 1)
         _at_least("batch", self.batch, 2)
-        _at_least("seed", self.seed, 0)
+        if not 0 <= self.seed < LARGEST_SEED:
+            raise ValueError(f"seed must lie in 0 … {LARGEST_SEED - 1}; got {self.seed}")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip must be greater than 0; got {self.clip}")
         if self.ema is not None and not 0 < self.ema < 1:
@@ -193,11 +203,11 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
             given[section] = {**kept, "name": value}
     method, network = _choice(given, "method", METHODS, where), _choice(given, "network", MODELS, where)
     parser = parser_of(method, network)
-    _check_keys(given, parser, where)
+    leaves = _check_keys(given, parser, where)
     settings = {
         section: {key: value for key, value in part.items() if key != "name" or section in SECTIONS}
-        for section, part in given.items()
-        if section != "about" and part is not None
+        for section, part in _filled(given, leaves).items()
+        if section != "about"
     }
     try:
         known = parser.parse_object(settings)
@@ -208,11 +218,14 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
         parts = {
             name: _make(kind, values[name], name) for name, kind in {**SECTIONS, "method": METHODS[method]}.items()
         }
+        made = Network(network, values["network"])
+        _check_network(made)
+        _check_data(parts["data"], parts["evaluate"])
     except ArgumentError as error:
-        raise ValueError(f"{where}: {_refusal(error)}") from None
+        raise ValueError(f"{where}: {_of_group(error, leaves) or refusal(error)}") from None
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    return Recipe(str(given.get("about", "")), method, network=Network(network, values["network"]), **parts)
+    return Recipe(str(given.get("about") or ""), method, network=made, **parts)
 
 
 def parser_of(method: str, network: str) -> ArgumentParser:
@@ -233,7 +246,7 @@ def _read(source: str | Path | dict[str, Any]) -> tuple[dict[str, Any], str]:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"recipe {path} does not exist") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"recipe {path} is not YAML: {_one_line(error)}") from None
     if not isinstance(given, dict):
         raise ValueError(f"recipe {path} must hold sections such as train: {{epochs: 2}}; got {type(given).__name__}")
@@ -250,8 +263,8 @@ def _choice(given: dict[str, Any], section: str, known: Iterable[str], where: st
     return str(name)
 
 
-def _check_keys(given: dict[str, Any], parser: ArgumentParser, where: str) -> None:
-    """Refuse a key that nobody knows, and name the nearest that somebody does."""
+def _check_keys(given: dict[str, Any], parser: ArgumentParser, where: str) -> set[str]:
+    """Refuse a key that nobody knows, and name the nearest that somebody does; all that hold a value are returned."""
     known = {action.dest for action in parser._actions if "." in action.dest}
     prefixes = {dest[:i] for dest in known for i, letter in enumerate(dest) if letter == "."}
     leaves = known - prefixes | {"about", "method.name", "network.name"}
@@ -262,6 +275,31 @@ def _check_keys(given: dict[str, Any], parser: ArgumentParser, where: str) -> No
                 raise ValueError(f"{where}: {key} must hold keys of its own; got {value!r}")
         elif key not in leaves:
             raise ValueError(f"{where}: unknown key {key!r}{_nearest(key, leaves | prefixes)}")
+    return leaves
+
+
+def _filled(given: dict[str, Any], leaves: set[str], prefix: str = "") -> dict[str, Any]:
+    """Without the sections that are null, at every depth: they keep their defaults."""
+    return {
+        name: value if f"{prefix}{name}" in leaves else _filled(value, leaves, f"{prefix}{name}.")
+        for name, value in given.items()
+        if value is not None or f"{prefix}{name}" in leaves
+    }
+
+
+def _check_network(network: Network) -> None:
+    """Refuse what the network refuses, by the key; nothing is allocated."""
+    try:
+        with torch.device("meta"):
+            network.build()
+    except ValueError as error:
+        raise ValueError(f"network.{str(error).partition(': ')[2]}") from None
+
+
+def _check_data(data: Data, sweep: Sweep) -> None:
+    for key, name in (("data.name", data.name), ("evaluate.out_of_domain", sweep.out_of_domain)):
+        if name is not None and name not in DATASETS:
+            raise ValueError(f"{key} must be one of {', '.join(DATASETS)}; got {name!r}{_nearest(name, DATASETS)}")
 
 
 def _check_words(overrides: list[str], parser: ArgumentParser) -> None:
@@ -295,6 +333,9 @@ def _check_finite(given: Any, key: str = "") -> None:
 def _make(kind: type, given: dict[str, Any], key: str) -> Any:
     """Make a dataclass and those in it; what they refuse is named by its key."""
     hints = get_type_hints(kind)
+    for name, value in given.items():
+        if value is None and type(None) not in get_args(hints[name]):
+            raise ValueError(f"{key}.{name} must have a value; got null")
     made = {
         name: _make(hints[name], value, f"{key}.{name}") if dataclasses.is_dataclass(hints[name]) else value
         for name, value in given.items()
@@ -308,7 +349,9 @@ def _make(kind: type, given: dict[str, Any], key: str) -> Any:
 def _named(overrides: list[str], option: str) -> str | None:
     """Take the value of an option out of the overrides; None if it is not there."""
     for index, word in enumerate(overrides):
-        if word == option and index + 1 < len(overrides):
+        if word == option:
+            if index + 1 == len(overrides):
+                raise ValueError(f"recipe: {option} must be followed by a name")
             value = overrides[index + 1]
             del overrides[index : index + 2]
             return value
@@ -334,15 +377,23 @@ def _at_least(name: str, value: int | None, least: int) -> None:
         raise ValueError(f"{name} must be at least {least}; got {value}")
 
 
-def _refusal(error: BaseException) -> str:
-    """What jsonargparse says of a value, in our words."""
+def _of_group(error: BaseException, leaves: set[str]) -> str | None:
+    """What to say where a whole section was given on the command line, and has a key that nobody knows."""
+    said = re.fullmatch(r"Group '(.+)' does not accept option '(.+)'", _one_line(error))
+    return said and f"unknown key '{said[1]}.{said[2]}'{_nearest(f'{said[1]}.{said[2]}', leaves)}"
+
+
+def refusal(error: BaseException) -> str:
+    """What jsonargparse says of a value, in our words and on one line."""
     said = re.fullmatch(r'Parser key "(.+?)": (.+)', _one_line(error))
     if said is None:
         return _one_line(error)
-    wanted = re.fullmatch(r"Expected an? (?:<class '(.+)'>|(?:typing\.)?(.+?))\.? Got value: (.+)", said[2])
-    if wanted is None:
+    one = re.fullmatch(r"Expected an? (.+?)\.? Got value: (.+)", said[2])
+    several = re.fullmatch(r".+? Subtypes: [\[(](.+?)[\])] Errors: .+ Given value: (.+)", said[2])
+    if (wanted := one or several) is None:
         return f"{said[1]}: {said[2]}"
-    return f"{said[1]} must be of {(wanted[1] or wanted[2]).removeprefix('typing.')}; got {wanted[3]}"
+    kinds = re.sub(r"<class '([^']+)'>", r"\1", wanted[1]).replace("typing.", "").replace("NoneType", "none")
+    return f"{said[1]} must be {kinds.replace(', ', ' or ') if several else kinds}; got {wanted[2]}"
 
 
 def _one_line(error: BaseException) -> str:

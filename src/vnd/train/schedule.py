@@ -39,6 +39,9 @@ class Schedule:
     def __post_init__(self) -> None:
         if not 0 <= self.warm_up < 1:
             raise ValueError(f"warm_up must lie in [0, 1); got {self.warm_up}")
+        for name in ("start", "end", "factor"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)}")
         if self.every < 1:
             raise ValueError(f"every must be at least 1 epoch; got {self.every}")
         if self.kind == "exponential" and not (self.start > 0 and self.end > 0):
@@ -46,8 +49,8 @@ class Schedule:
 
 
 def value(schedule: Schedule, step: int, steps: int, epoch: int) -> float:
-    """The value of a schedule at a step, from 0, of `steps` in all; the first step never has a value of 0."""
-    rising = math.ceil(schedule.warm_up * steps)
+    """The value of a schedule at a step, from 0, of `steps` in all; a warm-up begins with a step of more than 0."""
+    rising = math.ceil(schedule.warm_up * steps - 1e-9)
     share = max(0, step - rising) / max(1, steps - rising)
     a, b = schedule.start, schedule.end
     if schedule.kind == "linear":

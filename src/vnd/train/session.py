@@ -67,7 +67,8 @@ class Session:
 
     def __init__(self, recipe: Recipe, folder: Path, accelerator: Any) -> None:
         self.recipe, self.folder, self.accelerator, self.method = recipe, folder, accelerator, recipe.method
-        self.splits = read_splits(recipe.data)
+        with accelerator.main_process_first():  # who decodes a folder of images leaves a cache for the others
+            self.splits = read_splits(recipe.data)
         options = recipe.train
         self.batches = Batches(
             self.splits.train, options.batch, options.seed, self.splits.mean, self.splits.deviation,
@@ -106,7 +107,7 @@ class Session:
         write_text(self.folder / "data.json", json.dumps(about, indent=1) + "\n")
         write_text(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
         write_text(self.folder / "recipe.yaml", self.recipe.to_yaml())
-        self.log.truncate(0)  # of a run that was killed before its first checkpoint
+        self.log.truncate(-1)  # of a run that was killed before its first checkpoint
 
     def resume(self) -> bool:
         """Go back to the newest good checkpoint; False if there is none."""
