@@ -1,36 +1,152 @@
-"""The command line and the demo."""
+"""`vnd demo`, in small: what it prints, what it leaves, and which folders it does not touch."""
+
+from __future__ import annotations
 
 import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import vnd
 from vnd.cli import main
-from vnd.distributions import BernoulliChain
+from vnd.cli.table import COLUMNS
+from vnd.report import page
+from vnd.train.recipe import Recipe, parse
+
+MODULE = sys.modules["vnd.cli.demo"]  # the package has the function by this name
+NARROW = ["--network.width=0.125", "--data.validation=200", "--evaluate.samples=2", "--evaluate.sizes.learned=3"]
 
 
-def test_the_demo_writes_a_figure_and_the_numbers_that_it_prints(tmp_path, capsys):
-    main(["demo", "--out", str(tmp_path / "demo"), "--units", "8"])
-    printed = capsys.readouterr().out
-    rows = json.loads((tmp_path / "demo" / "lengths.json").read_text())
-    assert len(rows) == 4
-    assert all(sum(row["length_probs"]) == pytest.approx(1, abs=1e-5) for row in rows)
-    assert rows[1]["expected_length"] == pytest.approx(float(BernoulliChain.uniform(8).expected_length))
-    assert all(row["chain"] in printed for row in rows)
-    assert f"{rows[0]['expected_length']:.2f}" in printed
-    picture = (tmp_path / "demo" / "downhill.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
-    assert len(picture) > 10_000
+def narrow(source: Any, overrides: Iterable[str] = ()) -> Recipe:
+    """The demo's recipe with a narrower network and fewer draws, so that a test can wait for it."""
+    return parse(source, [*overrides, *NARROW] if source == "demo" else overrides)
 
 
-def test_bad_input_ends_in_one_line_and_a_code(capsys):
+@pytest.fixture(autouse=True, scope="module")
+def small() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MODULE, "parse", narrow)
+        patch.setenv("COLUMNS", "100")
+        yield
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, dict[str, Any]]:
+    """A demo's folder, what it printed, and its results."""
+    folder = tmp_path_factory.mktemp("demo") / "here"
+    with redirect_stdout(StringIO()) as printed:
+        main(["demo", "--out", str(folder), "--epochs", "1", "--limit", "256"])
+    return folder, printed.getvalue(), json.loads((folder / "results.json").read_text())
+
+
+def test_the_table_has_every_column_and_the_numbers_of_the_file(shown: tuple[Path, str, dict[str, Any]]) -> None:
+    _, printed, results = shown
+    lines = printed.splitlines()
+    heading = next(line for line in lines if line.startswith("width"))
+    assert heading.split() == ["width", "parameters", "MACs", "bytes", "latency", "accuracy", "NLL", "ECE", "AUROC"]
+    start = lines.index(heading) + 1
+    body = lines[start : start + len(results["rows"])]
+    assert len(results["rows"]) == 8
+    for line, row in zip(body, results["rows"], strict=True):
+        label = f"{row['label']} ←" if row["label"] == results["chosen"]["label"] else row["label"]
+        cells = [show(row[key]) for key, (_, show) in COLUMNS.items()]
+        assert " ".join(line.split()) == " ".join([label, *cells])
+    assert sum("←" in line for line in body) == 1
+
+
+def test_the_results_say_where_they_come_from(shown: tuple[Path, str, dict[str, Any]]) -> None:
+    folder, printed, results = shown
+    assert results["data"]["name"] == "fashion"
+    assert (results["data"]["train"], results["data"]["validation"], results["data"]["test"]) == (256, 200, 3000)
+    assert (results["out_of_domain"], results["command"], results["samples"]) == ("digits", "vnd demo", 2)
+    assert results["seconds"].keys() == {"evaluate", "train", "total"}
+    assert results["machine"] in printed
+    assert all(0 <= row[key] <= 1 for row in results["rows"] for key in ("accuracy", "ece", "auroc"))
+    assert parse(folder / "recipe.yaml") == narrow("demo", ["--train.epochs=1", "--data.limit=256"])
+
+
+def test_the_page_stands_alone(shown: tuple[Path, str, dict[str, Any]]) -> None:
+    folder, printed, results = shown
+    assert str(folder / "report.html") in printed
+    told = (folder / "report.html").read_text()
+    assert told.startswith("<!doctype html>")
+    assert "<script" not in told
+    assert not re.search(r"""(src|href)=["'](?!data:|#)""", told)
+    assert not re.search(r"https?://", told)
+    assert all(row["label"] in told for row in results["rows"])
+
+
+def test_the_extracted_network_is_the_smallest_that_loses_little(shown: tuple[Path, str, dict[str, Any]]) -> None:
+    folder, printed, results = shown
+    chosen, rows = results["chosen"], {row["label"]: row for row in results["rows"]}
+    accuracy = chosen["validation"]
+    assert accuracy.keys() == rows.keys()
+    assert all(round(200 * value, 6).is_integer() for value in accuracy.values())  # of 200 images
+    full = accuracy[max(rows, key=lambda label: rows[label]["parameters"])]
+    good = [row["parameters"] for label, row in rows.items() if accuracy[label] >= full - 0.01 - 1e-9]
+    assert chosen["parameters"] == rows[chosen["label"]]["parameters"] == min(good)
+    net = vnd.load(folder / "extracted")
+    assert sum(p.numel() for p in net.parameters()) == chosen["parameters"]
+    assert f"{chosen['parameters']:,} parameters" in printed
+    assert str(folder / "extracted") in printed
+
+
+def test_a_second_demo_replaces_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "write", lambda results, folder: folder / "report.html")  # the figures take long
+    old = tmp_path / "demo"
+    old.mkdir()
+    (old / "recipe.yaml").write_text(parse("demo").to_yaml())  # a demo that was killed
+    (old / "checkpoints").mkdir()
+    (old / "checkpoints" / "old").write_text("old")
+    main(["demo", "--out", str(old), "--epochs", "1", "--limit", "128"])
+    assert not (old / "checkpoints" / "old").exists()
+    assert parse(old / "recipe.yaml").data.limit == 128
+    assert json.loads((old / "results.json").read_text())["data"]["train"] == 128
+    assert "AUROC" in capsys.readouterr().out
+
+
+def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     with pytest.raises(SystemExit) as stopped:
-        main(["demo", "--units", "1"])
+        main(["demo", *map(str, words)])
     assert stopped.value.code == 2
-    assert capsys.readouterr().err == "vnd: units must be at least 2; got 1\n"
+    line = capsys.readouterr().err
+    assert line.startswith("vnd: ")
+    assert line.count("\n") == 1
+    return line.strip()
 
 
-def test_an_unknown_command_is_refused(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["dance"])
-    assert stopped.value.code == 2
-    assert "demo" in capsys.readouterr().err
+def test_a_folder_with_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    line = fails(capsys, "--out", tmp_path)
+    assert line == f"vnd: {tmp_path} holds something that is not a demo; give another --out"
+    other = tmp_path / "run"
+    other.mkdir()
+    (other / "recipe.yaml").write_text(parse("fashion/bn3").to_yaml())
+    assert "not a demo" in fails(capsys, "--out", other)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+    assert (other / "recipe.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--epochs", "0"], "train.epochs must be at least 1; got 0"),
+        (["--epochs", "two"], "epochs must be a whole number or none; got two"),
+        (["--limit", "1"], "data.limit must be at least 2; got 1"),
+        (["--limit", "100"], "train.batch must be at most the number of training images, 100; got 128"),
+        (["--units", "8"], "unrecognized arguments: --units 8"),
+    ],
+)
+def test_bad_input_ends_in_one_line(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told in fails(capsys, "--out", tmp_path / "demo", *words)
+    assert not (tmp_path / "demo" / "recipe.yaml").exists()

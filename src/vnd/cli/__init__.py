@@ -2,11 +2,12 @@
 
 import inspect
 import sys
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
 
 from vnd.cli import data as data_command
 from vnd.cli import train as train_command
@@ -58,15 +59,32 @@ def _run(args: list[str], commands: Mapping[str, Any], words: str) -> None:
     elif isinstance(command, Mapping):
         _run(rest, command, f"{words} {name}")
     else:
-        parser = ArgumentParser(
-            prog=f"{words} {name}", description=_description(command), allow_abbrev=False, exit_on_error=False
-        )
-        parser.add_function_arguments(command, as_positional=True)
+        parser = _parser(command, f"{words} {name}")
         try:
             options = parser.instantiate(parser.parse_args(rest))
         except ArgumentError as error:
             raise ValueError(f"{name}: {refusal(error)}; `{words} {name} --help` says what it takes") from None
         command(**options)
+
+
+def _parser(command: Callable[..., Any], words: str) -> ArgumentParser:
+    """The parser of a function's arguments; `--flag` alone is true."""
+    parser = ArgumentParser(
+        prog=words,
+        description=_description(command),
+        formatter_class=_Help,
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
+    parser.add_function_arguments(command, as_group=False, as_positional=True)
+    for action in parser._actions:
+        if inspect.signature(command).parameters.get(action.dest, inspect.Parameter).annotation in (bool, "bool"):
+            action.nargs, action.const = "?", True
+    return parser
+
+
+class _Help(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    pass
 
 
 def _overview(commands: Mapping[str, Any], words: str) -> str:

@@ -55,6 +55,8 @@ def evaluate(
     results = opened.results(options, images, f"vnd evaluate {run}", done=lambda row: next(bar, None))
     next(bar, None)
     results["split"] = split
+    if split != "test":
+        del results["data"]["test"]
     folder = out or run
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "results.json"

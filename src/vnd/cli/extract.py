@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -14,7 +15,8 @@ from vnd.evaluate.sweep import answer, row_of, scores
 from vnd.files import write_text
 from vnd.methods import Size
 from vnd.nn import extract as cut_out
-from vnd.nn import shape
+from vnd.nn import profile, shape
+from vnd.nn.profile import latency
 from vnd.store import save
 from vnd.train.finished import Which, open_run
 
@@ -33,7 +35,8 @@ def extract(
 ) -> None:
     """Cut a smaller network out of a trained run: the learned shape that fits a budget; give exactly one.
 
-    It is saved for `vnd.load`, which gives a plain torch module; its accuracy is that of the test images.
+    It is saved for `vnd.load`, which gives a plain torch module; its accuracy is that of the test images. Budgets are
+    those of the network of posterior means.
 
     Example: vnd extract runs/first --parameters 150000
 
@@ -50,6 +53,8 @@ def extract(
         out: Folder of the network; RUN/extracted/SIZE if not given.
     """
     opened = open_run(run, which)
+    if bayesian and not getattr(opened.recipe.method, "bayesian", False):
+        raise ValueError(f"extract: {run} has no posterior over its weights to keep; leave out --bayesian")
     method, model = opened.recipe.method, opened.model
     test = opened.test()
     normalise = opened.splits.normalise(opened.device)
@@ -60,16 +65,16 @@ def extract(
     }  # fmt: skip
     chosen = shape(model, **budget, example_input=example)
     name, value = next((name, value) for name, value in budget.items() if value is not None)
-    size = Size("uniform" if name == "fraction" else "learned", f"{name} {value:g}", chosen)
-    opened.calibrate([size], samples=False)
-    samples = opened.recipe.evaluate.samples if bayesian else 0
-    if samples:
-        opened.calibrate([size], samples=True)
+    size = Size("uniform" if name == "fraction" else "learned", f"{name} {value:.10g}", chosen)
+    samples = max(1, opened.recipe.evaluate.samples) if bayesian else 0
+    opened.calibrate([size], samples=bayesian)
     small = cut_out(model, chosen, bayesian=bayesian)
-    folder = out or run / "extracted" / f"{name}-{value:g}"
+    folder = out or run / "extracted" / f"{name}-{value:.10g}"
     save(small, folder)
     said = answer(method, small, in_order(test, normalise, opened.device), samples)
     row = row_of(method, model, size, example)
+    if bayesian:  # what is saved, which has log α too
+        row |= asdict(profile(small, example_input=example)) | {"latency_ms": latency(small, example_input=example)}
     row |= scores(said, torch.as_tensor(test.labels), opened.recipe.evaluate.bins, None)
     facts = {**row, "bayesian": bayesian, "samples": samples, "run": str(run), "which": which}
     facts |= {"mean": opened.splits.mean, "deviation": opened.splits.deviation, "classes": list(test.classes)}

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from vnd.files import write_text
 from vnd.train.recipe import names, parse
 
 
@@ -20,7 +21,7 @@ def recipes(out: Path | None = None) -> None:
     found = {name: parse(name) for name in names()}
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("recipe", no_wrap=True)
-    table.add_column("what it trains")
+    table.add_column("what it trains", no_wrap=True)
     for name, recipe in found.items():
         table.add_row(name, recipe.about)
     console = Console()
@@ -28,4 +29,4 @@ def recipes(out: Path | None = None) -> None:
     console.print("train one with: vnd train RECIPE", highlight=False)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps({n: r.to_dict() for n, r in found.items()}, indent=1, ensure_ascii=False) + "\n")
+        write_text(out, json.dumps({n: r.to_dict() for n, r in found.items()}, indent=1, ensure_ascii=False) + "\n")

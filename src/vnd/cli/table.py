@@ -6,10 +6,12 @@ from typing import Any
 
 from rich.table import Table
 
+from vnd.report.figures import short
+
 COLUMNS: dict[str, tuple[str, Any]] = {  # key of a row → heading, and how a number is shown
     "parameters": ("parameters", lambda x: f"{x:,}"),
-    "macs": ("MACs", lambda x: f"{x / 1e6:.3g} M"),
-    "bytes": ("bytes", lambda x: f"{x / 1e3:,.0f} k"),
+    "macs": ("MACs", short),
+    "bytes": ("bytes", short),
     "latency_ms": ("latency", lambda x: f"{x:.2f} ms"),
     "accuracy": ("accuracy", lambda x: f"{100 * x:.2f} %"),
     "nll": ("NLL", lambda x: f"{x:.3f}"),
@@ -20,7 +22,7 @@ COLUMNS: dict[str, tuple[str, Any]] = {  # key of a row → heading, and how a n
 
 def sizes_table(rows: list[dict[str, Any]], title: str, chosen: str | None = None) -> Table:
     """One line a size; the chosen one is marked."""
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("width", no_wrap=True)
     shown = [key for key in COLUMNS if any(key in row for row in rows)]
     for key in shown:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 
 from vnd.train.loop import fit
-from vnd.train.recipe import Recipe, names, parse, parser_of
+from vnd.train.recipe import Recipe, help_parser, names, parse
 
 USAGE = "vnd train RECIPE [--out RUN] [--SECTION.KEY VALUE ...]\n       vnd train --resume RUN"
 HELP = """Train a recipe: a name of `vnd recipes`, or a YAML file.
@@ -32,7 +32,12 @@ def train(recipe: str = "", out: Path | None = None, resume: Path | None = None,
         resume: Folder of a run that was stopped, to go on with; then there is no recipe.
         overrides: Keys to replace: --train.epochs 2.
     """
-    settings, folder = _resumed(resume, recipe, overrides) if resume else _begun(recipe, out, overrides)
+    settings, folder = _resumed(resume, recipe, out, overrides) if resume else _begun(recipe, out, overrides)
+    if (folder / "last" / "network.json").exists():
+        Console().print(
+            f"{folder} is finished; evaluate it with: vnd evaluate {folder}", soft_wrap=True, highlight=False
+        )
+        return
     if fit(settings, folder):
         Console().print(f"done: {folder}\nevaluate it with: vnd evaluate {folder}", soft_wrap=True, highlight=False)
     else:
@@ -41,7 +46,7 @@ def train(recipe: str = "", out: Path | None = None, resume: Path | None = None,
 
 def main(args: list[str]) -> None:
     """Run `vnd train` with these arguments."""
-    parser = argparse.ArgumentParser(prog="vnd train", usage=USAGE, add_help=False, allow_abbrev=False)
+    parser = _Parser(prog="vnd train", usage=USAGE, add_help=False, allow_abbrev=False)
     parser.add_argument("recipe", nargs="?", default="")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--resume", type=Path)
@@ -49,10 +54,16 @@ def main(args: list[str]) -> None:
     options, overrides = parser.parse_known_args(args)
     if options.help:
         print(f"usage: {USAGE}\n\n{HELP}")
-        example = parse(options.recipe or names()[0])
-        parser_of(example.method_name, example.network.name).print_help()
+        help_parser(parse(options.recipe or names()[0])).print_help()
         return
+    if options.recipe and not options.resume and overrides and args.index(overrides[0]) < args.index(options.recipe):
+        raise ValueError(f"train: the recipe comes before the keys that are replaced; got {overrides[0]} first")
     train(options.recipe, options.out, options.resume, overrides)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"train: {message}; `vnd train --help` says what it takes")
 
 
 def _begun(name: str, out: Path | None, overrides: Sequence[str]) -> tuple[Recipe, Path]:
@@ -68,14 +79,14 @@ def _begun(name: str, out: Path | None, overrides: Sequence[str]) -> tuple[Recip
     return recipe, folder
 
 
-def _resumed(folder: Path, name: str, overrides: Sequence[str]) -> tuple[Recipe, Path]:
-    if name or overrides:
-        what = name or overrides[0]
-        raise ValueError(f"train: --resume goes on with the recipe that the run began with; leave out {what}")
+def _resumed(folder: Path, name: str, out: Path | None, overrides: Sequence[str]) -> tuple[Recipe, Path]:
+    if name or out or overrides:
+        what = overrides[0] if overrides else name or "--out"
+        raise ValueError(
+            f"train: --resume goes on in its folder, with the recipe that the run began with; leave out {what}"
+        )
     if not (folder / "recipe.yaml").exists():
         raise ValueError(
             f"{folder} is not a run: it holds no recipe.yaml; begin one with vnd train RECIPE --out {folder}"
         )
-    if (folder / "last" / "network.json").exists():
-        print(f"{folder} is finished already; evaluate it with: vnd evaluate {folder}", file=sys.stderr)
     return parse(folder / "recipe.yaml"), folder

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,9 +54,19 @@ class Answers:
     mutual_information: Tensor
 
 
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Draw the same numbers as the last time; the global generators are left as they were."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(0)
+        yield
+
+
 def answer(method: Method, network: nn.Module, batches: Iterable[Tensor], samples: int) -> Answers:
-    """Predict all batches by what `method.cut` gave."""
-    found = [method.predict(network, x, samples) for x in batches]
+    """Predict all batches by what `method.cut` gave, with the same draws each time."""
+    with repeatable():
+        found = [method.predict(network, x, samples) for x in batches]
     return Answers(
         torch.cat([p.probs.cpu() for p in found]),
         torch.cat([torch.as_tensor(p.entropy).cpu() for p in found]),

@@ -37,6 +37,7 @@ class BN3:
         measure_every: With `gradient` "difference", steps between two measurements of a unit, each of two passes
             without gradient; 0 for never.
         price: With what probability a weight is charged; see `vnd.kl`.
+        per_example: One draw of the length an example instead of one a batch, spread evenly over the batch.
         initial_logit: Where the keep logits start.
         log_alpha_init: Where log α starts.
         prior_length: Expected number of groups kept under the prior, base included; None for uniform lengths.
@@ -53,6 +54,7 @@ class BN3:
     gradient: Gradient = "difference"
     measure_every: int = 4
     price: Price = "output"
+    per_example: bool = False
     initial_logit: float = 3.0
     log_alpha_init: float = -3.0
     prior_length: float | None = None
@@ -90,6 +92,7 @@ class BN3:
             weight_prior=self.weight_prior,
             prior=self.prior_length,
             initial_logit=self.initial_logit,
+            per_example=self.per_example,
             gradient=self.gradient,
         )
 
@@ -114,8 +117,11 @@ class BN3:
         """Uniform fractions, learned levels, and learned shapes of so many parameters."""
         found = [Size("uniform", f"{100 * f:.4g} %", nested.shape(model, fraction=f)) for f in wanted.fractions]
         found += [Size("learned", f"level {x:.4g}", nested.shape(model, level=x)) for x in wanted.levels]
-        budgets = [*wanted.parameters, *_spread(model, wanted.learned)]
-        return found + [Size("learned", f"≤ {_count(x)}", nested.shape(model, parameters=x)) for x in budgets]
+        found += [_fitting(model, budget) for budget in wanted.parameters]
+        for size in (_fitting(model, budget) for budget in _spread(model, wanted.learned)):
+            if all(size.width != other.width for other in found if other.kind == "learned"):
+                found.append(size)
+        return found
 
     def calibrate(
         self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
@@ -144,6 +150,10 @@ class BN3:
 
     def _likelihood(self, model: nn.Module, batch: Batch) -> Tensor:
         return F.cross_entropy(model(batch[0]).float(), batch[1], label_smoothing=self.label_smoothing)
+
+
+def _fitting(model: nn.Module, budget: float) -> Size:
+    return Size("learned", f"≤ {_count(budget)}", nested.shape(model, parameters=budget))
 
 
 def _spread(model: nn.Module, count: int) -> list[float]:

@@ -40,7 +40,8 @@ class Sizes:
         fractions: The same share of the groups of every layer, in (0, 1].
         levels: Learned shapes at these levels, in (0, 1].
         parameters: Learned shapes of at most so many parameters.
-        learned: Learned shapes of sizes spread evenly, by ratio, from the smallest network to the full one.
+        learned: Learned shapes of sizes spread evenly, by ratio, from the smallest network to the full one; fewer
+            where two would be the same.
     """
 
     fractions: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vnd.data.arrays import Images, fit_to
 from vnd.data.catalogue import load as load_images
 from vnd.evaluate.results import evaluate
-from vnd.evaluate.sweep import Sweep
+from vnd.evaluate.sweep import Sweep, repeatable
 from vnd.methods import Size
 from vnd.store import load
 from vnd.train.recipe import Recipe, parse
@@ -48,11 +49,14 @@ class Finished:
         return fit_to(load_images(options.out_of_domain, "test", folder), channels, size)
 
     def calibrate(self, sizes: list[Size], samples: bool) -> None:
-        """Collect BatchNorm's statistics for some sizes."""
-        widths = [size.width for size in sizes]
-        self.recipe.method.calibrate(
-            self.model, lambda: calibration(self.recipe, self.splits, self.device), widths, samples=samples
-        )
+        """Collect BatchNorm's statistics for some sizes, of each as if it were alone."""
+
+        def batches() -> Iterator[Tensor]:
+            return calibration(self.recipe, self.splits, self.device)
+
+        for size in sizes:
+            with repeatable():
+                self.recipe.method.calibrate(self.model, batches, [size.width], samples=samples)
 
     def results(self, options: Sweep, test: Images, command: str, done: Any = None) -> dict[str, Any]:
         """Calibrate, sweep, and say where it all comes from: what `results.json` holds."""

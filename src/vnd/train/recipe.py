@@ -12,7 +12,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-import torch
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 from torch import nn
@@ -27,6 +26,10 @@ from vnd.train.schedule import Schedule
 
 Precision = Literal["no", "bf16", "fp16"]
 LARGEST_SEED = 2**63 - 1  # that torch's generators take
+KINDS = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "tuple": "a list",
+    "dict": "a mapping", "NoneType": "none",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,11 @@ class Network:
     config: dict[str, Any]
 
     def build(self) -> nn.Module:
-        """Make it, with random weights."""
-        return build(self.name, **self.config)
+        """Make it, with random weights; what it refuses is named by its key."""
+        try:
+            return build(self.name, **self.config)
+        except ValueError as error:
+            raise ValueError(f"network.{str(error).partition(': ')[2]}") from None
 
 
 @dataclass(frozen=True)
@@ -218,14 +224,12 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
         parts = {
             name: _make(kind, values[name], name) for name, kind in {**SECTIONS, "method": METHODS[method]}.items()
         }
-        made = Network(network, values["network"])
-        _check_network(made)
         _check_data(parts["data"], parts["evaluate"])
     except ArgumentError as error:
         raise ValueError(f"{where}: {_of_group(error, leaves) or refusal(error)}") from None
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    return Recipe(str(given.get("about") or ""), method, network=made, **parts)
+    return Recipe(str(given.get("about") or ""), method, network=Network(network, values["network"]), **parts)
 
 
 def parser_of(method: str, network: str) -> ArgumentParser:
@@ -235,6 +239,14 @@ def parser_of(method: str, network: str) -> ArgumentParser:
     parser.add_class_arguments(MODELS[network], "network", instantiate=False)
     for name, kind in SECTIONS.items():
         parser.add_class_arguments(kind, name)
+    return parser
+
+
+def help_parser(recipe: Recipe) -> ArgumentParser:
+    """The same for one recipe, whose values are the defaults that `--help` shows."""
+    parser = parser_of(recipe.method_name, recipe.network.name)
+    leaves, _ = _keys(parser)
+    parser.set_defaults({key: value for key, value in _flatten(recipe.to_dict(), leaves) if key in leaves})
     return parser
 
 
@@ -263,13 +275,18 @@ def _choice(given: dict[str, Any], section: str, known: Iterable[str], where: st
     return str(name)
 
 
-def _check_keys(given: dict[str, Any], parser: ArgumentParser, where: str) -> set[str]:
-    """Refuse a key that nobody knows, and name the nearest that somebody does; all that hold a value are returned."""
+def _keys(parser: ArgumentParser) -> tuple[set[str], set[str]]:
+    """The keys that hold values, and those that hold keys."""
     known = {action.dest for action in parser._actions if "." in action.dest}
     prefixes = {dest[:i] for dest in known for i, letter in enumerate(dest) if letter == "."}
-    leaves = known - prefixes | {"about", "method.name", "network.name"}
-    flat = list(_flatten(given, leaves))
-    for key, value in flat:
+    return known - prefixes, prefixes
+
+
+def _check_keys(given: dict[str, Any], parser: ArgumentParser, where: str) -> set[str]:
+    """Refuse a key that nobody knows, and name the nearest that somebody does; all that hold a value are returned."""
+    leaves, prefixes = _keys(parser)
+    leaves |= {"about", "method.name", "network.name"}
+    for key, value in _flatten(given, leaves):
         if key in prefixes:
             if value is not None:
                 raise ValueError(f"{where}: {key} must hold keys of its own; got {value!r}")
@@ -285,15 +302,6 @@ def _filled(given: dict[str, Any], leaves: set[str], prefix: str = "") -> dict[s
         for name, value in given.items()
         if value is not None or f"{prefix}{name}" in leaves
     }
-
-
-def _check_network(network: Network) -> None:
-    """Refuse what the network refuses, by the key; nothing is allocated."""
-    try:
-        with torch.device("meta"):
-            network.build()
-    except ValueError as error:
-        raise ValueError(f"network.{str(error).partition(': ')[2]}") from None
 
 
 def _check_data(data: Data, sweep: Sweep) -> None:
@@ -392,7 +400,10 @@ def refusal(error: BaseException) -> str:
     several = re.fullmatch(r".+? Subtypes: [\[(](.+?)[\])] Errors: .+ Given value: (.+)", said[2])
     if (wanted := one or several) is None:
         return f"{said[1]}: {said[2]}"
-    kinds = re.sub(r"<class '([^']+)'>", r"\1", wanted[1]).replace("typing.", "").replace("NoneType", "none")
+    kinds = re.sub(
+        r"<class '([^']+)'>|Literal\[(.+?)\]", lambda m: KINDS.get(m[1], m[1]) if m[1] else f"one of {m[2]}", wanted[1]
+    )
+    kinds = kinds.replace("typing.", "").replace("collections.abc.Sequence[float]", "a list of numbers")
     return f"{said[1]} must be {kinds.replace(', ', ' or ') if several else kinds}; got {wanted[2]}"
 
 

@@ -1,0 +1,336 @@
+"""Recipes: read from YAML and written back, refused by the key where they are wrong, and each one trains."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from data.layouts import cifar10
+from vnd.models import MODELS
+from vnd.train import checkpoint
+from vnd.train.loop import fit
+from vnd.train.recipe import Recipe, find, names, parse
+from vnd.train.run import Log
+
+BASE: dict[str, Any] = {"method": {"name": "bn3"}, "network": {"name": "convnet"}}
+
+
+def refused(given: Any, *overrides: str) -> str:
+    """The one line that a recipe is refused by."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        parse(given, overrides)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    """The base with one key, by its path, set to a value."""
+    given = copy.deepcopy(BASE)
+    *sections, key = path.split(".")
+    part = given
+    for section in sections:
+        part = part.setdefault(section, {})
+    part[key] = value
+    return given
+
+
+# Reading and writing
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_shipped_recipe_says_what_it_is_and_survives_writing(name: str, tmp_path: Path) -> None:
+    recipe = parse(name)
+    assert recipe.about
+    assert "\n" not in recipe.about
+    assert len(recipe.about) <= 55  # `vnd recipes` has a line for it
+    (tmp_path / "again.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
+    assert parse(tmp_path / "again.yaml") == recipe
+    assert parse(recipe.to_dict()) == recipe
+    assert yaml.safe_load(recipe.to_yaml()) == recipe.to_dict()
+
+
+def test_the_shipped_recipes_are_found_and_lie_in_the_package() -> None:
+    assert {"demo", "fashion/bn3", "fashion/plain", "cifar10/vgg11-bn3"} <= set(names())
+    for name in names():
+        assert find(name).is_file()
+        assert "vnd/recipes" in find(name).as_posix()
+
+
+@pytest.mark.parametrize("network", MODELS)
+def test_every_network_survives_writing(network: str) -> None:
+    recipe = parse({"method": {"name": "plain"}, "network": {"name": network}})
+    assert parse(yaml.safe_load(recipe.to_yaml())) == recipe
+    assert recipe.network.build().config == recipe.network.config
+
+
+def test_the_comparison_notices_a_value_that_is_lost() -> None:
+    given = parse("demo").to_dict()
+    given["schedule"]["kl_weight"]["warm_up"] = 0.0
+    assert parse(given) != parse("demo")
+
+
+def test_what_is_not_said_keeps_its_default() -> None:
+    recipe = parse({**BASE, "schedule": {"temperature": {"kind": "linear", "end": 0.5}}, "train": None})
+    assert (recipe.schedule.temperature.start, recipe.schedule.temperature.end) == (2.0, 0.5)
+    assert recipe.schedule.lr.kind == "cosine"
+    assert recipe.train == parse(BASE).train
+    assert recipe.about == ""
+    for empty in (
+        {"data": {"augment": None}},
+        {"schedule": {"lr": None}},
+        {"evaluate": {"sizes": {}}},
+        {"about": None},
+    ):
+        assert parse({**BASE, **empty}) == parse(BASE)
+
+
+def test_a_recipe_cannot_be_changed() -> None:
+    recipe = parse("demo")
+    for part, key in ((recipe, "train"), (recipe.train, "epochs"), (recipe.data.augment, "pad")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(part, key, 3)
+
+
+def test_parsing_leaves_what_it_was_given_as_it_was() -> None:
+    given, words = nested("train.epochs", 3), ["--method.name", "plain", "--train.epochs", "4"]
+    before = copy.deepcopy(given)
+    assert parse(given, words).train.epochs == 4
+    assert given == before
+    assert words == ["--method.name", "plain", "--train.epochs", "4"]
+
+
+# Overrides
+
+
+@pytest.mark.parametrize("form", [["--train.epochs", "2"], ["--train.epochs=2"], ["--train", "{epochs: 2}"]])
+def test_a_key_is_replaced(form: list[str]) -> None:
+    recipe, own = parse("demo", form), parse("demo")
+    assert recipe.train.epochs == 2
+    assert {**recipe.to_dict(), "train": None} == {**own.to_dict(), "train": None}
+    assert recipe.train.batch == own.train.batch
+
+
+def test_keys_of_every_kind_are_replaced() -> None:
+    words = [
+        "--optimiser.lr",
+        "1e-3",
+        "--train.clip=null",
+        "--train.compile",
+        "true",
+        "--train.validate_at",
+        "[0.5, 1]",
+    ]
+    words += ["--schedule.kl_weight.kind=linear", "--evaluate.sizes.learned", "3", "--data.folder", "/some where/12"]
+    words += ["--method.rules", '{"features.0": {"nest": false}}', "--network.width=0.5", "--train.seed", "1"]
+    recipe = parse("demo", words)
+    assert (recipe.optimiser.lr, recipe.train.clip, recipe.train.compile) == (1e-3, None, True)
+    assert (recipe.train.validate_at, recipe.train.seed, recipe.data.folder) == ((0.5, 1.0), 1, "/some where/12")
+    assert (recipe.schedule.kl_weight.kind, recipe.schedule.kl_weight.start) == ("linear", 0.02)
+    assert (recipe.evaluate.sizes.learned, recipe.network.config["width"]) == (3, 0.5)
+    assert recipe.method.rules == {"features.0": {"nest": False}}
+
+
+def test_another_method_or_network_has_its_own_options() -> None:
+    recipe = parse("demo", ["--method.name=plain", "--method.label_smoothing", "0.1", "--network.name", "vgg11"])
+    assert (recipe.method_name, recipe.method.label_smoothing) == ("plain", 0.1)
+    assert recipe.network.name == "vgg11"
+    assert "image_size" in recipe.network.config
+    same = parse("demo", ["--method.name", "bn3", "--method.base", "2"])
+    assert (same.method.num_groups, same.method.base) == (parse("demo").method.num_groups, 2)
+
+
+# Refusals
+
+UNKNOWN = {
+    "trane.epochs": "train.epochs",
+    "train.epoch": "train.epochs",
+    "data.augment.flop": "data.augment.flip",
+    "schedule.lr.knd": "schedule.lr.kind",
+    "evaluate.sizes.fraction": "evaluate.sizes.fractions",
+    "method.num_group": "method.num_groups",
+    "network.widht": "network.width",
+    "optimizer.lr": "optimiser.lr",
+}
+
+
+@pytest.mark.parametrize("key", UNKNOWN)
+def test_an_unknown_key_is_refused_with_the_nearest_wherever_it_stands(key: str) -> None:
+    words = f"unknown key {key!r}; did you mean {UNKNOWN[key]!r}?"
+    assert refused(nested(key, 3)) == f"recipe: {words}"
+    assert refused(BASE, f"--{key}=3") == f"recipe: {words}"
+    assert refused(BASE, f"--{key}", "3") == f"recipe: {words}"
+    section, _, rest = key.rpartition(".")
+    if section not in ("trane", "optimizer"):
+        assert refused(BASE, f"--{section}", f"{{{rest}: 3}}") == f"recipe: {words}"
+
+
+def test_keys_that_are_near_nothing_are_refused_too() -> None:
+    assert refused({**BASE, "zzz": 1}) == "recipe: unknown key 'zzz'."
+    assert refused({**BASE, 3: 4}) == "recipe: unknown key '3'."
+    assert refused({**BASE, "about": {"x": 1}}, "--zzz", "1") == "recipe: unknown key 'zzz'."
+
+
+VALUES = [
+    ("train.epochs", "many", "must be a whole number; got many"),
+    ("train.epochs", 1.5, "must be a whole number; got 1.5"),
+    ("train.epochs", True, "must be a whole number; got True"),
+    ("train.epochs", None, "must have a value; got null"),
+    ("train.epochs", 0, "must be at least 1; got 0"),
+    ("train.batch", 1, "must be at least 2; got 1"),
+    ("train.seed", -1, "must lie in 0 … "),
+    ("train.seed", 2**63, "must lie in 0 … "),
+    ("train.clip", 0.0, "must be greater than 0; got 0.0"),
+    ("train.ema", 1.0, "must lie in (0, 1); got 1.0"),
+    ("train.precision", "fp8", "must be one of 'no', 'bf16', 'fp16'; got fp8"),
+    ("train.compile", "perhaps", "must be true or false; got perhaps"),
+    ("train.validate_at", 0.5, "must be a list; got 0.5"),
+    ("train.validate_at", [], "must hold fractions in (0, 1]; got []"),
+    ("train.validate_at", [math.nan], "must be finite; got nan"),
+    ("optimiser.lr", math.nan, "must be finite; got nan"),
+    ("optimiser.lr", math.inf, "must be finite; got inf"),
+    ("optimiser.lr", "fast", "must be a number; got fast"),
+    ("optimiser.lr", -1, "must be 0 or more; got -1.0"),
+    ("optimiser.name", "sdg", "must be one of 'sgd', 'adam', 'adamw', 'ngd'; got sdg"),
+    ("schedule.lr.warm_up", 1, "must lie in [0, 1); got 1.0"),
+    ("schedule.lr.kind", "cosin", "must be one of 'constant', 'linear', 'cosine', 'exponential', 'steps'; got cosin"),
+    ("schedule.temperature", {"start": 0.0}, "must stay greater than 0; got 0.0"),
+    ("schedule.temperature", {"kind": "steps", "factor": 0.0}, "must stay greater than 0; got 0.0"),
+    ("schedule.kl_weight.start", -1.0, "must be 0 or more; got -1.0"),
+    ("schedule.kl_weight.start", math.nan, "must be finite; got nan"),
+    ("data.name", "cifar", "must be one of fashion"),
+    ("data.name", None, "must have a value; got null"),
+    ("data.folder", 3, "must be text or none; got 3"),
+    ("data.validation", 0, "must be at least 1; got 0"),
+    ("data.split_seed", -1, "must be at least 0; got -1"),
+    ("data.augment.pad", -1, "must be 0 or more; got -1"),
+    ("data.augment", 3, "must hold keys of its own; got 3"),
+    ("train", [1], "must hold keys of its own; got [1]"),
+    ("method.num_groups", 0, "must be at least 1; got 0"),
+    ("method.base", 33, "must lie in 0 … num_groups = 32; got 33"),
+    ("method.prior_length", 0.5, "must lie strictly between base = 1 and num_groups = 32; got 0.5"),
+    ("method.label_smoothing", 1, "must lie in [0, 1); got 1.0"),
+    ("method.log_alpha_init", math.nan, "must be finite; got nan"),
+    ("method.rules", {"features.0": 3}, "must be a mapping; got 3"),
+    ("method.rules.x.log_alpha_init", math.nan, "must be finite; got nan"),
+    ("network.width", "wide", "must be a number; got wide"),
+    ("network.width", math.nan, "must be finite; got nan"),
+    ("evaluate.samples", -1, "must be at least 0; got -1"),
+    ("evaluate.sizes.fractions", [0], "must lie in (0, 1]; got [0.0]"),
+    ("evaluate.sizes.parameters", [0], "must be greater than 0; got [0.0]"),
+    ("evaluate.out_of_domain", "svnh", "must be one of fashion"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), VALUES, ids=lambda x: str(x)[:40])
+def test_a_wrong_value_is_refused_by_its_key(key: str, value: Any, words: str) -> None:
+    assert refused(nested(key, value)).startswith(f"recipe: {key} {words}")
+
+
+@pytest.mark.parametrize(("key", "value", "words"), [VALUES[i] for i in (0, 1, 2, 4, 5, 18)], ids=lambda x: str(x)[:40])
+def test_a_wrong_value_is_refused_on_the_command_line_too(key: str, value: Any, words: str) -> None:
+    given = "null" if value is None else "true" if value is True else value
+    assert refused(BASE, f"--{key}", str(given)).startswith(f"recipe: {key} {words}")
+
+
+def test_names_are_refused_with_the_nearest() -> None:
+    assert refused(nested("evaluate.out_of_domain", "svnh")).endswith("got 'svnh'; did you mean 'svhn'?")
+    assert refused(nested("data.name", "cifar")).endswith("did you mean 'cifar10'?")
+    assert refused(nested("method.name", "bn")) == (
+        "recipe: method.name must be one of bn3, plain; got 'bn'; did you mean 'bn3'?"
+    )
+    assert refused(BASE, "--network.name", "vgg").endswith("got 'vgg'; did you mean 'vgg11'?")
+    assert refused({}).startswith("recipe: method.name must be one of")
+    assert refused({"method": "bn3", "network": "convnet"}).startswith("recipe: method.name must be one of")
+    assert refused("demos") == "unknown recipe 'demos'; did you mean 'demo'? `vnd recipes` lists them"
+
+
+def test_a_rule_with_an_unknown_key_is_refused() -> None:
+    assert "method.rules: features.0 has no 'nst'; known are" in refused(
+        nested("method.rules", {"features.0": {"nst": False}})
+    )
+
+
+def test_no_size_at_all_is_refused() -> None:
+    assert refused(nested("evaluate.sizes.fractions", [])) == (
+        "recipe: evaluate.sizes.fractions, levels, parameters or learned must name at least one size; got none"
+    )
+
+
+def test_what_the_network_refuses_is_named_by_its_key() -> None:
+    with pytest.raises(ValueError, match=r"^network\.width must be a finite number greater than 0; got -1\.0$"):
+        parse(nested("network.width", -1)).network.build()
+
+
+@pytest.mark.parametrize(
+    "words", [["stray"], ["--train.epochs"], ["--train.epochs", "2", "3"], ["-x"], ["--method.name"]]
+)
+def test_words_that_are_no_overrides_are_refused(words: list[str]) -> None:
+    assert refused(BASE, *words).startswith("recipe: ")
+
+
+FILES = {
+    "a list": (b"- 1\n- 2\n", "must hold sections such as train: {epochs: 2}; got list"),
+    "nothing": (b"", "must hold sections such as train: {epochs: 2}; got NoneType"),
+    "not YAML": (b"train: {epochs: 2\nx: [", "is not YAML: "),
+    "two documents": (b"a: 1\n---\nb: 2\n", "is not YAML: "),
+    "not text": (b"\xff\xfe\x00", "is not YAML: "),
+    "an object of Python": (b"!!python/object/apply:os.system ['true']", "is not YAML: "),
+    "too deep": (b"[" * 2_000, "is not YAML: "),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_no_recipe_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    content, words = FILES[name]
+    path = tmp_path / "x.yaml"
+    path.write_bytes(content)
+    assert refused(path).startswith(f"recipe {path} {words}")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    assert refused(tmp_path / "x.yaml") == f"recipe {tmp_path / 'x.yaml'} does not exist"
+
+
+def test_a_file_is_named_where_its_key_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump(nested("train.epoch", 1)))
+    assert refused(tmp_path / "x.yaml") == (
+        f"recipe {tmp_path / 'x.yaml'}: unknown key 'train.epoch'; did you mean 'train.epochs'?"
+    )
+
+
+# Training
+
+
+def one_step(name: str, folder: Path) -> Recipe:
+    """A shipped recipe as it is, but for tiny data, a narrow network, one step, and a CPU without bfloat16."""
+    recipe = parse(name)
+    words = ["--train.epochs=1", "--train.device=cpu", "--train.compile=false", "--train.precision=no"]
+    words += ["--network.width=0.125", "--train.log_every=1"]
+    if recipe.data.name == "cifar10":
+        cifar10(folder)
+        words += [f"--data.folder={folder}", "--data.validation=3", "--train.batch=12"]
+    else:
+        words += ["--data.limit=12", "--data.validation=40", "--train.batch=12"]
+    return parse(name, words)
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_shipped_recipe_trains_one_step(name: str, tmp_path: Path) -> None:
+    recipe = one_step(name, tmp_path)
+    assert fit(recipe, tmp_path / "run", quiet=True)
+    trained = [row for row in Log(tmp_path / "run" / "metrics.jsonl").read() if "loss" in row]
+    assert [row["step"] for row in trained] == [1]
+    assert math.isfinite(trained[0]["loss"])
+    assert 0 < trained[0]["nll"] < 20
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
+    found = checkpoint.read(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    assert found.step == 1
+    assert parse(tmp_path / "run" / "recipe.yaml") == recipe
