@@ -34,7 +34,7 @@ class Sweep:
 
     sizes: Sizes = field(default_factory=Sizes)
     samples: int = 6
-    calibration: int = 2048
+    calibration: int = 1024
     out_of_domain: str | None = None
     out_of_domain_folder: str | None = None
     bins: int = 15

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,7 +17,7 @@ from vnd.nn.bayesian import Estimator
 from vnd.nn.nested import Coupling
 from vnd.nn.objective import Price
 from vnd.nn.ordering import Gradient
-from vnd.nn.plan import unwrap
+from vnd.nn.plan import plan_of, unwrap
 from vnd.nn.width import Width
 
 
@@ -37,7 +38,8 @@ class BN3:
         measure_every: With `gradient` "difference", steps between two measurements of a unit, each of two passes
             without gradient; 0 for never.
         price: With what probability a weight is charged; see `vnd.kl`.
-        per_example: One draw of the length an example instead of one a batch, spread evenly over the batch.
+        draws: Draws of the masks in a step: the batch is run in so many parts, each with its own, and where layers are
+            coupled the draws are spread evenly, so that every step sees narrow and wide networks.
         initial_logit: Where the keep logits start.
         log_alpha_init: Where log α starts.
         prior_length: Expected number of groups kept under the prior, base included; None for uniform lengths.
@@ -54,7 +56,7 @@ class BN3:
     gradient: Gradient = "difference"
     measure_every: int = 4
     price: Price = "output"
-    per_example: bool = False
+    draws: int = 1
     initial_logit: float = 3.0
     log_alpha_init: float = -3.0
     prior_length: float | None = None
@@ -79,7 +81,7 @@ class BN3:
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""
-        return nested.to_nested(
+        model = nested.to_nested(
             network,
             example,
             num_groups=self.num_groups,
@@ -92,9 +94,12 @@ class BN3:
             weight_prior=self.weight_prior,
             prior=self.prior_length,
             initial_logit=self.initial_logit,
-            per_example=self.per_example,
             gradient=self.gradient,
         )
+        quantile = plan_of(model).quantile
+        if quantile is not None:
+            quantile.strata.fill_(self.draws)
+        return model
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Set the temperature, and measure what one unit is worth to the loss."""
@@ -105,7 +110,9 @@ class BN3:
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""
-        likelihood = self._likelihood(model, batch)
+        parts = zip(*(part.chunk(self.draws) for part in batch), strict=True)
+        shares = [len(y) / len(batch[1]) * self._likelihood(model, (x, y)) for x, y in parts]
+        likelihood = torch.stack(shares).sum()
         divergence = nested.kl(model, self.price)
         total = likelihood + step.kl_weight / step.num_data * divergence
         if self.gradient == "difference" and self.measure_every:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.data.arrays import Images, fit_to, hold_out
-from vnd.data.batches import Batches, Normalise, statistics
+from vnd.data.batches import Batches, Normalise, key, statistics
 from vnd.data.catalogue import load
 from vnd.evaluate.sweep import accuracy_of
 from vnd.files import write_text
@@ -94,6 +94,7 @@ class Session:
         """Write down what this run is, and where it runs."""
         if not self.accelerator.is_main_process:
             return
+        self.method.sizes(self.root, self.recipe.evaluate.sizes)  # one that it cannot have is refused now
         self.folder.mkdir(parents=True, exist_ok=True)
         about = {
             "name": self.recipe.data.name,
@@ -154,6 +155,7 @@ class Session:
             with self.averaged():
                 sizes = self.method.sizes(self.root, self.recipe.evaluate.sizes)
                 for samples in (False, True):
+                    torch.manual_seed(key(self.recipe.train.seed, "calibration"))
                     self.method.calibrate(self.root, self.calibration, [s.width for s in sizes], samples=samples)
                 save(self.root, self.folder / "last")
 
