@@ -2,7 +2,7 @@
 
 The same network, batch, loss and optimiser: VGG11 on images of CIFAR's size, plain and as BN³. The bare loop indexes
 normalised float images that lie on the device, and does nothing else: no check of the loss, no log, no checkpoint, no
-progress bar. Ours is `vnd.train.loop`, as `vnd train` runs it, from uint8 images. Medians of single steps, in turns
+progress bar; like ours it uses deterministic algorithms. Ours is `vnd.train.loop`, as `vnd train` runs it, from uint8 images. Medians of single steps, in turns
 within this run; on a GPU bf16, compiled, in windows of steps between synchronisations.
 
     python benchmarks/throughput.py [--device cuda] [--batch 512] [--out benchmarks/results/throughput.json]
@@ -110,7 +110,7 @@ def measure(run: Callable[[Session, Clock], None], recipe: Recipe, args: argpars
     with tempfile.TemporaryDirectory() as folder:
         session = Session(recipe, Path(folder), loop.make_accelerator(recipe))
         clock = Clock(args.window, args.windows, args.device)
-        with suppress(DoneError):
+        with loop.deterministic(recipe.train.deterministic), suppress(DoneError):
             run(session, clock)
         torch._dynamo.reset()
     return float(args.batch / clock.seconds())

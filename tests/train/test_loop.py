@@ -108,6 +108,7 @@ if torch.cuda.is_available():
     VARIANTS |= ON_A_GPU
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")  # of its compiler, on GPUs
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_stopped_run_goes_on_to_the_same_bits(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, name: str

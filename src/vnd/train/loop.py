@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,8 @@ def fit(recipe: Recipe, folder: Path, *, quiet: bool = False) -> bool:
         Whether it is done; False if it was stopped, by Ctrl-C or SIGTERM, after saving where it stands.
     """
     accelerator = make_accelerator(recipe)
-    with lock(folder) if accelerator.is_main_process else nullcontext():
+    held = lock(folder) if accelerator.is_main_process else nullcontext()
+    with held, deterministic(recipe.train.deterministic):
         accelerator.wait_for_everyone()  # a refusal of the lock comes before anything is touched
         session = Session(recipe, folder, accelerator)
         if not session.resume():
@@ -106,6 +109,21 @@ def make_accelerator(recipe: Recipe) -> Any:
         raise ValueError("train.precision fp16 needs a GPU; use bf16 or no")
     AcceleratorState._reset_state()  # a run before this one, in the same process, may have had another precision
     return Accelerator(cpu=options.device == "cpu", mixed_precision=options.precision)
+
+
+@contextmanager
+def deterministic(on: bool) -> Iterator[None]:
+    """Let torch use only algorithms that give the same bits each time, then whatever it used before."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    own: Any = torch.utils.deterministic
+    fill, own.fill_uninitialized_memory = own.fill_uninitialized_memory, False  # that would only cost time
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is not
+    torch.use_deterministic_algorithms(on, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        own.fill_uninitialized_memory = fill
 
 
 def _compiled(what: Any, session: Session) -> Any:

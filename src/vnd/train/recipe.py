@@ -109,6 +109,8 @@ class Train:
         precision: "no" for float32, "bf16" or "fp16" for mixed precision.
         compile: Compile the step with `torch.compile`.
         channels_last: Lay images out with channels last, as GPUs like them.
+        deterministic: Use only algorithms that give the same bits each time, so that a run that goes on is the same;
+            on a GPU others can be a little faster.
         device: "auto" for a GPU if there is one, "cpu", or "cuda".
         clip: Largest norm of the gradient; None for no bound.
         ema: Decay of a moving average of the weights, which is then what is kept; None for none.
@@ -124,6 +126,7 @@ class Train:
     precision: Precision = "no"
     compile: bool = False
     channels_last: bool = False
+    deterministic: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
     clip: float | None = None
     ema: float | None = None
