@@ -135,12 +135,22 @@ class Normalise:
         self.shift = shift.float().view(-1, 1, 1).to(device)
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Normalise a batch, uint8 or floating between 0 and 255."""
-        return pixels.float().mul_(self.scale).sub_(self.shift)
+        """Normalise a batch, uint8 or floating between 0 and 255; channels last, which convolutions and pools go by.
+
+        `Tensor.to` would leave the strides of one channel as they are, and a network then runs channels first.
+        """
+        laid_out = torch.empty(pixels.shape, device=pixels.device, memory_format=torch.channels_last)
+        return laid_out.copy_(pixels).mul_(self.scale).sub_(self.shift)
 
 
-def in_order(images: Images, normalise: Normalise, device: torch.device | str, batch: int = 512) -> Iterator[Tensor]:
-    """All images of a split in their order, normalised; the last batch is as small as it is."""
+def in_order(
+    images: Images, normalise: Normalise, device: torch.device | str, batch: int | None = None
+) -> Iterator[Tensor]:
+    """All images of a split in their order, normalised; the last batch is as small as it is.
+
+    By default a batch fits the caches of a CPU, or fills a GPU.
+    """
+    batch = batch or (128 if torch.device(device).type == "cpu" else 512)
     for start in range(0, len(images), batch):
         yield normalise(_to(torch.from_numpy(images.pixels[start : start + batch].copy()), torch.device(device)))
 

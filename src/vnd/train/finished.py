@@ -98,4 +98,6 @@ def open_run(folder: Path, which: Which = "best", device: str | None = None) -> 
     if place == "auto":
         place = "cuda" if torch.cuda.is_available() else "cpu"
     model = load(folder / which).to(place)
+    if recipe.train.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Finished(folder, which, recipe, model, read_splits(recipe.data), torch.device(place))
