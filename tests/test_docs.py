@@ -1,4 +1,4 @@
-"""The documentation pages name only what exists, and the README's first example runs."""
+"""The documentation pages name only what exists, and the README's examples run."""
 
 import ast
 import importlib
@@ -116,7 +116,8 @@ def test_python_blocks_are_python(page):
             pytest.fail(f"{page.relative_to(ROOT)} has a block that is not Python ({error}):\n{block}")
 
 
-def test_the_first_example_of_the_readme_runs():
+@pytest.mark.parametrize("number", range(2))
+def test_the_examples_of_the_readme_run(number):
     blocks = python_blocks(ROOT / "README.md")
-    assert blocks, "README.md has no ```python block"
-    exec(compile(blocks[0], "README.md", "exec"), {"__name__": "readme"})
+    assert len(blocks) == 2, "README.md has another number of ```python blocks than this test runs"
+    exec(compile(blocks[number], "README.md", "exec"), {"__name__": "readme"})
