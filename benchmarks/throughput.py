@@ -2,8 +2,9 @@
 
 The same network, batch, loss and optimiser: VGG11 on images of CIFAR's size, plain and as BN³. The bare loop indexes
 normalised float images that lie on the device, and does nothing else: no check of the loss, no log, no checkpoint, no
-progress bar; like ours it uses deterministic algorithms. Ours is `vnd.train.loop`, as `vnd train` runs it, from uint8 images. Medians of single steps, in turns
-within this run; on a GPU bf16, compiled, in windows of steps between synchronisations.
+progress bar; like ours it uses deterministic algorithms. Ours is `vnd.train.loop`, as `vnd train` runs it, from uint8
+images. Medians of single steps, in turns within this run; on a GPU bf16, compiled, in windows of steps between
+synchronisations.
 
     python benchmarks/throughput.py [--device cuda] [--batch 512] [--out benchmarks/results/throughput.json]
 """

@@ -22,6 +22,7 @@ from vnd.train.finished import Finished, open_run
 from vnd.train.loop import fit
 from vnd.train.recipe import parse
 
+MARK = ".vnd-demo"  # in the folder of a demo, which the next one may remove
 MARGIN = 0.01  # what the extracted network may lose of the full accuracy, on the validation images
 
 
@@ -40,6 +41,8 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
     """
     words = [] if epochs is None else [f"--train.epochs={epochs}"]
     recipe = parse("demo", words + ([] if limit is None else [f"--data.limit={limit}"]))
+    if limit is not None and limit < recipe.train.batch:
+        raise ValueError(f"demo: limit must be at least a batch, {recipe.train.batch}; got {limit}")
     _make_room(out)
     console, start = Console(), time.perf_counter()
     console.print("Training one nested Bayesian network on Fashion-MNIST ...")
@@ -86,10 +89,10 @@ def _extract(run: Finished, rows: list[dict[str, Any]], folder: Path) -> dict[st
 
 
 def _make_room(out: Path) -> None:
-    """Remove a demo that lies there; refuse any other folder that holds something."""
-    if not out.exists() or not any(out.iterdir()):
-        return
-    recipe = out / "recipe.yaml"
-    if not (recipe.exists() and parse(recipe).about == parse("demo").about):
-        raise ValueError(f"{out} holds something that is not a demo; give another --out")
-    shutil.rmtree(out)
+    """Remove a demo that lies there, and mark the folder; refuse any other that holds something."""
+    if out.exists() and any(out.iterdir()):
+        if not (out / MARK).exists():
+            raise ValueError(f"{out} holds something that is not a demo; give another --out")
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARK).touch()

@@ -17,7 +17,7 @@ INK, GRID, ACCENT = "#1f2933", "#d9dee3", ("#0b6e99", "#d1603d", "#4f7d3a", "#8a
 
 
 def example_chains(n: int) -> dict[str, BernoulliChain]:
-    """The chains that the demo shows: two fixed ones of the literature, two such as a layer may learn."""
+    """The chains that the figure shows: two fixed ones of the literature, two such as a layer may learn."""
     unit = torch.arange(n, dtype=torch.get_default_dtype())
     return {
         "geometric, keep .9": BernoulliChain.geometric(n, keep=0.9),
