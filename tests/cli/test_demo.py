@@ -18,9 +18,15 @@ from vnd.cli import main
 from vnd.cli.table import COLUMNS
 from vnd.report import page
 from vnd.train.recipe import Recipe, parse
+from vnd.train.run import lock
 
 MODULE = sys.modules["vnd.cli.demo"]  # the package has the function by this name
-NARROW = ["--network.width=0.125", "--data.validation=200", "--evaluate.samples=2", "--evaluate.sizes.parameters=[1500, 3000]"]
+NARROW = [
+    "--network.width=0.125",
+    "--data.validation=200",
+    "--evaluate.samples=2",
+    "--evaluate.sizes.parameters=[1500, 3000]",
+]
 
 
 def narrow(source: Any, overrides: Iterable[str] = ()) -> Recipe:
@@ -111,6 +117,14 @@ def test_a_second_demo_replaces_the_first(
     assert parse(old / "recipe.yaml").data.limit == 128
     assert json.loads((old / "results.json").read_text())["data"]["train"] == 128
     assert "AUROC" in capsys.readouterr().out
+
+
+def test_a_demo_at_work_is_not_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / ".vnd-demo").touch()
+    (tmp_path / "best").mkdir()
+    with lock(tmp_path):
+        assert f"{tmp_path} is in use by process" in fails(capsys, "--out", tmp_path)
+    assert (tmp_path / "best").exists()
 
 
 def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -300,7 +300,6 @@ def test_a_plain_network_has_one_size_and_is_itself() -> None:
     assert method.build(net, batch()[0]) is net
     sizes = method.sizes(net, Sizes(fractions=(0.25, 0.5, 1.0), learned=3))
     assert sizes == [Size("uniform", "100 %", None)]
-    assert method.cut(net, None, 6) is net
     assert method.extract(net, None) is net
     x, y = batch()
     terms = method.loss(net.train(), (x, y), step())
@@ -373,3 +372,41 @@ def test_a_method_learns_32_images_by_heart(method: Method) -> None:
     method.calibrate(model, lambda: [x], [size.width], samples=False)
     probs = method.predict(method.cut(model, size.width, 0), x, 0).probs
     assert (probs.argmax(1) == y).float().mean() >= 0.9
+
+
+def test_several_draws_a_step_run_parts_of_the_batch_at_masks_spread_evenly() -> None:
+    method = BN3(num_groups=4, bayesian=False, measure_every=0, draws=3)
+    model, (x, y) = model_of(method), batch(11)
+    assert int(model.features[0].ordering.quantile.strata) == 3
+    state, seen = everything(model), []
+    handle = model.register_forward_pre_hook(lambda *_: seen.append(float(model.features[0].ordering.quantile.u)))
+    terms = method.loss(model, (x, y), step(kl_weight=0.0))
+    handle.remove()
+    assert len(seen) == 3
+    assert sorted((u - seen[0]) % 1 for u in seen) == pytest.approx([0, 1 / 3, 2 / 3], abs=1e-6)
+    put_back(model, state)
+    expected = sum(
+        len(b) * F.cross_entropy(model(a), b) for a, b in zip(x.tensor_split(3), y.tensor_split(3), strict=True)
+    )
+    assert float(terms.parts["nll"]) == pytest.approx(float(expected.detach()) / 11, rel=1e-6)
+    assert int(model.features[0].ordering.quantile.count) == 3
+
+
+@pytest.mark.parametrize("draws", [0, -1])
+def test_draws_out_of_range_are_refused(draws: int) -> None:
+    with pytest.raises(ValueError, match=f"draws must be at least 1; got {draws}"):
+        BN3(draws=draws)
+
+
+def test_more_draws_than_images_are_refused() -> None:
+    method = BN3(num_groups=4, draws=13)
+    with pytest.raises(ValueError, match=r"method\.draws must be at most the images of a batch, 12; got 13"):
+        method.loss(model_of(method), batch(), step())
+
+
+def test_what_is_done_to_a_plain_network_that_was_cut_is_not_done_to_the_one_in_training() -> None:
+    method = Plain()
+    model = model_of(method)
+    cut = method.cut(model, None, 0)
+    assert cut is not model
+    assert all(a is not b for a, b in zip(cut.parameters(), model.parameters(), strict=True))

@@ -93,13 +93,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "independent": {"method": {"name": "bn3", "num_groups": 4, "coupling": "independent", "gradient": "downhill"}},
     "average and clipping": {"train": {"ema": 0.9, "clip": 1.0}},
     "ngd": {"optimiser": {"name": "ngd", "lr": 0.02, "chain_lr": None}},
-    "sgd, plain": {"method": {"name": "plain"}, "optimiser": {"name": "sgd", "lr": 0.05, "chain_lr": None}},
+    "adam, plain": {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}, "train": {"clip": 0.5}},
+    "draws": {
+        "method": {"name": "bn3", "num_groups": 4, "draws": 4, "estimator": "weight"},
+        "optimiser": {"name": "sgd"},
+    },
     "bf16": {"train": {"precision": "bf16"}, "optimiser": {"name": "adamw", "weight_decay": 0.01}},
 }
 
 
 ON_A_GPU: dict[str, dict[str, Any]] = {
     "cuda": {"train": {"device": "cuda"}},
+    "cuda, plain": {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}, "train": {"device": "cuda"}},
     "cuda, fp16": {"train": {"device": "cuda", "precision": "fp16", "clip": 1.0}},
     "cuda, bf16, channels last": {"train": {"device": "cuda", "precision": "bf16", "channels_last": True}},
     "cuda, compiled": {"train": {"device": "cuda", "compile": True}},
@@ -160,14 +165,21 @@ def test_two_hundred_kills_change_nothing(tmp_path: Path, data: Path) -> None:
     kill(tmp_path, data, 200)
 
 
-def test_two_processes_agree_with_one(tmp_path: Path, data: Path) -> None:
+@pytest.mark.parametrize("draws", [1, 2])
+def test_two_processes_agree_with_one(tmp_path: Path, data: Path, draws: int) -> None:
     """Mean weights and no BatchNorm: the same masks, the same images, the loss after 100 steps within 1e-5."""
     given = settings(
         data,
-        method={"name": "bn3", "num_groups": 4, "bayesian": False, "measure_every": 2},
+        method={"name": "bn3", "num_groups": 4, "bayesian": False, "measure_every": 2, "draws": draws},
         network={"name": "dense", "num_classes": 3},
         optimiser={"name": "sgd", "lr": 0.02},
-        train={"epochs": 20, "log_every": 1, "clip": 5.0, "validate_every": 20},
+        train={
+            "device": "cpu" if torch.cuda.is_available() else "auto",
+            "epochs": 20,
+            "log_every": 1,
+            "clip": 5.0,
+            "validate_every": 20,
+        },
     )
     (tmp_path / "recipe.json").write_text(json.dumps(given))
     losses = {}
@@ -196,6 +208,54 @@ def test_two_processes_agree_with_one(tmp_path: Path, data: Path) -> None:
             torch.testing.assert_close(two[name], mine, rtol=1e-4, atol=1e-5)
         else:
             assert torch.equal(two[name], mine), name
+
+
+@pytest.mark.fault
+def test_a_process_that_is_killed_ends_the_others(tmp_path: Path, data: Path) -> None:
+    given = settings(data, network={"name": "dense", "num_classes": 3}, train={"epochs": 1000})
+    (tmp_path / "recipe.json").write_text(json.dumps(given))
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29417"]
+    words += [str(HERE / "alone.py"), str(tmp_path / "recipe.json"), str(tmp_path / "run")]
+    ended = {**os.environ, "OMP_NUM_THREADS": "1", "VND_TEST_DIES": "1"}
+    ran = subprocess.run(words, env=ended, capture_output=True, check=False, timeout=60 + 30)  # to start, 30
+    assert ran.returncode != 0
+
+
+def test_a_folder_of_another_recipe_is_refused(tmp_path: Path, data: Path) -> None:
+    assert fit(recipe(data, train={"epochs": 1}), tmp_path / "run", quiet=True)
+    with pytest.raises(ValueError, match="holds a run of another recipe"):
+        fit(recipe(data, train={"epochs": 2}), tmp_path / "run", quiet=True)
+
+
+def test_another_number_of_processes_is_told(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopping_at(monkeypatch, 3)
+    assert not fit(recipe(data), tmp_path / "run", quiet=True)
+    own = checkpoint.read
+
+    def of_two(folder: Path) -> Any:
+        found = own(folder)
+        found.state["world"] = 2
+        return found
+
+    monkeypatch.setattr(checkpoint, "read", of_two)
+    with pytest.warns(RuntimeWarning, match="was trained by 2 processes and goes on with 1"):
+        assert fit(recipe(data), tmp_path / "run", quiet=True)
+
+
+def test_weights_that_are_not_finite_are_never_saved(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Session.move_average
+
+    def spoilt(self: Session) -> None:
+        own(self)
+        if self.step == 3:  # the fourth step is done, and a checkpoint follows it
+            next(self.root.parameters()).data[0] = float("inf")
+
+    monkeypatch.setattr(Session, "move_average", spoilt)
+    with pytest.raises(FloatingPointError, match=r"parameter features\.0\.weight is not finite after step 3"):
+        fit(recipe(data, train={"checkpoint_every": 2}), tmp_path / "run", quiet=True)
+    assert checkpoint.read(tmp_path / "run" / "checkpoints").step == 2
 
 
 def test_a_loss_that_is_not_a_number_stops_with_the_step_and_the_layer(
@@ -282,7 +342,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"network": {"name": "convnet", "num_classes": 3, "image_size": 8, "in_channels": 3}},
         "network convnet cannot read the images of npz, 1×8×8",
     ),
-    "validation": ({"data": {"validation": 97}}, "97"),
+    "validation": ({"data": {"validation": 97}}, "data.validation must be less than the 97 training images; got 97"),
     "no GPU": ({"train": {"device": "cuda"}}, "train.device is cuda, and there is no GPU here"),
     "half": ({"train": {"precision": "fp16"}}, "train.precision fp16 needs a GPU"),
 }

@@ -70,7 +70,11 @@ def list_sets(json: Path | None = None) -> None:
         )
     console.print(table)
     fetched = ", ".join(row["name"] for row in rows if row["fetchable"])
-    console.print(f"data root: {data_root()} (VND_DATA sets it)\n`vnd data fetch NAME` gets {fetched}", soft_wrap=True)
+    console.print(
+        f"data root: {data_root()} (VND_DATA sets it)\n`vnd data fetch NAME` gets {fetched}",
+        soft_wrap=True,
+        markup=False,
+    )
     _write(json, rows, console)
 
 
@@ -104,7 +108,7 @@ def check(path: Path, name: str | None = None, json: Path | None = None) -> None
     known = recognise(path) if name is None else _dataset(name).name
     console = Console()
     how = "recognised as" if name is None else "read as"
-    console.print(f"{path}: {how} {known}, {DATASETS[known].about}", soft_wrap=True)
+    console.print(f"{path}: {how} {known}, {DATASETS[known].about}", soft_wrap=True, markup=False)
     rows = [{"split": split} | summary(images) for split, images in _splits(known, path)]
     owned = any(row["owners"] for row in rows)
     table = _table("split", "images", "form", "classes", "mean", "std", *["owners"] * owned)
@@ -226,4 +230,4 @@ def _write(path: Path | None, content: Any, console: Console) -> None:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, to_json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-        console.print(f"numbers: {path.resolve()}", soft_wrap=True)
+        console.print(f"numbers: {path.resolve()}", soft_wrap=True, markup=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from vnd.store import save
 from vnd.train.finished import Finished, open_run
 from vnd.train.loop import fit
 from vnd.train.recipe import parse
+from vnd.train.run import LOCK, lock
 
 MARK = ".vnd-demo"  # in the folder of a demo, which the next one may remove
 MARGIN = 0.01  # what the extracted network may lose of the full accuracy, on the validation images
@@ -43,6 +45,10 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
     recipe = parse("demo", words + ([] if limit is None else [f"--data.limit={limit}"]))
     if limit is not None and limit < recipe.train.batch:
         raise ValueError(f"demo: limit must be at least a batch, {recipe.train.batch}; got {limit}")
+    if find_spec("matplotlib") is None:
+        raise ModuleNotFoundError(
+            "the demo's report needs matplotlib; pip install 'variational-nested-dropout[report]'"
+        )
     _make_room(out)
     console, start = Console(), time.perf_counter()
     console.print("Training one nested Bayesian network on Fashion-MNIST ...")
@@ -67,6 +73,7 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
         f"report:  {report.resolve()}\nnetwork: {(out / 'extracted').resolve()}",
         soft_wrap=True,
         highlight=False,
+        markup=False,
     )
 
 
@@ -90,9 +97,12 @@ def _extract(run: Finished, rows: list[dict[str, Any]], folder: Path) -> dict[st
 
 def _make_room(out: Path) -> None:
     """Remove a demo that lies there, and mark the folder; refuse any other that holds something."""
-    if out.exists() and any(out.iterdir()):
-        if not (out / MARK).exists():
-            raise ValueError(f"{out} holds something that is not a demo; give another --out")
-        shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARK).touch()
+    if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
+        raise ValueError(f"{out} holds something that is not a demo; give another --out")
+    with lock(out):  # or else it is at work
+        for path in out.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != LOCK:
+                path.unlink()
+        (out / MARK).touch()

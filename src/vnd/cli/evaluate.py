@@ -62,7 +62,9 @@ def evaluate(
     path = folder / "results.json"
     write_text(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     console.print(sizes_table(results["rows"], f"{results['title']}: {split}, {results['samples']} samples"))
-    console.print(f"numbers: {path.resolve()}\nreport:  {_page(path, folder)}", soft_wrap=True, highlight=False)
+    console.print(
+        f"numbers: {path.resolve()}\nreport:  {_page(path, folder)}", soft_wrap=True, highlight=False, markup=False
+    )
 
 
 def chosen_options(

@@ -81,4 +81,6 @@ def extract(
     write_text(folder / "extracted.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     console = Console()
     console.print(sizes_table([row], f"extracted from {run}, on {len(test):,} test images"))
-    console.print(f'network: {folder.resolve()}\nload it: vnd.load("{folder}")', soft_wrap=True, highlight=False)
+    console.print(
+        f'network: {folder.resolve()}\nload it: vnd.load("{folder}")', soft_wrap=True, highlight=False, markup=False
+    )

@@ -26,7 +26,7 @@ def recipes(out: Path | None = None) -> None:
         table.add_row(name, recipe.about)
     console = Console()
     console.print(table)
-    console.print("train one with: vnd train RECIPE", highlight=False)
+    console.print("train one with: vnd train RECIPE", highlight=False, markup=False)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, json.dumps({n: r.to_dict() for n, r in found.items()}, indent=1, ensure_ascii=False) + "\n")

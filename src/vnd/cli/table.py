@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from vnd.report.figures import short
 
@@ -22,7 +23,7 @@ COLUMNS: dict[str, tuple[str, Any]] = {  # key of a row → heading, and how a n
 
 def sizes_table(rows: list[dict[str, Any]], title: str, chosen: str | None = None) -> Table:
     """One line a size; the chosen one is marked."""
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("width", no_wrap=True)
     shown = [key for key in COLUMNS if any(key in row for row in rows)]
     for key in shown:

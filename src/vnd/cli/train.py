@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -35,11 +36,17 @@ def train(recipe: str = "", out: Path | None = None, resume: Path | None = None,
     settings, folder = _resumed(resume, recipe, out, overrides) if resume else _begun(recipe, out, overrides)
     if (folder / "last" / "network.json").exists():
         Console().print(
-            f"{folder} is finished; evaluate it with: vnd evaluate {folder}", soft_wrap=True, highlight=False
+            f"{folder} is finished; evaluate it with: vnd evaluate {folder}",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
         )
         return
+    first = os.environ.get("RANK", "0") == "0"  # of the processes of a launcher, one speaks
     if fit(settings, folder):
-        Console().print(f"done: {folder}\nevaluate it with: vnd evaluate {folder}", soft_wrap=True, highlight=False)
+        Console(quiet=not first).print(
+            f"done: {folder}\nevaluate it with: vnd evaluate {folder}", soft_wrap=True, highlight=False, markup=False
+        )
     else:
         raise KeyboardInterrupt(f"saved in {folder}; go on with: vnd train --resume {folder}")
 

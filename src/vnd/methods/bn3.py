@@ -75,6 +75,8 @@ class BN3:
             raise ValueError(f"prior_length must lie strictly between {span}; got {self.prior_length}")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing must lie in [0, 1); got {self.label_smoothing}")
+        if self.draws < 1:
+            raise ValueError(f"draws must be at least 1; got {self.draws}")
         if self.measure_every < 0:
             raise ValueError(f"measure_every must be 0 (never) or more; got {self.measure_every}")
         self._rules()
@@ -110,7 +112,9 @@ class BN3:
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""
-        parts = zip(*(part.chunk(self.draws) for part in batch), strict=True)
+        if len(batch[1]) < self.draws:
+            raise ValueError(f"method.draws must be at most the images of a batch, {len(batch[1])}; got {self.draws}")
+        parts = zip(*(part.tensor_split(self.draws) for part in batch), strict=True)
         shares = [len(y) / len(batch[1]) * self._likelihood(model, (x, y)) for x, y in parts]
         likelihood = torch.stack(shares).sum()
         divergence = nested.kl(model, self.price)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -50,8 +51,8 @@ class Plain:
         """Nothing: its statistics are those of training."""
 
     def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
-        """The network itself."""
-        return model
+        """A copy of the network: what is done to it is not done to the one in training."""
+        return copy.deepcopy(model)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
         """One pass; there is nothing to draw."""

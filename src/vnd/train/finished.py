@@ -95,7 +95,7 @@ def open_run(folder: Path, which: Which = "best", device: str | None = None) -> 
         raise ValueError(f"{folder} has no {which} network yet; go on with vnd train --resume {folder}")
     recipe = parse(folder / "recipe.yaml")
     place = device or recipe.train.device
-    if place == "auto":
+    if place != "cpu":  # trained on a GPU or not, it can be evaluated on what there is
         place = "cuda" if torch.cuda.is_available() else "cpu"
     model = load(folder / which).to(place)
     if recipe.train.channels_last:

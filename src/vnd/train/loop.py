@@ -14,7 +14,7 @@ from vnd.data.batches import key
 from vnd.methods import Step
 from vnd.train.diagnose import Arrival, diagnosis
 from vnd.train.optimiser import set_rates
-from vnd.train.recipe import Recipe
+from vnd.train.recipe import Recipe, parse
 from vnd.train.run import lock
 from vnd.train.schedule import value
 from vnd.train.session import Session
@@ -36,6 +36,7 @@ def fit(recipe: Recipe, folder: Path, *, quiet: bool = False) -> bool:
     held = lock(folder) if accelerator.is_main_process else nullcontext()
     with held, deterministic(recipe.train.deterministic):
         accelerator.wait_for_everyone()  # a refusal of the lock comes before anything is touched
+        check_same(recipe, folder)
         session = Session(recipe, folder, accelerator)
         if not session.resume():
             session.begin()
@@ -77,6 +78,7 @@ def _train(session: Session, quiet: bool) -> bool:
                 raise FloatingPointError(diagnosis(session, batch, step, key(seed, "noise", index, rank)))
             norm = None if options.clip is None else accelerator.clip_grad_norm_(model.parameters(), options.clip)
             optimizer.step()
+            watch.gradients(index + 1)
             optimizer.zero_grad(set_to_none=True)
             session.move_average()
             session.step = index + 1
@@ -91,6 +93,12 @@ def _train(session: Session, quiet: bool) -> bool:
             if halt and session.step < session.steps:
                 return False
     return True
+
+
+def check_same(recipe: Recipe, folder: Path) -> None:
+    """Refuse a folder that holds a run of another recipe."""
+    if (folder / "recipe.yaml").exists() and parse(folder / "recipe.yaml") != recipe:
+        raise ValueError(f"train: {folder} holds a run of another recipe; give another folder, or go on with that one")
 
 
 def make_accelerator(recipe: Recipe) -> Any:
@@ -108,7 +116,7 @@ def make_accelerator(recipe: Recipe) -> Any:
     if options.precision == "fp16" and (options.device == "cpu" or not torch.cuda.is_available()):
         raise ValueError("train.precision fp16 needs a GPU; use bf16 or no")
     AcceleratorState._reset_state()  # a run before this one, in the same process, may have had another precision
-    return Accelerator(cpu=options.device == "cpu", mixed_precision=options.precision)
+    return Accelerator(cpu=options.device == "cpu" or not torch.cuda.is_available(), mixed_precision=options.precision)
 
 
 @contextmanager

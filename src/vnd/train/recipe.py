@@ -111,7 +111,7 @@ class Train:
         channels_last: Lay images out with channels last, as GPUs like them.
         deterministic: Use only algorithms that give the same bits each time, so that a run that goes on is the same;
             on a GPU others can be a little faster.
-        device: "auto" for a GPU if there is one, "cpu", or "cuda".
+        device: "auto" for a CUDA GPU if there is one, "cpu", or "cuda".
         clip: Largest norm of the gradient; None for no bound.
         ema: Decay of a moving average of the weights, which is then what is kept; None for none.
         log_every: Steps between two rows of the log.

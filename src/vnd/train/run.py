@@ -1,6 +1,6 @@
 """The folder of a run: who holds it, where it ran, and what it measured on the way.
 
-runs/x/{recipe.yaml, environment.json, metrics.jsonl, checkpoints/, best/, network/, lock}
+runs/x/{recipe.yaml, environment.json, data.json, metrics.jsonl, checkpoints/, best/, last/, lock}
 """
 
 from __future__ import annotations

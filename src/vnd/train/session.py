@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vnd.data.arrays import Images, fit_to, hold_out
-from vnd.data.batches import Batches, Normalise, key, statistics
+from vnd.data.batches import Batches, Normalise, in_order, key, statistics
 from vnd.data.catalogue import load
 from vnd.evaluate.sweep import accuracy_of
 from vnd.files import write_text
@@ -50,6 +52,8 @@ def read_splits(data: Data) -> Splits:
     if len(set(images.labels.tolist())) < 2:
         raise ValueError(f"data.name: all {len(images)} training images of {data.name} are of one class; need two")
     images = images if data.size is None else fit_to(images, images.pixels.shape[1], data.size)
+    if data.validation >= len(images):
+        raise ValueError(f"data.validation must be less than the {len(images)} training images; got {data.validation}")
     train, validation = hold_out(images, data.validation, data.split_seed, data.split)
     if data.limit is not None and data.limit < len(train):
         _, train = hold_out(train, data.limit, data.split_seed)
@@ -117,15 +121,32 @@ class Session:
             return False
         checkpoint.restore(self.root, self._inner(), self.ema, self.accelerator.scaler, found)
         self.step, self.best = found.step, float(found.state["best"])
+        world = self.accelerator.num_processes
+        if found.state["world"] != world:
+            text = (
+                f"train: this run was trained by {found.state['world']} processes and goes on with {world}: other noise"
+            )
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
         if self.accelerator.is_main_process:
             self.log.truncate(self.step)
         return True
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, unless a parameter is not finite: the ones before are worth more."""
+        for name, parameter in self.root.named_parameters():
+            if not parameter.isfinite().all():
+                raise FloatingPointError(
+                    f"train: parameter {name} is not finite after step {self.step - 1}; lower optimiser.lr or set"
+                    f" train.clip; the last checkpoint in {self.folder / 'checkpoints'} is from before it"
+                )
         if self.accelerator.is_main_process:
             tensors, state = checkpoint.capture(self.root, self._inner(), self.ema, self.accelerator.scaler)
-            checkpoint.write(self.folder / "checkpoints", self.step, tensors, state | {"best": self.best})
+            checkpoint.write(
+                self.folder / "checkpoints",
+                self.step,
+                tensors,
+                state | {"best": self.best, "world": self.accelerator.num_processes},
+            )
 
     def validate(self) -> dict[str, float]:
         """Accuracy on the validation images at some widths, with posterior means; keep the network if it is the best.
@@ -219,8 +240,9 @@ def calibration(recipe: Recipe, splits: Splits, device: torch.device | str) -> I
     """A few full batches of training images as they are in a test, unaugmented, always the same ones."""
     count = min(recipe.evaluate.calibration, len(splits.train))
     size = min(512, count)
-    batches = Batches(splits.train, size, recipe.train.seed, splits.mean, splits.deviation, device)
-    return (batches.at(step)[0] for step in range(min(count // size, len(batches))))
+    generator = np.random.default_rng(key(recipe.train.seed, "calibration"))
+    chosen = generator.permutation(len(splits.train))[: count // size * size]
+    return in_order(splits.train.take(chosen), splits.normalise(device), device, size)
 
 
 def _average_of(root: nn.Module) -> dict[str, Tensor]:

@@ -42,6 +42,7 @@ class Watch:
         )  # fmt: skip
         self.task = self.bar.add_task("train", total=session.steps, completed=session.step, parts="")
         self.warned: set[str] = set()
+        self.norms: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -51,9 +52,15 @@ class Watch:
     def __exit__(self, *error: object) -> None:
         self.bar.stop()
 
+    def gradients(self, step: int) -> None:
+        """Look at the gradients of the order, in a step that the log has a row of."""
+        if self._is_logged(step):
+            grads = {name: unit.keep_logits.grad for name, unit in self.units}
+            self.norms = {name: float(grad.norm()) for name, grad in grads.items() if grad is not None}
+
     def step(self, step: int, terms: Terms, numbers: dict[str, float], norm: Tensor | None) -> None:
         """Count a step; now and then read its loss, which waits for the device, and write a row."""
-        if step % self.options.log_every and step != self.session.steps:
+        if not self._is_logged(step):
             return
         parts = {name: float(self.session.average(part)) for name, part in terms.parts.items()}
         loss = {"loss": float(self.session.average(terms.total.detach())), **parts}
@@ -68,7 +75,9 @@ class Watch:
             row["gradient_norm"] = float(norm)
         shown = " ".join(f"{name} {part:.3g}" for name, part in loss.items())
         if self.units:
-            row["units"] = {name: vars(unit.report()) for name, unit in self.units}
+            row["units"] = {
+                name: {**vars(unit.report()), "gradient_norm": self.norms.get(name, 0.0)} for name, unit in self.units
+            }
             kept = [row["units"][name]["expected_length"] / unit.num_groups for name, unit in self.units]
             shown += f" · widths {_few(kept)}"
             self._warn(row["units"])
@@ -83,16 +92,21 @@ class Watch:
         self.session.log.append({"step": step, "epoch": epoch, "validation": found, "best": self.session.best})
         words = ", ".join(f"{label}: {100 * accuracy:.2f} %" for label, accuracy in found.items())
         self.console.print(
-            f"epoch {epoch + 1} of {self.options.epochs}: validation accuracy at {words}", highlight=False
+            f"epoch {epoch + 1} of {self.options.epochs}: validation accuracy at {words}", highlight=False, markup=False
         )
         self.since, self.counted = time.perf_counter(), step
+
+    def _is_logged(self, step: int) -> bool:
+        return step % self.options.log_every == 0 or step == self.session.steps
 
     def _warn(self, units: dict[str, dict[str, float]]) -> None:
         for name, report in units.items():
             for end, words in (("prob_shortest", "its base alone"), ("prob_full", "all its groups")):
                 if report[end] > SURE and name not in self.warned:
                     self.warned.add(name)
-                    self.console.print(f"{name}: keeps {words} with probability {report[end]:.3f}", highlight=False)
+                    self.console.print(
+                        f"{name}: keeps {words} with probability {report[end]:.3f}", highlight=False, markup=False
+                    )
 
 
 class Stop:
