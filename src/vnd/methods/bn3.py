@@ -114,7 +114,8 @@ class BN3:
         """Mean negative log-likelihood of the batch, and the KL."""
         if len(batch[1]) < self.draws:
             raise ValueError(f"method.draws must be at most the images of a batch, {len(batch[1])}; got {self.draws}")
-        parts = zip(*(part.tensor_split(self.draws) for part in batch), strict=True)
+        # Every so many-th image: so they are the same ones when several processes share the batch.
+        parts = [(batch[0][first :: self.draws], batch[1][first :: self.draws]) for first in range(self.draws)]
         shares = [len(y) / len(batch[1]) * self._likelihood(model, (x, y)) for x, y in parts]
         likelihood = torch.stack(shares).sum()
         divergence = nested.kl(model, self.price)
