@@ -74,7 +74,7 @@ def recipe_of(method: str, args: argparse.Namespace, data: Path) -> Recipe:
             "optimiser": {"name": "sgd", "lr": 0.01},
             "train": {
                 "epochs": 10_000, "batch": args.batch, "device": args.device, "precision": "bf16" if cuda else "no",
-                "compile": cuda, "channels_last": cuda, "log_every": 50, "validate_every": 10_000,
+                "compile": cuda, "channels_last": True, "log_every": 50, "validate_every": 10_000,
             },
         }
     )  # fmt: skip

@@ -119,3 +119,8 @@ def test_keys_differ_and_fit_a_seed() -> None:
 def test_bad_batches_are_refused(options: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         batches(**options)
+
+
+def test_one_channel_is_laid_out_channels_last() -> None:
+    x = Normalise(MEAN, DEVIATION, "cpu")(torch.randint(0, 256, (5, 1, 6, 4), dtype=torch.uint8))
+    assert x.stride() == (24, 1, 4, 1)  # torch takes (24, 24, 4, 1) for channels first, though both are the same bytes

@@ -66,10 +66,10 @@ def _train(session: Session, quiet: bool) -> bool:
             set_rates(optimizer, rate)
             step = Step(index, kl_weight.fill_(weight), temperature, len(session.splits.train))
 
-            torch.manual_seed(key(seed, "common", index))  # all processes draw alike: which unit is measured
+            _seed(key(seed, "common", index))  # all processes draw alike: which unit is measured
             with accelerator.autocast():
                 method.prepare(measured, batch, step, session.average)
-            torch.manual_seed(key(seed, "noise", index, rank))  # each process draws its own: the weights
+            _seed(key(seed, "noise", index, rank))  # each process draws its own: the weights
             with accelerator.autocast():
                 terms = objective(model, batch, step)
             loss = Arrival(terms.total)  # on its way to the CPU while the gradient is computed
@@ -132,6 +132,13 @@ def deterministic(on: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         own.fill_uninitialized_memory = fill
+
+
+def _seed(number: int) -> None:
+    """Seed the generators that a step draws from; `torch.manual_seed` looks for other kinds of devices each time."""
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(number)
 
 
 def _compiled(what: Any, session: Session) -> Any:

@@ -39,6 +39,7 @@ class Watch:
         self.bar = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
             TextColumn("{task.fields[parts]}"), console=self.console, disable=quiet or not self.main,
+            refresh_per_second=2,
         )  # fmt: skip
         self.task = self.bar.add_task("train", total=session.steps, completed=session.step, parts="")
         self.warned: set[str] = set()
