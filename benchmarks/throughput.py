@@ -28,7 +28,8 @@ import torch
 
 from vnd.methods import Step
 from vnd.train import loop
-from vnd.train.recipe import Recipe, parse
+from vnd.train.parse import parse
+from vnd.train.recipe import Recipe
 from vnd.train.session import Session
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -17,7 +17,8 @@ import vnd
 from vnd.cli import main
 from vnd.cli.table import COLUMNS
 from vnd.report import page
-from vnd.train.recipe import Recipe, parse
+from vnd.train.parse import parse
+from vnd.train.recipe import Recipe
 from vnd.train.run import lock
 
 MODULE = sys.modules["vnd.cli.demo"]  # the package has the function by this name

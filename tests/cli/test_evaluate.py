@@ -126,7 +126,7 @@ def test_sizes_samples_split_and_network_are_options(runs: Path, tmp_path: Path,
     )  # fmt: skip
     results = json.loads((out / "results.json").read_text())
     labels = [row["label"] for row in results["rows"]]
-    assert labels[:4] == ["25 %", "level 0.9", "≤ 800", "≤ 1e+03 M"]
+    assert labels[:4] == ["25 %", "level 0.9", "≤ 800", "≤ 1 G"]
     assert results["rows"][2]["parameters"] <= 800
     assert (results["samples"], results["split"], results["which"]) == (0, "validation", "last")
     assert results["data"]["validation"] == 16

@@ -13,7 +13,8 @@ import pytest
 from train.small import settings, write_blobs
 from vnd.cli import COMMANDS, main
 from vnd.cli import train as train_module
-from vnd.train.recipe import Recipe, names, parse
+from vnd.train.parse import names, parse
+from vnd.train.recipe import Recipe
 
 PLAIN = [name for name, command in COMMANDS.items() if callable(command)]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vnd.models import MODELS
 from vnd.train import session
 from vnd.train.loop import fit
-from vnd.train.recipe import parse
+from vnd.train.parse import parse
 
 
 class Dense(nn.Module):

@@ -15,7 +15,8 @@ import torch
 
 from vnd import files
 from vnd.train import loop
-from vnd.train.recipe import Recipe, parse
+from vnd.train.parse import parse
+from vnd.train.recipe import Recipe
 from vnd.train.session import Session
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vnd.train.recipe import Recipe, parse
+from vnd.train.parse import parse
+from vnd.train.recipe import Recipe
 
 CLASSES = 3
 

@@ -15,7 +15,8 @@ from data.layouts import cifar10
 from vnd.models import MODELS
 from vnd.train import checkpoint
 from vnd.train.loop import fit
-from vnd.train.recipe import Recipe, find, names, parse
+from vnd.train.parse import find, names, parse
+from vnd.train.recipe import Recipe
 from vnd.train.run import Log
 
 BASE: dict[str, Any] = {"method": {"name": "bn3"}, "network": {"name": "convnet"}}

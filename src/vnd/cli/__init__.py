@@ -4,7 +4,6 @@ import inspect
 import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
@@ -15,7 +14,8 @@ from vnd.cli.demo import demo
 from vnd.cli.evaluate import evaluate
 from vnd.cli.extract import extract
 from vnd.cli.recipes import recipes
-from vnd.train.recipe import refusal
+from vnd.train.parse import refusal
+from vnd.words import nearest
 
 COMMANDS: dict[str, Any] = {
     "demo": demo,
@@ -49,10 +49,7 @@ def _run(args: list[str], commands: Mapping[str, Any], words: str) -> None:
         return
     name, rest = args[0], args[1:]
     if name not in known:
-        near = get_close_matches(name, known, n=1)
-        raise ValueError(
-            f"unknown command {name!r}{f', did you mean {near[0]!r}?' if near else '.'} Known: {', '.join(known)}"
-        )
+        raise ValueError(f"unknown command {name!r}{nearest(name, known)} Known: {', '.join(known)}")
     command = known[name]
     if command is train_command.train:  # its keys are those of the recipe, which is known only when it was read
         train_command.main(rest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as to_json
 from collections.abc import Iterator
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from rich.table import Table
 from vnd.data import store
 from vnd.data.arrays import Images
 from vnd.data.cache import data_root
-from vnd.data.catalogue import DATASETS, DataSet, load
+from vnd.data.catalogue import DATASETS, find, load
+from vnd.data.decode import SUFFIXES
 from vnd.files import write_text
 
 LAYOUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # what shows that a training, a test split is there
@@ -30,7 +31,6 @@ LAYOUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # what shows th
     "chest-xray": (("train/NORMAL", "train/PNEUMONIA"), ("test/NORMAL", "test/PNEUMONIA")),
     "lidc": (("*/nodule-*/images",),) * 2,
 }
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
 
 
 def list_sets(json: Path | None = None) -> None:
@@ -87,7 +87,7 @@ def fetch(name: str, root: Path | None = None) -> None:
         name: Which one; `vnd data list` names them.
         root: Folder of all data sets; by default VND_DATA, else ~/.cache/vnd/data.
     """
-    dataset = _dataset(name)
+    dataset = find(name, "data")
     if dataset.embedded:
         Console(stderr=True).print(f"{name} comes with vnd; nothing to download")
         return
@@ -105,7 +105,7 @@ def check(path: Path, name: str | None = None, json: Path | None = None) -> None
         json: File for the same as JSON.
     """
     path = path.expanduser()
-    known = recognise(path) if name is None else _dataset(name).name
+    known = recognise(path) if name is None else find(name, "data").name
     console = Console()
     how = "recognised as" if name is None else "read as"
     console.print(f"{path}: {how} {known}, {DATASETS[known].about}", soft_wrap=True, markup=False)
@@ -152,7 +152,7 @@ def recognise(path: Path) -> str:
         if found:
             raise ValueError(f"check: {path} may be {' or '.join(found)}; say which with --name")
     roots = [x for x in (path / "train", path / "test") if x.is_dir()] or [path]
-    if any(x.suffix.lower() in PICTURES for root in roots for x in root.glob("*/*")):
+    if any(x.suffix.lower() in SUFFIXES for root in roots for x in root.glob("*/*")):
         return "folder"
     raise ValueError(f"check: {path} is no data set that is known by its files; {_nearest(path)}; or give --name")
 
@@ -209,14 +209,6 @@ def _nearest(path: Path) -> str:
     return "nearest: " + "; ".join(
         f"{name}, which has {' and '.join(dict.fromkeys(x[0] for x in LAYOUTS[name]))}" for name in near
     )
-
-
-def _dataset(name: str) -> DataSet:
-    if name not in DATASETS:
-        near = get_close_matches(name.lower(), DATASETS, n=1)
-        hint = f", did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"data: unknown data set {name!r}{hint} Known: {', '.join(DATASETS)}")
-    return DATASETS[name]
 
 
 def _table(*columns: str) -> Table:

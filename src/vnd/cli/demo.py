@@ -21,7 +21,7 @@ from vnd.report import page
 from vnd.store import save
 from vnd.train.finished import Finished, open_run
 from vnd.train.loop import fit
-from vnd.train.recipe import parse
+from vnd.train.parse import parse
 from vnd.train.run import LOCK, lock
 
 MARK = ".vnd-demo"  # in the folder of a demo, which the next one may remove

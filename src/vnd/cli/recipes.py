@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vnd.files import write_text
-from vnd.train.recipe import names, parse
+from vnd.train.parse import names, parse
 
 
 def recipes(out: Path | None = None) -> None:

@@ -11,7 +11,8 @@ from typing import NoReturn
 from rich.console import Console
 
 from vnd.train.loop import fit
-from vnd.train.recipe import Recipe, help_parser, names, parse
+from vnd.train.parse import help_parser, names, parse, parse_run
+from vnd.train.recipe import Recipe
 
 USAGE = "vnd train RECIPE [--out RUN] [--SECTION.KEY VALUE ...]\n       vnd train --resume RUN"
 HELP = """Train a recipe: a name of `vnd recipes`, or a YAML file.
@@ -92,8 +93,4 @@ def _resumed(folder: Path, name: str, out: Path | None, overrides: Sequence[str]
         raise ValueError(
             f"train: --resume goes on in its folder, with the recipe that the run began with; leave out {what}"
         )
-    if not (folder / "recipe.yaml").exists():
-        raise ValueError(
-            f"{folder} is not a run: it holds no recipe.yaml; begin one with vnd train RECIPE --out {folder}"
-        )
-    return parse(folder / "recipe.yaml"), folder
+    return parse_run(folder), folder

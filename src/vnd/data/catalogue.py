@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -10,6 +9,7 @@ from typing import Literal
 from vnd.data import celeba, chairs, cifar, embedded, folders, idx, lidc, npz, svhn, tiny_imagenet
 from vnd.data.arrays import Images, check
 from vnd.data.cache import data_root
+from vnd.words import nearest
 
 __all__ = ["DATASETS", "DataSet", "Remote", "data_root", "load"]
 
@@ -316,6 +316,14 @@ _ALL = (
 DATASETS: dict[str, DataSet] = {dataset.name: dataset for dataset in _ALL}
 
 
+def find(name: str, who: str) -> DataSet:
+    """The data set of a name; `who` asks, for the message where there is none."""
+    if name not in DATASETS:
+        hint = nearest(str(name).lower(), DATASETS)
+        raise ValueError(f"{who}: unknown data set {name!r}{hint} Known: {', '.join(DATASETS)}")
+    return DATASETS[name]
+
+
 def load(name: str, split: Literal["train", "test"], folder: Path | None = None) -> Images:
     """Read and check one split of a data set.
 
@@ -332,13 +340,9 @@ def load(name: str, split: Literal["train", "test"], folder: Path | None = None)
     Traceback (most recent call last):
     ValueError: load: unknown data set 'cifar', did you mean 'cifar10'? Known: fashion, digits, cifar10, ...
     """
-    if name not in DATASETS:
-        near = get_close_matches(str(name).lower(), DATASETS, n=1)
-        hint = f", did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"load: unknown data set {name!r}{hint} Known: {', '.join(DATASETS)}")
+    dataset = find(name, "load")
     if split not in ("train", "test"):
         raise ValueError(f"load: split must be 'train' or 'test'; got {split!r}")
-    dataset = DATASETS[name]
     try:
         return check(dataset.read(_place(dataset, folder), split), f"the {split} split")
     except FileNotFoundError as error:

@@ -19,6 +19,7 @@ from vnd.nn.objective import Price
 from vnd.nn.ordering import Gradient
 from vnd.nn.plan import plan_of, unwrap
 from vnd.nn.width import Width
+from vnd.words import short
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class BN3:
 
 
 def _fitting(model: nn.Module, budget: float) -> Size:
-    return Size("learned", f"≤ {_count(budget)}", nested.shape(model, parameters=budget))
+    return Size("learned", f"≤ {short(budget)}", nested.shape(model, parameters=budget))
 
 
 def _spread(model: nn.Module, count: int) -> list[float]:
@@ -175,15 +176,3 @@ def _spread(model: nn.Module, count: int) -> list[float]:
     small = nested.profile(model, nested.shape(model, fraction=1e-9), count_macs=False).parameters
     full = nested.profile(model, 1.0, count_macs=False).parameters
     return [full] if count == 1 else [round(small * (full / small) ** (i / (count - 1))) for i in range(count)]
-
-
-def _count(number: float) -> str:
-    """A number of parameters in three digits.
-
-    >>> _count(1234), _count(150_000), _count(20_946_282)
-    ('1.23 k', '150 k', '20.9 M')
-    """
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.3g}"

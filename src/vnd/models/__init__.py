@@ -5,8 +5,6 @@ A network keeps its constructor's arguments in `config`, plain numbers and lists
 """
 
 import inspect
-from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 from torch import nn
@@ -16,6 +14,7 @@ from vnd.models.mobilenet import MobileNetV2
 from vnd.models.resnext import ResNeXt
 from vnd.models.unet import UNet
 from vnd.models.vgg import VGG11
+from vnd.words import nearest
 
 __all__ = ["MODELS", "VGG11", "ConvNet", "MobileNetV2", "ResNeXt", "UNet", "build"]
 
@@ -38,16 +37,12 @@ def build(name: str, /, **config: Any) -> nn.Module:
     ValueError: build: unknown network 'vgg', did you mean 'vgg11'? Known: vgg11, mobilenet_v2, resnext, unet, convnet
     """
     if name not in MODELS:
-        raise ValueError(f"build: unknown network {name!r}{_nearest(name, MODELS)} Known: {', '.join(MODELS)}")
+        raise ValueError(
+            f"build: unknown network {name!r}{nearest(str(name).lower(), MODELS)} Known: {', '.join(MODELS)}"
+        )
     known = inspect.signature(MODELS[name]).parameters
     for argument in config:
         if argument not in known:
-            raise ValueError(
-                f"build: {name} has no argument {argument!r}{_nearest(argument, known)} Known: {', '.join(known)}"
-            )
+            hint = nearest(argument.lower(), known)
+            raise ValueError(f"build: {name} has no argument {argument!r}{hint} Known: {', '.join(known)}")
     return MODELS[name](**config)
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    matches = get_close_matches(str(word).lower(), known, n=1)
-    return f", did you mean {matches[0]!r}?" if matches else "."

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vnd.report.results import chosen_row, full_row
+from vnd.words import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,18 +27,6 @@ EXAMPLES = {"most_certain": "Most certain", "least_certain": "Least certain", "o
 COLUMNS = 8
 PIXELS = 96  # a larger example is thinned: it is shown small
 FEW = 20  # predictions in a bin, or points of a curve: accuracy is mostly chance, a line is hard to see
-
-
-def short(number: float, unit: str = "") -> str:
-    """A number for people, to three digits.
-
-    >>> short(21_000), short(900_000), short(512), short(84_500, "B"), short(1_234_567_890)
-    ('21 k', '0.9 M', '512', '84.5 kB', '1.23 G')
-    """
-    for scale, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= (scale if prefix == "k" else scale / 2):
-            return f"{_three_digits(number / scale)} {prefix}{unit}"
-    return f"{_three_digits(number)} {unit}".strip()
 
 
 def accuracy(results: dict[str, Any]) -> Figure:
@@ -282,7 +271,3 @@ def _plain(text: str, length: int) -> str:
 
 def _step(units: int) -> int:
     return next(step for step in (1, 2, 4, 8, 16, 32, units) if units / step <= 34)
-
-
-def _three_digits(number: float) -> str:
-    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"

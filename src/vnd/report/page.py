@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from vnd.files import write_text
 from vnd.report import figures
-from vnd.report.figures import short
 from vnd.report.results import chosen_row, full_row, read, smallest_row
+from vnd.words import short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

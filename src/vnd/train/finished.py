@@ -16,7 +16,8 @@ from vnd.evaluate.results import evaluate
 from vnd.evaluate.sweep import Sweep, repeatable
 from vnd.methods import Size
 from vnd.store import load
-from vnd.train.recipe import Recipe, parse
+from vnd.train.parse import parse_run
+from vnd.train.recipe import Recipe
 from vnd.train.run import Log
 from vnd.train.session import Splits, calibration, read_splits
 
@@ -79,24 +80,18 @@ class Finished:
         }  # fmt: skip
 
 
-def open_run(folder: Path, which: Which = "best", device: str | None = None) -> Finished:
+def open_run(folder: Path, which: Which = "best") -> Finished:
     """Open a trained run.
 
     Args:
         folder: The run.
         which: The network with the best validation accuracy, or the last.
-        device: Where to put it; None for where the recipe trains.
     """
-    if not (folder / "recipe.yaml").exists():
-        raise ValueError(
-            f"{folder} is not a run: it holds no recipe.yaml; make one with vnd train RECIPE --out {folder}"
-        )
+    recipe = parse_run(folder)
     if not (folder / which / "network.json").exists():
         raise ValueError(f"{folder} has no {which} network yet; go on with vnd train --resume {folder}")
-    recipe = parse(folder / "recipe.yaml")
-    place = device or recipe.train.device
-    if place != "cpu":  # trained on a GPU or not, it can be evaluated on what there is
-        place = "cuda" if torch.cuda.is_available() else "cpu"
+    # Trained on a GPU or not, it can be evaluated on what there is.
+    place = "cuda" if recipe.train.device != "cpu" and torch.cuda.is_available() else "cpu"
     model = load(folder / which).to(place)
     if recipe.train.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -14,7 +14,8 @@ from vnd.data.batches import key
 from vnd.methods import Step
 from vnd.train.diagnose import Arrival, diagnosis
 from vnd.train.optimiser import set_rates
-from vnd.train.recipe import Recipe, parse
+from vnd.train.parse import parse_run
+from vnd.train.recipe import Recipe
 from vnd.train.run import lock
 from vnd.train.schedule import value
 from vnd.train.session import Session
@@ -97,7 +98,7 @@ def _train(session: Session, quiet: bool) -> bool:
 
 def check_same(recipe: Recipe, folder: Path) -> None:
     """Refuse a folder that holds a run of another recipe."""
-    if (folder / "recipe.yaml").exists() and parse(folder / "recipe.yaml") != recipe:
+    if (folder / "recipe.yaml").exists() and parse_run(folder) != recipe:
         raise ValueError(f"train: {folder} holds a run of another recipe; give another folder, or go on with that one")
 
 

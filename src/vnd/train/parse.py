@@ -1,0 +1,257 @@
+"""From YAML and the command line to a recipe: every key and every value is checked, and a wrong one named."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+
+from vnd.data.catalogue import DATASETS
+from vnd.evaluate.sweep import Sweep
+from vnd.methods import METHODS
+from vnd.models import MODELS
+from vnd.train.recipe import SECTIONS, Data, Network, Recipe
+from vnd.words import nearest
+
+KINDS = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "tuple": "a list",
+    "dict": "a mapping", "NoneType": "none",
+}  # fmt: skip
+
+
+def names() -> list[str]:
+    """The recipes that come with the package, as `vnd train` takes them."""
+    root = Path(str(files("vnd") / "recipes"))
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
+
+
+def find(source: str | Path) -> Path:
+    """The file of a recipe: a path, or the name of one that comes with the package."""
+    if Path(source).suffix in (".yaml", ".yml"):
+        return Path(source)
+    if str(source) not in names():
+        raise ValueError(f"unknown recipe {str(source)!r}{_like(str(source), names())} `vnd recipes` lists them")
+    return Path(str(files("vnd") / "recipes")) / f"{source}.yaml"
+
+
+def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) -> Recipe:
+    """Read a recipe, check every key and value, and replace some: ["--train.epochs", "2"].
+
+    Args:
+        source: The name of a shipped recipe, the path of a YAML file, or what such a file holds.
+        overrides: As on the command line, `--section.key value` or `--section.key=value`.
+    """
+    given, where = _read(source)
+    overrides = list(overrides)
+    for section in ("method", "network"):  # who they are decides which keys they have
+        value = _named(overrides, f"--{section}.name")
+        part = given.get(section) or {}
+        if value is not None:
+            kept = part if isinstance(part, dict) and part.get("name") == value else {}
+            given[section] = {**kept, "name": value}
+    method, network = _choice(given, "method", METHODS, where), _choice(given, "network", MODELS, where)
+    parser = parser_of(method, network)
+    leaves = _check_keys(given, parser, where)
+    settings = {
+        section: {key: value for key, value in part.items() if key != "name" or section in SECTIONS}
+        for section, part in _filled(given, leaves).items()
+        if section != "about"
+    }
+    try:
+        known = parser.parse_object(settings)
+        _check_words(overrides, parser)
+        known = parser.parse_args(overrides, namespace=known)
+        values = known.as_dict()
+        _check_finite(values)
+        parts = {
+            name: _make(kind, values[name], name) for name, kind in {**SECTIONS, "method": METHODS[method]}.items()
+        }
+        _check_data(parts["data"], parts["evaluate"])
+    except ArgumentError as error:
+        raise ValueError(f"{where}: {_of_group(error, leaves) or refusal(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return Recipe(str(given.get("about") or ""), method, network=Network(network, values["network"]), **parts)
+
+
+def parse_run(folder: Path) -> Recipe:
+    """The recipe of a run."""
+    if not (folder / "recipe.yaml").exists():
+        raise ValueError(
+            f"{folder} is not a run: it holds no recipe.yaml; make one with vnd train RECIPE --out {folder}"
+        )
+    return parse(folder / "recipe.yaml")
+
+
+def parser_of(method: str, network: str) -> ArgumentParser:
+    """The parser of a recipe's keys, for one method and one network."""
+    parser = ArgumentParser(prog="vnd train RECIPE", exit_on_error=False, allow_abbrev=False)
+    parser.add_class_arguments(METHODS[method], "method")
+    parser.add_class_arguments(MODELS[network], "network", instantiate=False)
+    for name, kind in SECTIONS.items():
+        parser.add_class_arguments(kind, name)
+    return parser
+
+
+def help_parser(recipe: Recipe) -> ArgumentParser:
+    """The same for one recipe, whose values are the defaults that `--help` shows."""
+    parser = parser_of(recipe.method_name, recipe.network.name)
+    leaves, _ = _keys(parser)
+    parser.set_defaults({key: value for key, value in _flatten(recipe.to_dict(), leaves) if key in leaves})
+    return parser
+
+
+def _read(source: str | Path | dict[str, Any]) -> tuple[dict[str, Any], str]:
+    if isinstance(source, dict):
+        return dict(source), "recipe"
+    path = find(source)
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"recipe {path} does not exist") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"recipe {path} is not YAML: {_one_line(error)}") from None
+    if not isinstance(given, dict):
+        raise ValueError(f"recipe {path} must hold sections such as train: {{epochs: 2}}; got {type(given).__name__}")
+    return given, f"recipe {path}"
+
+
+def _choice(given: dict[str, Any], section: str, known: Iterable[str], where: str) -> str:
+    part = given.get(section)
+    name = part.get("name") if isinstance(part, dict) else None
+    if name not in list(known):
+        raise ValueError(
+            f"{where}: {section}.name must be one of {', '.join(known)}; got {name!r}{_like(str(name), known)}"
+        )
+    return str(name)
+
+
+def _keys(parser: ArgumentParser) -> tuple[set[str], set[str]]:
+    """The keys that hold values, and those that hold keys."""
+    known = {action.dest for action in parser._actions if "." in action.dest}
+    prefixes = {dest[:i] for dest in known for i, letter in enumerate(dest) if letter == "."}
+    return known - prefixes, prefixes
+
+
+def _check_keys(given: dict[str, Any], parser: ArgumentParser, where: str) -> set[str]:
+    """Refuse a key that nobody knows, and name the nearest that somebody does; all that hold a value are returned."""
+    leaves, prefixes = _keys(parser)
+    leaves |= {"about", "method.name", "network.name"}
+    for key, value in _flatten(given, leaves):
+        if key in prefixes:
+            if value is not None:
+                raise ValueError(f"{where}: {key} must hold keys of its own; got {value!r}")
+        elif key not in leaves:
+            raise ValueError(f"{where}: unknown key {key!r}{_like(key, leaves | prefixes)}")
+    return leaves
+
+
+def _filled(given: dict[str, Any], leaves: set[str], prefix: str = "") -> dict[str, Any]:
+    """Without the sections that are null, at every depth: they keep their defaults."""
+    return {
+        name: value if f"{prefix}{name}" in leaves else _filled(value, leaves, f"{prefix}{name}.")
+        for name, value in given.items()
+        if value is not None or f"{prefix}{name}" in leaves
+    }
+
+
+def _check_data(data: Data, sweep: Sweep) -> None:
+    for key, name in (("data.name", data.name), ("evaluate.out_of_domain", sweep.out_of_domain)):
+        if name is not None and name not in DATASETS:
+            raise ValueError(f"{key} must be one of {', '.join(DATASETS)}; got {name!r}{_like(name, DATASETS)}")
+
+
+def _check_words(overrides: list[str], parser: ArgumentParser) -> None:
+    for word in overrides:
+        name = word.partition("=")[0]
+        options = parser._option_string_actions
+        if name.startswith("--") and name not in options:
+            raise ValueError(f"unknown key {name[2:]!r}{_like(name[2:], [option[2:] for option in options])}")
+
+
+def _flatten(given: dict[str, Any], leaves: set[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in given.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and key not in leaves:
+            yield from _flatten(value, leaves, f"{key}.") if value else [(key, None)]
+        else:
+            yield key, value
+
+
+def _check_finite(given: Any, key: str = "") -> None:
+    if isinstance(given, dict):
+        for name, value in given.items():
+            _check_finite(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(given, list | tuple):
+        for value in given:
+            _check_finite(value, key)
+    elif isinstance(given, float) and not math.isfinite(given):
+        raise ValueError(f"{key} must be finite; got {given}")
+
+
+def _make(kind: type, given: dict[str, Any], key: str) -> Any:
+    """Make a dataclass and those in it; what they refuse is named by its key."""
+    hints = get_type_hints(kind)
+    for name, value in given.items():
+        if value is None and type(None) not in get_args(hints[name]):
+            raise ValueError(f"{key}.{name} must have a value; got null")
+    made = {
+        name: _make(hints[name], value, f"{key}.{name}") if dataclasses.is_dataclass(hints[name]) else value
+        for name, value in given.items()
+    }
+    try:
+        return kind(**made)
+    except ValueError as error:
+        raise ValueError(f"{key}.{error}") from None
+
+
+def _named(overrides: list[str], option: str) -> str | None:
+    """Take the value of an option out of the overrides; None if it is not there."""
+    for index, word in enumerate(overrides):
+        if word == option:
+            if index + 1 == len(overrides):
+                raise ValueError(f"recipe: {option} must be followed by a name")
+            value = overrides[index + 1]
+            del overrides[index : index + 2]
+            return value
+        if word.startswith(f"{option}="):
+            del overrides[index]
+            return word.partition("=")[2]
+    return None
+
+
+def _of_group(error: BaseException, leaves: set[str]) -> str | None:
+    """What to say where a whole section was given on the command line, and has a key that nobody knows."""
+    said = re.fullmatch(r"Group '(.+)' does not accept option '(.+)'", _one_line(error))
+    return said and f"unknown key '{said[1]}.{said[2]}'{_like(f'{said[1]}.{said[2]}', leaves)}"
+
+
+def refusal(error: BaseException) -> str:
+    """What jsonargparse says of a value, in our words and on one line."""
+    said = re.fullmatch(r'Parser key "(.+?)": (.+)', _one_line(error))
+    if said is None:
+        return _one_line(error)
+    one = re.fullmatch(r"Expected an? (.+?)\.? Got value: (.+)", said[2])
+    several = re.fullmatch(r".+? Subtypes: [\[(](.+?)[\])] Errors: .+ Given value: (.+)", said[2])
+    if (wanted := one or several) is None:
+        return f"{said[1]}: {said[2]}"
+    kinds = re.sub(
+        r"<class '([^']+)'>|Literal\[(.+?)\]", lambda m: KINDS.get(m[1], m[1]) if m[1] else f"one of {m[2]}", wanted[1]
+    )
+    kinds = kinds.replace("typing.", "").replace("collections.abc.Sequence[float]", "a list of numbers")
+    return f"{said[1]} must be {kinds.replace(', ', ' or ') if several else kinds}; got {wanted[2]}"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _like(word: str, known: Iterable[str]) -> str:
+    return nearest(word, known, cutoff=0.5, lead=";")
