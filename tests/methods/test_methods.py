@@ -299,7 +299,7 @@ def test_a_plain_network_has_one_size_and_is_itself() -> None:
     method, net = Plain(), network()
     assert method.build(net, batch()[0]) is net
     sizes = method.sizes(net, Sizes(fractions=(0.25, 0.5, 1.0), learned=3))
-    assert sizes == [Size("uniform", "100 %", None)]
+    assert sizes == [Size("uniform", "100 %", None, 1.0)]
     assert method.extract(net, None) is net
     x, y = batch()
     terms = method.loss(net.train(), (x, y), step())

@@ -18,8 +18,12 @@ MEASURES = (
     metrics.negative_log_likelihood,
     metrics.brier_score,
     metrics.expected_calibration_error,
+    metrics.classwise_calibration_error,
+    metrics.adaptive_calibration_error,
+    metrics.batch_calibration_error,
     metrics.reliability,
 )
+NUMBERS, BINNED = MEASURES[:-1], MEASURES[3:]  # those that are one number, those that have bins
 
 
 def predictions(rows: int = 400, classes: int = 5, seed: int = 0, sharpness: float = 2.0) -> tuple[Tensor, Tensor]:
@@ -101,7 +105,7 @@ def test_a_perfect_prediction_has_no_error() -> None:
     labels = torch.tensor([2, 0, 1])
     probs = torch.eye(3)[labels]
     assert float(metrics.accuracy(probs, labels)) == 1
-    for measure in MEASURES[1:4]:
+    for measure in NUMBERS[1:]:
         assert float(measure(probs, labels)) == 0
 
 
@@ -109,7 +113,8 @@ def test_sure_and_wrong_costs_the_most() -> None:
     probs, labels = torch.tensor([[1.0, 0.0]]), torch.tensor([1])
     assert float(metrics.accuracy(probs, labels)) == 0
     assert float(metrics.brier_score(probs, labels)) == 2
-    assert float(metrics.expected_calibration_error(probs, labels)) == 1
+    for measure in BINNED[:-1]:
+        assert float(measure(probs, labels)) == 1
     assert float(metrics.negative_log_likelihood(probs, labels)) == pytest.approx(-math.log(np.finfo(np.float64).tiny))
 
 
@@ -118,7 +123,8 @@ def test_an_even_prediction_is_calibrated_at_chance() -> None:
     assert float(metrics.accuracy(probs, labels)) == 0.25  # the first of equal classes
     assert float(metrics.negative_log_likelihood(probs, labels)) == pytest.approx(math.log(4))
     assert float(metrics.brier_score(probs, labels)) == pytest.approx(0.75)
-    assert float(metrics.expected_calibration_error(probs, labels)) == pytest.approx(0, abs=1e-15)
+    for measure in BINNED[:-1]:
+        assert float(measure(probs, labels)) == pytest.approx(0, abs=1e-15)
 
 
 def test_a_calibrated_prediction_has_only_the_error_of_chance() -> None:
@@ -133,8 +139,100 @@ def test_a_calibrated_prediction_has_only_the_error_of_chance() -> None:
 def test_it_is_pooled_and_not_a_mean_over_batches() -> None:
     probs, labels = two_classes([0.75] * 4, [True, True, True, False])
     assert float(metrics.expected_calibration_error(probs, labels)) == 0
-    batches = [metrics.expected_calibration_error(p, y) for p, y in zip(probs.split(1), labels.split(1), strict=True)]
-    assert float(torch.stack(batches).mean()) == 0.375
+    assert float(metrics.batch_calibration_error(probs, labels, batch=1)) == 0.375
+
+
+def test_the_classwise_error_is_the_mean_over_classes_of_a_binary_error() -> None:
+    for sharpness in (0.1, 2.0, 30.0):
+        probs, labels = predictions(sharpness=sharpness)
+        by_hand = []
+        for c in range(5):
+            sure = probs[:, c].numpy()
+            place = np.clip(np.ceil(sure * 15).astype(int) - 1, 0, 14)  # no probability is on an edge here
+            gaps = [(sure - (labels == c).numpy())[place == b].sum() for b in range(15)]
+            by_hand.append(np.abs(gaps).sum() / len(labels))
+        assert float(metrics.classwise_calibration_error(probs, labels)) == pytest.approx(np.mean(by_hand), abs=1e-13)
+
+
+def test_the_classwise_error_sees_what_the_top_class_hides() -> None:
+    probs, labels = torch.tensor([[0.5, 0.4, 0.1]]).repeat(10, 1), torch.tensor([0] * 5 + [1, 2, 2, 2, 2])
+    assert float(metrics.expected_calibration_error(probs, labels)) == pytest.approx(0, abs=1e-7)
+    assert float(metrics.classwise_calibration_error(probs, labels)) == pytest.approx(0.6 / 3, abs=1e-7)
+
+
+def test_the_classwise_and_the_adaptive_error_agree_with_netcal() -> None:
+    pytest.importorskip("netcal")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from netcal.metrics import ECE
+    for seed in range(3):
+        probs, labels = predictions(rows=450, seed=seed)  # 15 · 30: where netcal's quantiles cut as ours do
+        classes = [ECE(15).measure(probs[:, c].numpy(), (labels == c).long().numpy()) for c in range(5)]
+        assert float(metrics.classwise_calibration_error(probs, labels)) == pytest.approx(np.mean(classes), abs=1e-12)
+        adaptive = ECE(15, equal_intervals=False).measure(probs.numpy(), labels.numpy())
+        assert float(metrics.adaptive_calibration_error(probs, labels)) == pytest.approx(adaptive, abs=1e-12)
+
+
+@pytest.mark.parametrize(("rows", "bins"), [(1, 15), (7, 15), (100, 15), (101, 3), (64, 1)])
+def test_adaptive_bins_hold_equally_many_rows(rows: int, bins: int) -> None:
+    probs, labels = predictions(rows=rows)
+    sure, top = probs.max(1)
+    order = sure.argsort()
+    by_hand = 0.0
+    for b in range(bins):
+        rows_of_bin = order[[i for i in range(rows) if i * bins // rows == b]]
+        assert len(rows_of_bin) in (rows // bins, -(-rows // bins))
+        by_hand += abs(float((sure - (top == labels).double())[rows_of_bin].sum())) / rows
+    assert float(metrics.adaptive_calibration_error(probs, labels, bins)) == pytest.approx(by_hand, abs=1e-13)
+
+
+@given(st.lists(st.tuples(st.integers(5, 10), st.booleans()), min_size=1, max_size=30), st.sampled_from([2, 5, 15]))
+def test_rows_of_equal_confidence_share_an_adaptive_bin(rows: list[tuple[int, bool]], bins: int) -> None:
+    rows = sorted(rows)
+    members: list[list[float]] = [[] for _ in range(bins)]
+    for sure, right in rows:
+        places = [i for i, row in enumerate(rows) if row[0] == sure]
+        members[(places[0] + places[-1]) * bins // (2 * len(rows))].append(sure / 10 - right)
+    by_hand = sum(abs(sum(gaps)) for gaps in members) / len(rows)
+    probs, labels = two_classes([sure / 10 for sure, _ in rows], [right for _, right in rows])
+    for order in (torch.arange(len(rows)), torch.arange(len(rows)).flip(0), torch.randperm(len(rows))):
+        error = metrics.adaptive_calibration_error(probs[order], labels[order], bins)
+        assert float(error) == pytest.approx(by_hand, abs=1e-13)
+
+
+def test_adaptive_bins_that_cut_ties_would_be_noticed() -> None:
+    probs, labels = two_classes([0.75] * 4, [True, True, True, False])
+    assert float(metrics.adaptive_calibration_error(probs, labels, bins=2)) == 0  # one bin, in which 3 of 4 are right
+    halves = [metrics.expected_calibration_error(p, y) for p, y in zip(probs.split(2), labels.split(2), strict=True)]
+    assert float(torch.stack(halves).mean()) == 0.25  # what cutting them in the order of the rows would say
+
+
+@pytest.mark.parametrize("measure", [each for each in NUMBERS if each is not metrics.batch_calibration_error])
+def test_the_order_of_the_rows_does_not_matter(measure) -> None:
+    probs, labels = predictions()
+    probs = (probs * 8).round() + 1  # many ties
+    probs /= probs.sum(1, keepdim=True)
+    order = torch.randperm(len(labels))
+    assert float(measure(probs[order], labels[order])) == pytest.approx(float(measure(probs, labels)), abs=1e-13)
+
+
+def test_the_batch_error_is_a_mean_over_consecutive_batches() -> None:
+    probs, labels = predictions(rows=150)
+    batches = [error_by_hand(probs[i : i + 64].numpy(), labels[i : i + 64].numpy(), 15) for i in (0, 64, 128)]
+    assert float(metrics.batch_calibration_error(probs, labels)) == pytest.approx(np.mean(batches), abs=1e-13)
+    whole = metrics.expected_calibration_error(probs, labels)
+    assert float(metrics.batch_calibration_error(probs, labels, batch=1000)) == float(whole)
+
+
+@pytest.mark.parametrize(("a", "b", "reads"), [(5, 2, 0.13), (8, 1, 0.073)])
+def test_a_perfectly_calibrated_model_reads_high_by_batches(a: int, b: int, reads: float) -> None:
+    sure = np.maximum(np.random.default_rng(0).beta(a, b, 10_000), 0.5)
+    right = np.random.default_rng(1).random(10_000) < sure
+    probs, labels = two_classes(sure.tolist(), right.tolist())
+    by_batches = float(metrics.batch_calibration_error(probs, labels))
+    assert 0.05 < by_batches < 0.15
+    assert by_batches == pytest.approx(reads, rel=0.15)
+    assert float(metrics.expected_calibration_error(probs, labels)) < 0.012
 
 
 @pytest.mark.parametrize(("confidence", "place"), [(1.0, 14), (0.5, 7), (8 / 15, 7), (0.5334, 8), (14 / 15, 13)])
@@ -149,13 +247,14 @@ def test_the_bin_of_a_confidence(confidence: float, place: int) -> None:
 def test_one_class_is_always_right() -> None:
     probs, labels = torch.ones(3, 1), torch.zeros(3, dtype=torch.long)
     assert float(metrics.accuracy(probs, labels)) == 1
-    assert float(metrics.expected_calibration_error(probs, labels)) == 0
+    for measure in BINNED[:-1]:
+        assert float(measure(probs, labels)) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_narrow_types_are_widened(dtype: torch.dtype) -> None:
     probs, labels = predictions(rows=2000, classes=100)
-    for measure in MEASURES[:4]:
+    for measure in NUMBERS:
         value = measure(probs.to(dtype).requires_grad_(), labels.to(torch.int16))
         assert value.dtype == torch.float64
         assert not value.requires_grad
@@ -194,6 +293,8 @@ def test_bad_input_is_refused_by_name(measure, case) -> None:
 
 @pytest.mark.parametrize("bins", [0, -1, 1.5, True, None])
 def test_bins_must_be_a_count(bins) -> None:
-    for measure in MEASURES[3:]:
+    for measure in BINNED:
         with pytest.raises(ValueError, match=f"{measure.__name__}: bins must be a whole number of at least 1; got"):
-            measure(EVEN, SOME, bins)
+            measure(EVEN, SOME, bins=bins)
+    with pytest.raises(ValueError, match="batch_calibration_error: batch must be a whole number of at least 1; got"):
+        metrics.batch_calibration_error(EVEN, SOME, batch=bins)

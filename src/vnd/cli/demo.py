@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from importlib.util import find_spec
@@ -12,9 +11,8 @@ from typing import Any
 from rich.console import Console
 
 from vnd.cli.table import sizes_table
-from vnd.evaluate.results import choose
+from vnd.evaluate.results import choose, write
 from vnd.evaluate.sweep import accuracy_of
-from vnd.files import write_text
 from vnd.methods import Size
 from vnd.nn.plan import Shape
 from vnd.report import page
@@ -61,8 +59,7 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
     chosen = _extract(run, results["rows"], out / "extracted")
     results["chosen"] = chosen
     results["seconds"] |= {"train": round(trained, 1), "total": round(time.perf_counter() - start, 1)}
-    write_text(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    report = page.write(out / "results.json", out)
+    report = page.write(write(results, out), out)
 
     title = f"One training, {len(results['rows'])} sizes: {results['data']['test']:,} test images of Fashion-MNIST"
     console.print(sizes_table(results["rows"], title, chosen["label"]))
@@ -84,8 +81,7 @@ def _extract(run: Finished, rows: list[dict[str, Any]], folder: Path) -> dict[st
     sizes = {row["label"]: Size(row["kind"], row["label"], Shape.of(row["shape"])) for row in rows}
     found = {label: accuracy_of(method, model, size, validation, normalise, samples) for label, size in sizes.items()}
     row = choose(rows, found, MARGIN)
-    run.calibrate([sizes[row["label"]]], samples=False)
-    save(method.extract(model, sizes[row["label"]].width), folder)
+    save(run.cut(sizes[row["label"]], samples=0), folder)
     return {
         "label": row["label"],
         "parameters": row["parameters"],

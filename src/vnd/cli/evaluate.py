@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import track
 
 from vnd.cli.table import sizes_table
-from vnd.evaluate.sweep import Sweep
-from vnd.files import write_text
+from vnd.evaluate.results import write
+from vnd.evaluate.sweep import Reading, Sweep
 from vnd.methods import Sizes
 from vnd.train.finished import Which, open_run
 
@@ -25,6 +24,9 @@ def evaluate(
     parameters: Sequence[float] | None = None,
     learned: int | None = None,
     samples: int | None = None,
+    readings: Sequence[Reading] | None = None,
+    repeats: int | None = None,
+    statistics: Sequence[int] | None = None,
     which: Which = "best",
     split: Literal["test", "validation"] = "test",
     out: Path | None = None,
@@ -42,14 +44,22 @@ def evaluate(
         parameters: Learned shapes of at most so many parameters.
         learned: So many learned shapes, spread from the smallest to the full network.
         samples: Draws of the weights; 0 for posterior means.
+        readings: How it is read, the main one first: samples, means (DT-BN³), masks (BN³-MC), scaled (FN³-TS).
+        repeats: Evaluations, each with other draws of the weights and other images for BatchNorm's statistics.
+        statistics: Further numbers of training images for BatchNorm's statistics, 0 for all: what they are worth.
         which: The network with the best validation accuracy, or the last.
         split: The images to evaluate on.
-        out: Folder for results.json and report.html; the run's own if not given.
+        out: Folder for results.json, rows.csv and report.html; the run's own if not given.
     """
     opened = open_run(run, which)
     options = chosen_options(opened.recipe.evaluate, fractions, levels, parameters, learned, samples)
+    given = {"readings": readings, "statistics": statistics}
+    changed: dict[str, Any] = {name: tuple(value) for name, value in given.items() if value is not None}
+    options = dataclasses.replace(options, **changed, repeats=options.repeats if repeats is None else repeats)
     images = opened.test() if split == "test" else opened.splits.validation
-    count = len(opened.recipe.method.sizes(opened.model, options.sizes))
+    sizes = len(opened.recipe.method.sizes(opened.model, options.sizes))
+    masks = "masks" in options.readings
+    count = options.repeats * (sizes * (len(options.readings) - masks + len(options.statistics)) + masks)
     console = Console()
     bar = iter(track(range(count), description="evaluate", console=Console(stderr=True), transient=True))
     results = opened.results(options, images, f"vnd evaluate {run}", done=lambda row: next(bar, None))
@@ -58,12 +68,16 @@ def evaluate(
     if split != "test":
         del results["data"]["test"]
     folder = out or run
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "results.json"
-    write_text(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    path = write(results, folder)
     console.print(sizes_table(results["rows"], f"{results['title']}: {split}, {results['samples']} samples"))
+    for reading in options.readings[1:]:
+        rows = [row for row in results["tidy"] if row["reading"] == reading and not row["repeat"]]
+        console.print(sizes_table(rows, f"the same, read by {reading}"))
     console.print(
-        f"numbers: {path.resolve()}\nreport:  {_page(path, folder)}", soft_wrap=True, highlight=False, markup=False
+        f"numbers: {path.resolve()}\n         {folder.resolve() / 'rows.csv'}\nreport:  {_page(path, folder)}",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
     )
 
 

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from vnd.cli.table import sizes_table
 from vnd.data.batches import in_order
-from vnd.evaluate.sweep import answer, row_of, scores
+from vnd.evaluate.scores import scores
+from vnd.evaluate.sweep import answer, row_of
 from vnd.files import write_text
 from vnd.methods import Size
-from vnd.nn import extract as cut_out
 from vnd.nn import profile, shape
 from vnd.nn.profile import latency
 from vnd.store import save
@@ -67,15 +67,14 @@ def extract(
     name, value = next((name, value) for name, value in budget.items() if value is not None)
     size = Size("uniform" if name == "fraction" else "learned", f"{name} {value:.10g}", chosen)
     samples = max(1, opened.recipe.evaluate.samples) if bayesian else 0
-    opened.calibrate([size], samples=bayesian)
-    small = cut_out(model, chosen, bayesian=bayesian)
+    small = opened.cut(size, samples)
     folder = out or run / "extracted" / f"{name}-{value:.10g}"
     save(small, folder)
     said = answer(method, small, in_order(test, normalise, opened.device), samples)
     row = row_of(method, model, size, example)
     if bayesian:  # what is saved, which has log α too
         row |= asdict(profile(small, example_input=example)) | {"latency_ms": latency(small, example_input=example)}
-    row |= scores(said, torch.as_tensor(test.labels), opened.recipe.evaluate.bins, None)
+    row |= scores(said.probs, said.entropy, torch.as_tensor(test.labels), opened.recipe.evaluate.bins)
     facts = {**row, "bayesian": bayesian, "samples": samples, "run": str(run), "which": which}
     facts |= {"mean": opened.splits.mean, "deviation": opened.splits.deviation, "classes": list(test.classes)}
     write_text(folder / "extracted.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")

@@ -12,6 +12,8 @@ from torch.types import _size
 from vnd.distributions.constraints import validate
 from vnd.functional import LogUniformForm, log_uniform_kl, widen
 
+SMALLEST = 1e-30  # of |θ| in log α: its logarithm is finite in float32
+
 
 class MultiplicativeNormal(Distribution):
     r"""A weight with noise in proportion to its size.
@@ -84,8 +86,8 @@ class MultiplicativeNormal(Distribution):
 
     @lazy_property
     def log_alpha(self) -> Tensor:
-        """Log α = log σ² − log θ², (…)."""
-        return widen(self.log_variance) - 2 * widen(self.loc).abs().log()
+        """Log α = log σ² − log θ², (…); large and with no gradient to θ where θ is 0."""
+        return widen(self.log_variance) - 2 * widen(self.loc).abs().clamp_min(SMALLEST).log()
 
     @lazy_property
     def log_variance(self) -> Tensor:

@@ -1,76 +1,100 @@
-"""The result file of a run: rows of a sweep, and what the report draws beside them."""
+"""The result files of a run: rows of a sweep, and what the report draws beside them."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import platform
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vnd import metrics
 from vnd.data.arrays import Images
-from vnd.data.batches import Normalise
-from vnd.evaluate.sweep import Answers, Sweep, sweep
-from vnd.methods import Method
+from vnd.evaluate.sweep import Answers, Measured, Subject, Sweep, answer, sweep
+from vnd.evaluate.trust import cascade, selective
+from vnd.files import write_text
 from vnd.nn import OrderingUnit
 
 FORMAT = 1
 SHOWN = 8  # images of each kind
+LEVELS = 3  # sizes that are looked at closely: the smallest, the middle one, the largest
 
 
 def evaluate(
-    method: Method,
-    model: nn.Module,
+    subject: Subject,
     options: Sweep,
-    normalise: Normalise,
     test: Images,
+    validation: Images,
     outside: Images | None = None,
     done: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Sweep a calibrated network over its sizes; rows, reliability, survival and examples, as plain numbers.
+    """Sweep a network over its sizes and readings; rows, reliability, trust, survival and examples, as plain numbers.
 
     Args:
-        method: What the network was made and trained by.
-        model: The network.
-        options: Which sizes, how many samples.
-        normalise: From pixels to what the network is fed.
+        subject: The network.
+        options: Which sizes, which readings.
         test: The images that it should know.
+        validation: Those that thresholds and temperatures are fitted on.
         outside: Images out of its domain.
-        done: Called after every size with its row.
+        done: Called after every measurement with its row.
     """
     start = time.perf_counter()
-    diagrams: dict[str, Any] = {}
-    largest: list[tuple[dict[str, Any], Answers, Answers | None]] = []
-    labels = torch.as_tensor(test.labels)
-
-    def keep(row: dict[str, Any], said: Answers, strange: Answers | None) -> None:
-        drawn = metrics.reliability(said.probs, labels, options.bins)
-        parts = {name: _numbers(getattr(drawn, name)) for name in ("count", "confidence", "accuracy")}
-        diagrams[row["label"]] = {"label": row["label"], **parts}
-        if not largest or row["parameters"] >= largest[0][0]["parameters"]:
-            largest[:] = [(row, said, strange)]
+    tidy: list[dict[str, Any]] = []
+    main: dict[str, Measured] = {}
+    for measured in sweep(subject, options, test, outside, validation):
+        tidy.append(measured.row)
+        row = measured.row
+        if (row["reading"], row["repeat"], row["calibration"]) == (options.readings[0], 0, options.calibration):
+            main.setdefault(row["label"], measured)
         if done is not None:
             done(row)
-
-    rows = sweep(method, model, options, normalise, test, outside, keep)
-    units = {name: unit for name, unit in model.named_modules() if isinstance(unit, OrderingUnit)}
-    by_size = sorted(rows, key=lambda row: row["parameters"])
-    shown = dict.fromkeys(row["label"] for row in (by_size[0], by_size[len(by_size) // 2], largest[0][0]))
-    return {
+    found = list(main.values())
+    largest = max(reversed(found), key=lambda one: one.row["parameters"])
+    units = {name: unit for name, unit in subject.model.named_modules() if isinstance(unit, OrderingUnit)}
+    labels = torch.as_tensor(test.labels)
+    close = _spread_over(found)
+    results = {
         "format": FORMAT,
         "samples": options.samples,
+        "readings": list(options.readings),
         "out_of_domain": options.out_of_domain if outside is not None else None,
-        "machine": machine(next(model.parameters()).device),
-        "seconds": {"evaluate": round(time.perf_counter() - start, 2)},
-        "rows": rows,
-        "reliability": [diagrams[label] for label in shown],
+        "machine": machine(subject.device),
+        "rows": _main_rows(tidy, options),
+        "tidy": [{key: value for key, value in row.items() if key != "shape"} for row in tidy],
+        "reliability": [_diagram(one, labels, options.bins) for one in close],
+        "correlation": _correlation(found),
+        "selective": selective(
+            [(one.row["label"], one.said, _of_validation(subject, one, options, validation)) for one in close],
+            labels, torch.as_tensor(validation.labels), options.risk,
+        ),
+        "cascade": cascade([(one.row, one.said) for one in found], [one.row["label"] for one in close], labels),
         "survival": {name.removesuffix(".ordering"): unit.survival().tolist() for name, unit in units.items()},
         "groups": {name.removesuffix(".ordering"): unit.num_groups for name, unit in units.items()},
-        "examples": _examples(test, outside, *largest[0][1:]),
-    }
+        "examples": _examples(test, outside, largest.said, largest.outside),
+    }  # fmt: skip
+    return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
+
+
+def write(results: dict[str, Any], folder: Path) -> Path:
+    """Write `results.json` and the tidy rows as `rows.csv`; the path of the first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    series, rows = results.get("series") or {}, results["tidy"]
+    columns = [*(key if key != "seed" else "train_seed" for key in series)]
+    columns += [key for key in dict.fromkeys(key for row in rows for key in row) if key not in columns]
+    buffer = io.StringIO()
+    table = csv.DictWriter(buffer, columns, lineterminator="\n")
+    table.writeheader()
+    own = {key if key != "seed" else "train_seed": value for key, value in series.items()}
+    table.writerows({**own, **row} for row in rows)
+    write_text(folder / "rows.csv", buffer.getvalue())
+    write_text(folder / "results.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    return folder / "results.json"
 
 
 def machine(device: torch.device) -> str:
@@ -92,6 +116,62 @@ def choose(rows: list[dict[str, Any]], accuracy: dict[str, float], margin: float
     least = accuracy[full["label"]] - margin - 1e-9  # 0.87 - 0.01 is a little more than 0.86
     good = [row for row in rows if accuracy[row["label"]] >= least]
     return min(good, key=lambda row: row["parameters"])
+
+
+def _main_rows(tidy: list[dict[str, Any]], options: Sweep) -> list[dict[str, Any]]:
+    """One row a size: those of the main reading, numbers averaged over the repeats."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in tidy:
+        if (row["reading"], row["calibration"]) == (options.readings[0], options.calibration):
+            found.setdefault(row["label"], []).append(row)
+    return [_averaged(rows) for rows in found.values()]
+
+
+def _averaged(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    averaged = {}
+    for key, value in rows[0].items():
+        measured = isinstance(value, float) and key != "fraction"
+        averaged[key] = sum(row[key] for row in rows) / len(rows) if measured else value
+    for key in ("reading", "repeat", "calibration"):
+        averaged.pop(key)
+    return averaged
+
+
+def _spread_over(found: list[Measured]) -> list[Measured]:
+    """A few sizes from the smallest to the largest, each with more parameters than the last."""
+    by_size = {one.row["parameters"]: one for one in sorted(found, key=lambda one: one.row["parameters"])}
+    distinct = list(by_size.values())
+    last, steps = len(distinct) - 1, max(1, LEVELS - 1)
+    return [distinct[index] for index in dict.fromkeys(round(i * last / steps) for i in range(LEVELS))]
+
+
+def _diagram(one: Measured, labels: Tensor, bins: int) -> dict[str, Any]:
+    drawn = metrics.reliability(one.said.probs, labels, bins)
+    return {
+        "label": one.row["label"],
+        **{name: _numbers(getattr(drawn, name)) for name in ("count", "confidence", "accuracy")},
+    }
+
+
+def _of_validation(subject: Subject, one: Measured, options: Sweep, validation: Images) -> Answers:
+    """What the network of a size says of the validation images."""
+    samples = 0 if one.row["reading"] == "means" else options.samples
+    network = subject.cut(one.size, samples, options.calibration, 0)
+    return answer(subject.method, network, subject.batches(validation), samples)
+
+
+def _correlation(found: list[Measured]) -> dict[str, Any] | None:
+    """Pearson's between the entropies of uniform widths, from the narrowest to the widest."""
+    widths = sorted((one for one in found if one.size.fraction is not None), key=lambda one: one.size.fraction or 0)
+    if len(widths) < 2:
+        return None
+    inside = metrics.pearson(torch.stack([one.said.entropy for one in widths]))
+    strange = [one.outside.entropy for one in widths if one.outside is not None]
+    return {
+        "labels": [one.row["label"] for one in widths],
+        "inside": inside.tolist(),
+        "outside": metrics.pearson(torch.stack(strange)).tolist() if strange else None,
+    }
 
 
 def _examples(test: Images, outside: Images | None, said: Answers, strange: Answers | None) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +14,14 @@ from torch import Tensor, nn
 from vnd import metrics
 from vnd.data.arrays import Images
 from vnd.data.batches import Normalise, in_order
+from vnd.evaluate.scores import scores
 from vnd.methods import Method, Size, Sizes
-from vnd.nn import profile
+from vnd.methods.temperature_scaling import fit_temperature, scaled
 from vnd.nn.plan import Shape
 from vnd.nn.profile import latency
+from vnd.nn.width import sample_shapes
+
+Reading = Literal["samples", "means", "masks", "scaled"]
 
 
 @dataclass(frozen=True)
@@ -26,23 +31,80 @@ class Sweep:
     Args:
         sizes: The sizes that the network is run at.
         samples: Draws of the weights a prediction averages over; 0 for their means.
-        calibration: Training images that BatchNorm's statistics are collected from, for each size.
+        readings: How the network is read, the main one first. "samples": an average over draws of the weights; "means":
+            their means alone, in one pass (DT-BN³); "masks": an average over random masks, each with a draw of the
+            weights, as in training (BN³-MC); "scaled": as "samples", with a temperature for each size that is fitted
+            on the validation images (FN³-TS).
+        repeats: Evaluations, each with other draws of the weights and other images for BatchNorm's statistics.
+        calibration: Training images that BatchNorm's statistics are collected from, for each size; 0 for all.
+        statistics: Further numbers of such images that the main reading is evaluated with; 0 for all.
         out_of_domain: A data set that the network should be unsure about; None for none.
         out_of_domain_folder: Where its official files lie; None for the data root.
         bins: Of the calibration error.
+        risk: Share of wrong answers that is allowed among those that a network gives and does not withhold.
     """
 
     sizes: Sizes = field(default_factory=Sizes)
     samples: int = 6
+    readings: tuple[Reading, ...] = ("samples",)
+    repeats: int = 1
     calibration: int = 1024
+    statistics: tuple[int, ...] = ()
     out_of_domain: str | None = None
     out_of_domain_folder: str | None = None
     bins: int = 15
+    risk: float = 0.05
 
     def __post_init__(self) -> None:
-        for name, least in (("samples", 0), ("calibration", 2), ("bins", 1)):
+        for name, least in (("samples", 0), ("bins", 1), ("repeats", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
+        for name, count in (("calibration", self.calibration), *(("statistics", count) for count in self.statistics)):
+            if count < 0 or count == 1:
+                raise ValueError(f"{name} must be at least 2 images, or 0 for all; got {count}")
+        if not self.readings or set(self.readings) - set(get_args(Reading)):
+            raise ValueError(f"readings must be some of {', '.join(get_args(Reading))}; got {list(self.readings)}")
+        if self.readings[0] == "masks":
+            raise ValueError("readings must begin with one that has sizes, not masks; got masks first")
+        if not 0 < self.risk < 1:
+            raise ValueError(f"risk must lie in (0, 1); got {self.risk}")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained network, and what it takes to run it.
+
+    Args:
+        method: What it was made and trained by.
+        model: The network, in evaluation mode.
+        normalise: From pixels to what it is fed.
+        statistics: Batches of training images that BatchNorm's statistics are collected from: so many images, 0 for
+            all, and other ones in each repeat. None where the network is calibrated already.
+    """
+
+    method: Method
+    model: nn.Module
+    normalise: Normalise
+    statistics: Callable[[int, int], Iterable[Tensor]] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.model.parameters()).device
+
+    def cut(self, size: Size, samples: int, calibration: int, repeat: int) -> nn.Module:
+        """The network of a size, calibrated as if it were the only one."""
+        if self.statistics is not None:
+            batches = self.statistics
+            with repeatable(repeat):
+                self.method.calibrate(
+                    self.model, lambda: batches(calibration, repeat), [size.width], samples=samples > 0
+                )
+        return self.method.cut(self.model, size.width, samples)
+
+    def batches(self, images: Images) -> Iterator[Tensor]:
+        """The images of a split in their order, as the network is fed."""
+        return in_order(images, self.normalise, self.device)
 
 
 @dataclass(frozen=True)
@@ -54,103 +116,166 @@ class Answers:
     mutual_information: Tensor
 
 
+@dataclass(frozen=True)
+class Measured:
+    """A row of a sweep, and the answers that it was made of: of the test images, and of those out of domain."""
+
+    row: dict[str, Any]
+    size: Size
+    said: Answers
+    outside: Answers | None
+
+
 @contextmanager
-def repeatable() -> Iterator[None]:
+def repeatable(seed: int = 0) -> Iterator[None]:
     """Draw the same numbers as the last time; the global generators are left as they were."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         yield
 
 
-def answer(method: Method, network: nn.Module, batches: Iterable[Tensor], samples: int) -> Answers:
+def answer(method: Method, network: nn.Module, batches: Iterable[Tensor], samples: int, seed: int = 0) -> Answers:
     """Predict all batches by what `method.cut` gave, with the same draws each time."""
     network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the faster layout
-    with repeatable():
+    with repeatable(seed):
         found = [method.predict(network, x, samples) for x in batches]
     return Answers(
-        torch.cat([p.probs.cpu() for p in found]),
-        torch.cat([torch.as_tensor(p.entropy).cpu() for p in found]),
-        torch.cat([torch.as_tensor(p.mutual_information).cpu() for p in found]),
+        torch.cat([p.probs for p in found]).cpu(),
+        torch.cat([torch.as_tensor(p.entropy) for p in found]).cpu(),
+        torch.cat([torch.as_tensor(p.mutual_information) for p in found]).cpu(),
     )
 
 
 def accuracy_of(
     method: Method, model: nn.Module, size: Size, images: Images, normalise: Normalise, samples: int
 ) -> float:
-    """Share of a split that a size of the network is right about."""
-    device = next(model.parameters()).device
-    said = answer(method, method.cut(model, size.width, samples), in_order(images, normalise, device), samples)
+    """Share of a split that a size of a calibrated network is right about."""
+    subject = Subject(method, model, normalise)
+    said = answer(method, subject.cut(size, samples, 0, 0), subject.batches(images), samples)
     return float(metrics.accuracy(said.probs, torch.as_tensor(images.labels)))
 
 
 def row_of(method: Method, model: nn.Module, size: Size, example: Tensor) -> dict[str, Any]:
     """What a size is and costs: of the extracted network, and its time for one image here and now."""
     small = method.extract(model, size.width)
-    cost = profile(small, example_input=example)
     return {
         "kind": size.kind,
         "label": size.label,
+        "fraction": size.fraction,
         "shape": dict(size.width) if isinstance(size.width, Shape) else None,
-        "parameters": cost.parameters,
-        "macs": cost.macs,
-        "bytes": cost.bytes,
+        **method.cost(small, example),
         "latency_ms": latency(small, example_input=example),
     }
 
 
-def scores(said: Answers, labels: Tensor, bins: int, outside: Answers | None) -> dict[str, Any]:
-    """How good answers are, and how well their entropy tells a set from one out of domain."""
-    measured: dict[str, Any] = {
-        "accuracy": float(metrics.accuracy(said.probs, labels)),
-        "nll": float(metrics.negative_log_likelihood(said.probs, labels)),
-        "ece": float(metrics.expected_calibration_error(said.probs, labels, bins)),
-        "brier": float(metrics.brier_score(said.probs, labels)),
-    }
-    if outside is not None:
-        pair = said.entropy, outside.entropy
-        measured |= {
-            "auroc": float(metrics.auroc(*pair)),
-            "aupr": float(metrics.aupr(*pair)),
-            "base_rate": float(metrics.base_rate(*pair)),
-        }
-    return measured
-
-
 def sweep(
-    method: Method,
-    model: nn.Module,
-    options: Sweep,
-    normalise: Normalise,
-    test: Images,
-    outside: Images | None = None,
-    done: Callable[[dict[str, Any], Answers, Answers | None], None] | None = None,
-) -> list[dict[str, Any]]:
-    """Evaluate a calibrated network at every size.
+    subject: Subject, options: Sweep, test: Images, outside: Images | None = None, validation: Images | None = None
+) -> Iterator[Measured]:
+    """Evaluate a network at every size, in every reading, as often as asked; one at a time, so that a bar can move.
 
     Args:
-        method: What the network was made and trained by.
-        model: The network.
-        options: Which sizes, how many samples.
-        normalise: From pixels to what the network is fed.
+        subject: The network.
+        options: Which sizes, which readings.
         test: The images that it should know, with labels.
         outside: Images out of its domain, as large and with as many channels.
-        done: Called after every size with its row and its answers.
-
-    Returns:
-        One row a size, plain numbers.
+        validation: Images with labels that the temperature of the reading "scaled" is fitted on.
     """
-    device = next(model.parameters()).device
-    example = next(iter(in_order(test, normalise, device, batch=1)))
-    labels, rows = torch.as_tensor(test.labels), []
-    for size in method.sizes(model, options.sizes):
-        network = method.cut(model, size.width, options.samples)
-        said = answer(method, network, in_order(test, normalise, device), options.samples)
-        strange = None
-        if outside is not None:
-            strange = answer(method, network, in_order(outside, normalise, device), options.samples)
-        row = row_of(method, model, size, example) | scores(said, labels, options.bins, strange)
-        rows.append(row)
-        if done is not None:
-            done(row, said, strange)
-    return rows
+    example = next(iter(in_order(test, subject.normalise, subject.device, batch=1)))
+    sizes = subject.method.sizes(subject.model, options.sizes)
+    costs = {size.label: row_of(subject.method, subject.model, size, example) for size in sizes}
+    run = _Run(subject, options, test, outside, validation)
+    for repeat in range(options.repeats):
+        for size in sizes:
+            for reading in dict.fromkeys("samples" if r == "scaled" else r for r in options.readings if r != "masks"):
+                yield from run.read(size, reading, options.calibration, repeat, costs[size.label])
+            for count in options.statistics:
+                yield from run.read(size, options.readings[0], count, repeat, costs[size.label])
+        if "masks" in options.readings:
+            yield run.read_masks(repeat, example)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What all measurements of a sweep have in common."""
+
+    subject: Subject
+    options: Sweep
+    test: Images
+    outside: Images | None
+    validation: Images | None
+
+    def read(
+        self, size: Size, reading: Reading, calibration: int, repeat: int, cost: dict[str, Any]
+    ) -> Iterator[Measured]:
+        """One size in one reading, and scaled as well where that is wanted of it."""
+        samples = 0 if reading == "means" else self.options.samples
+        network = self.subject.cut(size, samples, calibration, repeat)
+        start = time.perf_counter()
+        said = self._answer(network, self.test, samples, repeat)
+        seconds = time.perf_counter() - start
+        strange = None if self.outside is None else self._answer(network, self.outside, samples, repeat)
+        about = {"repeat": repeat, "calibration": calibration, **cost, "test_seconds": seconds}
+        if reading in self.options.readings:
+            yield self._measured({"reading": reading, **about}, size, said, strange)
+        if reading == "samples" and "scaled" in self.options.readings and calibration == self.options.calibration:
+            if self.validation is None:
+                raise ValueError("readings: scaled needs validation images to fit a temperature on; got none")
+            known = self._answer(network, self.validation, samples, repeat)
+            temperature = fit_temperature(known.probs, torch.as_tensor(self.validation.labels))
+            about |= {"temperature": temperature}
+            strange = None if strange is None else _scaled(strange, temperature)
+            yield self._measured({"reading": "scaled", **about}, size, _scaled(said, temperature), strange)
+
+    def read_masks(self, repeat: int, example: Tensor) -> Measured:
+        """An average over networks of random masks, as many as there are samples."""
+        method, options = self.subject.method, self.options
+        size = Size("sampled", "random masks", None)
+        shapes = sample_shapes(self.subject.model, max(1, options.samples), seed=repeat)
+        said, strange, costs, seconds = list[Answers](), list[Answers](), list[dict[str, int]](), 0.0
+        for index, shape in enumerate(shapes):
+            one = min(1, options.samples)
+            network = self.subject.cut(Size("sampled", "", shape), one, options.calibration, repeat)
+            seed = repeat * len(shapes) + index  # another draw of the weights for each
+            start = time.perf_counter()
+            said.append(self._answer(network, self.test, one, seed))
+            seconds += time.perf_counter() - start
+            if self.outside is not None:
+                strange.append(self._answer(network, self.outside, one, seed))
+            costs.append(method.cost(method.extract(self.subject.model, shape), example))
+        sizes = torch.tensor([cost["parameters"] for cost in costs]).double()
+        row = {
+            "reading": "masks",
+            "repeat": repeat,
+            "calibration": options.calibration,
+            "kind": size.kind,
+            "label": size.label,
+            "fraction": None,
+            "shape": None,
+            **{key: round(sum(cost[key] for cost in costs) / len(costs)) for key in costs[0]},
+            "usage_std": float(sizes.std(correction=0)),
+            "test_seconds": seconds,
+        }
+        return self._measured(row, size, _mixed(said), _mixed(strange) if strange else None)
+
+    def _answer(self, network: nn.Module, images: Images, samples: int, seed: int) -> Answers:
+        return answer(self.subject.method, network, self.subject.batches(images), samples, seed)
+
+    def _measured(self, row: dict[str, Any], size: Size, said: Answers, strange: Answers | None) -> Measured:
+        labels = torch.as_tensor(self.test.labels)
+        pair = None if strange is None else (said.entropy, strange.entropy)
+        return Measured(row | scores(said.probs, said.entropy, labels, self.options.bins, pair), size, said, strange)
+
+
+def _scaled(said: Answers, temperature: float) -> Answers:
+    """Answers of another temperature; the information between draws is that of the unscaled ones."""
+    probs = scaled(said.probs, temperature)
+    return Answers(probs, torch.special.entr(probs).sum(1), said.mutual_information)
+
+
+def _mixed(said: list[Answers]) -> Answers:
+    """The average of several networks' answers; what its entropy exceeds theirs by is the information between them."""
+    probs = torch.stack([one.probs for one in said]).mean(0)
+    entropy: Tensor = torch.special.entr(probs).sum(1)
+    inner = torch.stack([one.entropy - one.mutual_information for one in said]).mean(0)
+    return Answers(probs, entropy, (entropy - inner).clamp(min=0.0))

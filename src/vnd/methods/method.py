@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+import vnd.nn as nested
 from vnd.nn import Prediction
 from vnd.nn.width import Width
 
@@ -42,12 +44,15 @@ class Sizes:
         parameters: Learned shapes of at most so many parameters.
         learned: Learned shapes of sizes spread evenly, by ratio, from the smallest network to the full one; fewer
             where two would be the same.
+        leading: The fractions are shares of this leading part of every layer, in (0, 1]: 2/3 where the paper trains a
+            network of 1.5 times the width and tests the more important part of it.
     """
 
     fractions: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
     levels: tuple[float, ...] = ()
     parameters: tuple[float, ...] = ()
     learned: int = 0
+    leading: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("fractions", "levels"):
@@ -57,17 +62,20 @@ class Sizes:
             raise ValueError(f"parameters must be greater than 0; got {list(self.parameters)}")
         if self.learned < 0:
             raise ValueError(f"learned must be 0 or more; got {self.learned}")
+        if not 0 < self.leading <= 1:
+            raise ValueError(f"leading must lie in (0, 1]; got {self.leading}")
         if not (self.fractions or self.levels or self.parameters or self.learned):
             raise ValueError("fractions, levels, parameters or learned must name at least one size; got none")
 
 
 @dataclass(frozen=True)
 class Size:
-    """One of them: a width, what it is called, and where it comes from."""
+    """One of them: a width, what it is called, where it comes from, and which fraction it is, if one."""
 
-    kind: Literal["uniform", "learned"]
+    kind: Literal["uniform", "learned", "sampled"]
     label: str
     width: Width
+    fraction: float | None = None
 
 
 class Method(Protocol):
@@ -98,3 +106,50 @@ class Method(Protocol):
 
     def extract(self, model: nn.Module, width: Width) -> nn.Module:
         """The plain network of a width: posterior means, torch's own layers."""
+
+    def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
+        """What a network that `extract` gave takes: its `parameters`, `macs` an example and `bytes`."""
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Mean negative log-likelihood of the labels, in float32; they may be probabilities of classes."""
+    return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
+
+
+def cost_of(network: nn.Module, example: Tensor) -> dict[str, int]:
+    """The parameters, multiply-accumulates an example and bytes of a plain network."""
+    counted = nested.profile(network, example_input=example)
+    return {"parameters": counted.parameters, "macs": counted.macs, "bytes": counted.bytes}
+
+
+def rules_of(rules: dict[str, dict[str, Any]]) -> dict[str, nested.Rule]:
+    """The rules of `to_nested` from what a recipe says."""
+    known = {f.name for f in fields(nested.Rule)}
+    for pattern, options in rules.items():
+        if unknown := set(options) - known:
+            raise ValueError(f"rules: {pattern} has no {unknown.pop()!r}; known are {', '.join(sorted(known))}")
+    return {pattern: nested.Rule(**options) for pattern, options in rules.items()}
+
+
+def check(method: Any) -> None:
+    """Refuse options out of range, by their names: those that a method has of the ones that several have."""
+
+    def refuse(name: str, wanted: str) -> None:
+        raise ValueError(f"{name} must {wanted}; got {getattr(method, name)}")
+
+    known = {f.name for f in fields(method)}
+    if "num_groups" in known and method.num_groups < 1:
+        refuse("num_groups", "be at least 1")
+    if "base" in known and not 0 <= method.base <= method.num_groups:
+        refuse("base", f"lie in 0 … num_groups = {method.num_groups}")
+    if "label_smoothing" in known and not 0 <= method.label_smoothing < 1:
+        refuse("label_smoothing", "lie in [0, 1)")
+    if "draws" in known and method.draws < 1:
+        refuse("draws", "be at least 1")
+    if "measure_every" in known and method.measure_every < 0:
+        refuse("measure_every", "be 0 (never) or more")
+    if "distil" in known and not 0 <= method.distil <= 1:
+        refuse("distil", "lie in [0, 1]")
+    if "fraction" in known and not 0 < method.fraction <= 1:
+        refuse("fraction", "lie in (0, 1]")
+    rules_of(method.rules)

@@ -2,62 +2,47 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from vnd.methods.method import Batch, Size, Sizes, Step, Terms
-from vnd.nn import Prediction, predict
-from vnd.nn.width import Width
+from vnd.methods.method import Batch, Step, Terms, check, cross_entropy
+from vnd.methods.single import Single, narrowed
 
 
 @dataclass(frozen=True)
-class Plain:
-    """Train the network as it is, by cross-entropy.
+class Plain(Single):
+    """Train a network by cross-entropy, as it is or as narrow as a nested one is tested at.
 
     Args:
+        fraction: Share of every layer's groups that the network has, in (0, 1]: one run each makes a curve.
+        shape: Groups that each unit has, as a result's rows give them, in the place of a fraction.
+        num_groups: Groups that the channels of a layer are split into.
+        base: Groups that are always kept.
         label_smoothing: Share of the target given to all classes alike.
+        rules: Exceptions by name pattern of a layer: {"features.0": {"nest": false}} leaves it as wide as it is.
     """
 
+    fraction: float = 1.0
+    shape: dict[str, int] | None = None
+    num_groups: int = 32
+    base: int = 1
     label_smoothing: float = 0.0
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing must lie in [0, 1); got {self.label_smoothing}")
+        check(self)
+        if self.shape is not None and self.fraction != 1.0:
+            raise ValueError(f"shape and fraction cannot both be given; got the fraction {self.fraction:g}")
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
-        """The network itself."""
-        return network
-
-    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
-        """Nothing."""
+        """The network itself, or a narrower one."""
+        if self.fraction == 1.0 and self.shape is None:
+            return network
+        return narrowed(network, example, self, self.shape, bayesian=False)
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch."""
-        likelihood = F.cross_entropy(model(batch[0]).float(), batch[1], label_smoothing=self.label_smoothing)
+        likelihood = cross_entropy(model(batch[0]), batch[1], self.label_smoothing)
         return Terms(likelihood, {"nll": likelihood.detach()})
-
-    def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
-        """The one that it has."""
-        return [Size("uniform", "100 %", None)]
-
-    def calibrate(
-        self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
-    ) -> None:
-        """Nothing: its statistics are those of training."""
-
-    def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
-        """A copy of the network: what is done to it is not done to the one in training."""
-        return copy.deepcopy(model)
-
-    def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
-        """One pass; there is nothing to draw."""
-        return predict(network, x)
-
-    def extract(self, model: nn.Module, width: Width) -> nn.Module:
-        """The network itself."""
-        return model

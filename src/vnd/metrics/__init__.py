@@ -3,21 +3,57 @@
 from vnd.metrics.calibration import (
     Reliability,
     accuracy,
+    adaptive_calibration_error,
+    batch_calibration_error,
     brier_score,
+    classwise_calibration_error,
     expected_calibration_error,
     negative_log_likelihood,
     reliability,
 )
-from vnd.metrics.detection import aupr, auroc, base_rate
+from vnd.metrics.cascade import CascadeCurve, cascade_curve
+from vnd.metrics.correlation import pearson, smallest_width
+from vnd.metrics.detection import aupr, auroc, base_rate, fpr_at_tpr
+from vnd.metrics.intervals import Interval, confidence_interval, error_bound, student_quantile
+from vnd.metrics.selection import (
+    RiskCoverage,
+    Selection,
+    area_under_risk_coverage,
+    coverage_at_risk,
+    excess_area_under_risk_coverage,
+    risk_coverage,
+    selective,
+    threshold_for_risk,
+)
 
 __all__ = [
+    "CascadeCurve",
+    "Interval",
     "Reliability",
+    "RiskCoverage",
+    "Selection",
     "accuracy",
+    "adaptive_calibration_error",
+    "area_under_risk_coverage",
     "aupr",
     "auroc",
     "base_rate",
+    "batch_calibration_error",
     "brier_score",
+    "cascade_curve",
+    "classwise_calibration_error",
+    "confidence_interval",
+    "coverage_at_risk",
+    "error_bound",
+    "excess_area_under_risk_coverage",
     "expected_calibration_error",
+    "fpr_at_tpr",
     "negative_log_likelihood",
+    "pearson",
     "reliability",
+    "risk_coverage",
+    "selective",
+    "smallest_width",
+    "student_quantile",
+    "threshold_for_risk",
 ]

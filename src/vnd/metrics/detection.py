@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from vnd.metrics.checks import check_number, checked_scores
+
 
 def auroc(in_scores: Tensor, out_scores: Tensor) -> Tensor:
     r"""Area under the ROC curve: how often an out-of-domain score is the larger of two, one from each domain.
@@ -60,18 +62,30 @@ def base_rate(in_scores: Tensor, out_scores: Tensor) -> Tensor:
     return torch.tensor(len(outside) / (len(inside) + len(outside)), dtype=torch.float64)
 
 
+def fpr_at_tpr(in_scores: Tensor, out_scores: Tensor, tpr: float = 0.95) -> Tensor:
+    r"""False-positive rate where enough out-of-domain inputs are found: FPR95, lower is better.
+
+    $$\min_t \{ P(s_\mathrm{in} \ge t) : P(s_\mathrm{out} \ge t) \ge \mathrm{tpr} \}$$
+
+    the share of in-domain inputs that are flagged by the strictest threshold that flags at least `tpr` of the
+    out-of-domain ones. Equal scores are flagged together, with no interpolation between thresholds.
+
+    Note: Some (ODIN) call in-domain the positive class: `fpr_at_tpr(-out_scores, -in_scores)`, another number.
+
+    Args:
+        in_scores: Scores of in-domain inputs.
+        out_scores: Scores of out-of-domain inputs.
+        tpr: Share of them that must be found, above 0, at most 1.
+
+    >>> fpr_at_tpr(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.3, 0.9]))
+    tensor(0.5000, dtype=torch.float64)
+    """
+    inside, outside = _checked("fpr_at_tpr", in_scores, out_scores)
+    check_number("fpr_at_tpr", "tpr", tpr, 0, 1, "(]")
+    enough = torch.arange(1, len(outside) + 1, dtype=torch.float64) / len(outside) >= tpr
+    threshold = outside.sort(descending=True).values[enough][0]
+    return (inside >= threshold).double().mean()
+
+
 def _checked(name: str, in_scores: Tensor, out_scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in float64, once they are known to be vectors of numbers."""
-    for argument, scores in (("in_scores", in_scores), ("out_scores", out_scores)):
-        if not isinstance(scores, Tensor):
-            raise ValueError(f"{name}: {argument} must be a tensor; got a {type(scores).__name__}")
-        if scores.ndim != 1 or scores.is_complex():
-            raise ValueError(
-                f"{name}: {argument} must be real numbers of shape (N,); got {scores.dtype} of {tuple(scores.shape)}"
-            )
-        if len(scores) == 0:
-            raise ValueError(f"{name}: {argument} must not be empty")
-        if scores.isnan().any():
-            index = int(scores.isnan().to(torch.uint8).argmax())
-            raise ValueError(f"{name}: {argument} must not hold NaN; got one at index {index}")
-    return in_scores.detach().cpu().double(), out_scores.detach().cpu().double()
+    return checked_scores(name, "in_scores", in_scores), checked_scores(name, "out_scores", out_scores)

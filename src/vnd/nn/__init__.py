@@ -1,6 +1,7 @@
 """Layers and networks that learn the order of their units."""
 
 from vnd.nn.bayesian import BayesConv1d, BayesConv2d, BayesConv3d, BayesConvTranspose2d, BayesLayer, BayesLinear
+from vnd.nn.cascade import Cascade, cascade
 from vnd.nn.describe import describe
 from vnd.nn.differences import difference_term, update_differences
 from vnd.nn.extract import extract
@@ -12,6 +13,7 @@ from vnd.nn.predict import Prediction, predict
 from vnd.nn.profile import Profile, profile
 from vnd.nn.quantile import Quantile, couple
 from vnd.nn.recalibrate import recalibrate
+from vnd.nn.selective import Selective, selective
 from vnd.nn.width import set_width, shape, width
 
 __all__ = [
@@ -21,13 +23,16 @@ __all__ = [
     "BayesConvTranspose2d",
     "BayesLayer",
     "BayesLinear",
+    "Cascade",
     "OrderReport",
     "OrderingUnit",
     "Prediction",
     "Profile",
     "Quantile",
     "Rule",
+    "Selective",
     "Shape",
+    "cascade",
     "couple",
     "describe",
     "difference_term",
@@ -37,6 +42,7 @@ __all__ = [
     "predict",
     "profile",
     "recalibrate",
+    "selective",
     "set_temperature",
     "set_width",
     "shape",

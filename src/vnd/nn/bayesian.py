@@ -21,7 +21,7 @@ Estimator = Literal["local", "weight", "flipout"]
 Operation = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of input, weight and bias; linear in each
 
 _OPTIONS = {"prior", "log_alpha_init", "noise", "estimator", "bayesian", "sampling", "expansion"}
-_OPTIONS |= {"_input_mask", "_weight_mask"}
+_OPTIONS |= {"free_variance", "_input_mask", "_weight_mask"}
 
 
 class BayesLayer(nn.Module):
@@ -51,6 +51,8 @@ class BayesLayer(nn.Module):
             the output channels. A single output has the same law under all three. Between positions and examples,
             only "weight" has the posterior's correlations.
         bayesian: False for a plain layer that never samples and has zero KL, but can be masked.
+        free_variance: A free log σ² under a `LogUniform` prior as well: then the noise of the gradient of θ does not
+            grow with α, as sparse variational dropout needs it (Molchanov et al., 2017, Sec. 4.2).
         **kwargs: As torch's layer takes them.
 
     Attributes:
@@ -76,6 +78,7 @@ class BayesLayer(nn.Module):
         noise: Noise = "weight",
         estimator: Estimator = "local",
         bayesian: bool = True,
+        free_variance: bool = False,
         **kwargs: Any,
     ) -> None:
         if "_parameters" not in self.__dict__:
@@ -84,6 +87,7 @@ class BayesLayer(nn.Module):
             raise ValueError(f"{type(self).__name__}: unknown options; got {', '.join(map(str, (*args, *kwargs)))}")
         self.prior: LogUniform | Normal = LogUniform() if prior is None else prior
         self.log_alpha_init, self.noise, self.estimator, self.bayesian = log_alpha_init, noise, estimator, bayesian
+        self.free_variance = free_variance or isinstance(self.prior, Normal)
         self.sampling: bool | None = None
         self.expansion = 1
         self._input_mask: tuple[Callable[[], Tensor]] | None = None  # in a tuple, so that it is never a submodule
@@ -93,11 +97,11 @@ class BayesLayer(nn.Module):
         shape = list(self.weight.shape) if noise == "weight" else [1] * self.weight.dim()
         if noise == "channel":
             shape[1 - self.input_dim] = self.weight.size(1 - self.input_dim)
-        own = "log_variance" if isinstance(self.prior, Normal) else "log_alpha"
+        own = "log_variance" if self.free_variance else "log_alpha"
         for name in ("log_alpha", "log_variance"):
             values = self.weight.new_empty(shape) if noise != "weight" else torch.empty_like(self.weight)
             self.register_parameter(name, nn.Parameter(values) if bayesian and name == own else None)
-        self._reset_noise()
+        self.reset_noise()
 
     @classmethod
     def from_plain(cls, layer: nn.Module, **options: Any) -> Self:
@@ -165,7 +169,7 @@ class BayesLayer(nn.Module):
         """Draw θ and the bias as torch does, and set log α or log σ² back to where it starts."""
         super().reset_parameters()  # type: ignore[misc]
         if "log_alpha" in self._parameters:  # not yet so when torch's __init__ comes by
-            self._reset_noise()
+            self.reset_noise()
 
     def _run(self, x: Tensor, operation: Operation) -> Tensor:
         """A sample in training, the mean in evaluation, unless `sampling` says otherwise."""
@@ -241,7 +245,8 @@ class BayesLayer(nn.Module):
         return shape
 
     @torch.no_grad()
-    def _reset_noise(self) -> None:
+    def reset_noise(self) -> None:
+        """Set log α or log σ² back to where it starts."""
         if self.log_alpha is not None:
             self.log_alpha.fill_(self.log_alpha_init)
         if self.log_variance is not None:

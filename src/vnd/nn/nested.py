@@ -77,6 +77,7 @@ def to_nested(
     estimator: Estimator = "local",
     noise: Noise = "weight",
     weight_prior: LogUniformForm | float = "vnd",
+    free_variance: bool = False,
     **unit_options: Any,
 ) -> nn.Module:
     """Turn a network into one whose layers are nested: a copy of the same class, with the same methods and state names.
@@ -108,6 +109,7 @@ def to_nested(
         noise: What has a log α of its own: each "weight", each output "channel" or the "layer".
         weight_prior: The form of the log-uniform prior of weights ("vnd", "exact", "molchanov", "kingma"), or the
             scale of a Gaussian one.
+        free_variance: A free log σ² instead of log α under a log-uniform prior; see `BayesLayer`.
         **unit_options: More arguments of `OrderingUnit`: prior, temperature, initial_logit, hard, per_example,
             gradient, sampler.
 
@@ -139,10 +141,11 @@ def to_nested(
         **{"num_groups": num_groups, "base": base, "bayesian": bayesian, "rules": dict(rules or {})},
         **{"placement": placement, "coupling": coupling, "log_alpha_init": log_alpha_init, **unit_options},
         **{"rescale": rescale, "estimator": estimator, "noise": noise, "weight_prior": weight_prior},
+        "free_variance": free_variance,
     }
     defaults = Rule(None, num_groups, base, unit_options.pop("prior", None), bayesian, log_alpha_init, "output")
     prior = LogUniform(weight_prior) if isinstance(weight_prior, str) else Normal(0.0, float(weight_prior))
-    layer_options = {"estimator": estimator, "noise": noise, "prior": prior}
+    layer_options = {"estimator": estimator, "noise": noise, "prior": prior, "free_variance": free_variance}
     options = {
         "placement": placement,
         "coupling": coupling,

@@ -89,6 +89,35 @@ def _level_shape(plan: Plan, level: float) -> Shape:
 
 
 @torch.no_grad()
+def sample_shapes(net: nn.Module, count: int, seed: int = 0) -> list[Shape]:
+    r"""Draw shapes from the posterior over lengths, as training does; the global generator is left as it was.
+
+    Coupled layers share the quantile u of a shape, and the shapes are spread evenly: $u_k = (k + U) / \text{count}$
+    with one uniform U. Layers that are not coupled draw one each.
+
+    Args:
+        net: A nested network.
+        count: Number of shapes, at least 1.
+        seed: Makes the draws repeatable.
+    """
+    plan = plan_of(net)
+    if count < 1:
+        raise ValueError(f"sample_shapes: count must be at least 1; got {count}")
+    generator = torch.Generator().manual_seed(seed)
+    if plan.quantile is not None:
+        start = float(torch.rand((), generator=generator, dtype=torch.float64))
+        return [_level_shape(plan, 1 - (k + start) / count) for k in range(count)]
+    shapes = []
+    for _ in range(count):
+        groups = {}
+        for name, unit in plan.units.items():
+            log_u = float(torch.rand((), generator=generator, dtype=torch.float64).log())
+            groups[name] = unit.base + int((unit.posterior().chain.log_survival > log_u).sum())
+        shapes.append(Shape.of(groups))
+    return shapes
+
+
+@torch.no_grad()
 def _longest_prefix(plan: Plan, cost: Callable[[Shape], float], budget: float, name: str) -> Shape:
     """Add units to the smallest shape in the order of their survival, while the cost stays within the budget."""
     entries = [

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vnd.data.arrays import Images, fit_to
 from vnd.data.catalogue import load as load_images
 from vnd.evaluate.results import evaluate
-from vnd.evaluate.sweep import Sweep, repeatable
+from vnd.evaluate.sweep import Subject, Sweep
 from vnd.methods import Size
 from vnd.store import load
 from vnd.train.parse import parse_run
@@ -49,22 +49,21 @@ class Finished:
         channels, _, size = self.splits.train.pixels.shape[1:]
         return fit_to(load_images(options.out_of_domain, "test", folder), channels, size)
 
-    def calibrate(self, sizes: list[Size], samples: bool) -> None:
-        """Collect BatchNorm's statistics for some sizes, of each as if it were alone."""
+    def subject(self) -> Subject:
+        """The network, as a sweep takes it."""
 
-        def batches() -> Iterator[Tensor]:
-            return calibration(self.recipe, self.splits, self.device)
+        def statistics(images: int, repeat: int) -> Iterator[Tensor]:
+            return calibration(self.recipe, self.splits, self.device, images, repeat)
 
-        for size in sizes:
-            with repeatable():
-                self.recipe.method.calibrate(self.model, batches, [size.width], samples=samples)
+        return Subject(self.recipe.method, self.model, self.splits.normalise(self.device), statistics)
+
+    def cut(self, size: Size, samples: int) -> nn.Module:
+        """The network of a size, calibrated."""
+        return self.subject().cut(size, samples, self.recipe.evaluate.calibration, 0)
 
     def results(self, options: Sweep, test: Images, command: str, done: Any = None) -> dict[str, Any]:
         """Calibrate, sweep, and say where it all comes from: what `results.json` holds."""
-        self.calibrate(self.recipe.method.sizes(self.model, options.sizes), samples=options.samples > 0)
-        outside = self.outside(options)
-        normalise = self.splits.normalise(self.device)
-        found = evaluate(self.recipe.method, self.model, options, normalise, test, outside, done)
+        found = evaluate(self.subject(), options, test, self.splits.validation, self.outside(options), done)
         log = Log(self.folder / "metrics.jsonl").read()
         data = {
             "name": self.recipe.data.name, "train": len(self.splits.train), "validation": len(self.splits.validation),
@@ -74,10 +73,25 @@ class Finished:
             {k: row[k] for k in ("step", "epoch", "loss", "nll", "kl") if k in row} for row in log if "loss" in row
         ]
         title = self.recipe.about or f"{self.recipe.method_name} on {self.recipe.data.name}"
-        return {
-            **found, "title": title, "command": command, "method": self.recipe.method_name, "which": self.which,
-            "data": data, "curves": curves,
+        series = {
+            "run": self.folder.resolve().name, "method": self.recipe.method_name, "network": self.recipe.network.name,
+            "data": self.recipe.data.name, "seed": self.recipe.train.seed,
         }  # fmt: skip
+        found["seconds"] |= {"train": training_seconds(log, self.recipe.train.batch)}
+        return {
+            **found, "series": series, "title": title, "command": command, "method": self.recipe.method_name,
+            "which": self.which, "data": data, "curves": curves,
+        }  # fmt: skip
+
+
+def training_seconds(log: list[dict[str, Any]], batch: int) -> float:
+    """What the steps of a run took, validation and checkpoints left out, from the speeds in its log."""
+    seconds, before = 0.0, 0
+    for row in log:
+        if "images_per_second" in row:
+            seconds += (row["step"] - before) * batch / max(row["images_per_second"], 1e-9)
+            before = row["step"]
+    return round(seconds, 1)
 
 
 def open_run(folder: Path, which: Which = "best") -> Finished:

@@ -236,11 +236,22 @@ def build_model(recipe: Recipe, images: Images) -> nn.Module:
     return recipe.method.build(network, example)
 
 
-def calibration(recipe: Recipe, splits: Splits, device: torch.device | str) -> Iterator[Tensor]:
-    """A few full batches of training images as they are in a test, unaugmented, always the same ones."""
-    count = min(recipe.evaluate.calibration, len(splits.train))
+def calibration(
+    recipe: Recipe, splits: Splits, device: torch.device | str, images: int | None = None, repeat: int = 0
+) -> Iterator[Tensor]:
+    """Full batches of training images as they are in a test, unaugmented, always the same ones.
+
+    Args:
+        recipe: That of the run.
+        splits: Its images.
+        device: Where the batches go.
+        images: How many, 0 for all; None for what the recipe says.
+        repeat: Which choice of them.
+    """
+    wanted = recipe.evaluate.calibration if images is None else images
+    count = min(wanted or len(splits.train), len(splits.train))
     size = min(512, count)
-    generator = np.random.default_rng(key(recipe.train.seed, "calibration"))
+    generator = np.random.default_rng(key(recipe.train.seed, "calibration", *([repeat] if repeat else [])))
     chosen = generator.permutation(len(splits.train))[: count // size * size]
     return in_order(splits.train.take(chosen), splits.normalise(device), device, size)
 

@@ -1,0 +1,55 @@
+"""FN³: a fully nested network, with point weights and lengths that are drawn, never learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor, nn
+
+from vnd.methods.method import Batch, Step, Terms, check, cross_entropy
+from vnd.methods.nested import Nested, in_parts, with_uniform_lengths
+from vnd.nn.nested import Coupling
+
+
+@dataclass(frozen=True)
+class FN3(Nested):
+    r"""Train all widths of a network at once, every length as likely as another.
+
+    $$\mathcal L = \mathbb E_{z \sim \text{uniform lengths}} \frac1B \sum_b -\log p(y_b \mid x_b, θ, z)$$
+
+    Paper: Sec. 6.1; Cui et al. (2020), an extension of slimmable networks to fine-grained widths.
+
+    Args:
+        num_groups: Groups that the channels of a layer are split into.
+        base: Groups that are always kept.
+        coupling: One width for all layers ("quantile"), or a length drawn for each ("independent").
+        draws: Draws of the masks in a step, each on its part of the batch.
+        label_smoothing: Share of the target given to all classes alike.
+        rules: Exceptions by name pattern of a layer.
+    """
+
+    bayesian: ClassVar[bool] = False  # type: ignore[misc]
+    budgeted: ClassVar[Literal["uniform", "learned"]] = "uniform"
+    num_groups: int = 32
+    base: int = 1
+    coupling: Coupling = "quantile"
+    draws: int = 1
+    label_smoothing: float = 0.0
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """Convert a plain network."""
+        return with_uniform_lengths(network, example, self, coupling=self.coupling)
+
+    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+        """Nothing."""
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """Mean negative log-likelihood of the batch."""
+        likelihood = in_parts(batch, self.draws, lambda x, y: cross_entropy(model(x), y, self.label_smoothing))
+        return Terms(likelihood, {"nll": likelihood.detach()})

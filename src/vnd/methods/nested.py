@@ -1,0 +1,167 @@
+"""What nested methods share: their sizes, how one is cut out and read, and the losses over several widths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+import vnd.nn as nested
+from vnd.distributions import BernoulliChain
+from vnd.methods.method import Batch, Size, Sizes, cost_of, cross_entropy, rules_of
+from vnd.nn.plan import plan_of, unwrap
+from vnd.nn.width import Width
+from vnd.words import short
+
+
+class Nested:
+    """A method whose model is one nested network, read at many widths.
+
+    Attributes:
+        bayesian: Whether its weights have a posterior.
+        budgeted: What the shapes of a budget are: "learned", or "uniform" where the order of the layers is fixed.
+    """
+
+    bayesian: bool
+    budgeted: ClassVar[Literal["uniform", "learned"]] = "learned"
+
+    def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
+        """Uniform fractions, learned levels, and learned shapes of so many parameters."""
+        found = [
+            Size("uniform", f"{100 * f:.4g} %", nested.shape(model, fraction=f * wanted.leading), f)
+            for f in wanted.fractions
+        ]
+        found += [Size(self.budgeted, f"level {x:.4g}", nested.shape(model, level=x)) for x in wanted.levels]
+        found += [self._fitting(model, budget) for budget in wanted.parameters]
+        for size in (self._fitting(model, budget) for budget in _spread(model, wanted.learned)):
+            if all(size.width != other.width for other in found if other.kind == self.budgeted):
+                found.append(size)
+        return found
+
+    def calibrate(
+        self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
+    ) -> None:
+        """Collect BatchNorm's statistics."""
+        nested.recalibrate(model, batches(), widths, samples=samples and self.bayesian)
+
+    def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
+        """The extracted network, with its posterior if it is to be drawn from: BatchNorm has statistics for each."""
+        return nested.extract(model, width, bayesian=self.bayesian and samples > 0)
+
+    def predict(self, network: nn.Module, x: Tensor, samples: int) -> nested.Prediction:
+        """Average the probabilities over draws of the weights."""
+        return nested.predict(network, x, samples=samples)
+
+    def extract(self, model: nn.Module, width: Width) -> nn.Module:
+        """The extracted network of posterior means."""
+        return nested.extract(model, width)
+
+    def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
+        """That of the extracted network."""
+        return cost_of(network, example)
+
+    def _fitting(self, model: nn.Module, budget: float) -> Size:
+        return Size(self.budgeted, f"≤ {short(budget)}", nested.shape(model, parameters=budget))
+
+
+def _spread(model: nn.Module, count: int) -> list[float]:
+    """Numbers of parameters, spread evenly by ratio from the smallest network to the full one."""
+    if count < 1:
+        return []
+    small = nested.profile(model, nested.shape(model, fraction=1e-9), count_macs=False).parameters
+    full = nested.profile(model, 1.0, count_macs=False).parameters
+    return [full] if count == 1 else [round(small * (full / small) ** (i / (count - 1))) for i in range(count)]
+
+
+def nested_model(network: nn.Module, example: Tensor, method: Any, **options: Any) -> nn.Module:
+    """Convert a plain network by the options that nested methods have in common, and some more."""
+    model = nested.to_nested(
+        network, example, num_groups=method.num_groups, base=method.base, rules=rules_of(method.rules), **options
+    )
+    quantile = plan_of(model).quantile
+    if quantile is not None:
+        quantile.strata.fill_(method.draws)
+    return model
+
+
+def with_uniform_lengths(network: nn.Module, example: Tensor, method: Any, **options: Any) -> nn.Module:
+    """Convert a plain network to one of point weights whose lengths are uniform and stay so."""
+    model = nested_model(network, example, method, bayesian=False, gradient="survival", **options)
+    for unit in plan_of(model).units.values():
+        uniform = BernoulliChain.uniform(unit.num_nested).keep_logits
+        unit.keep_logits.data.copy_(uniform)
+        unit.keep_logits.requires_grad_(False)
+    return model
+
+
+def measure_order(method: Any, model: nn.Module, step: Any, loss: Callable[[], Tensor]) -> None:
+    """Set the temperature, and at a method's turn measure what one unit is worth to the loss."""
+    root = unwrap(model)
+    nested.set_temperature(root, step.temperature)
+    if method.gradient == "difference" and method.measure_every and step.index % method.measure_every == 0:
+        nested.update_differences(root, loss)
+
+
+def order_term(method: Any, model: nn.Module) -> Tensor | float:
+    """A term of value 0 whose gradient is the measured one of the order; 0 where none is measured."""
+    if not (method.gradient == "difference" and method.measure_every):
+        return 0.0
+    order = nested.difference_term(unwrap(model))
+    return order - order.detach()
+
+
+def in_parts(batch: tuple[Tensor, ...], draws: int, loss: Callable[..., Tensor]) -> Tensor:
+    """The mean loss of a batch that is run in parts, each at a draw of the masks of its own."""
+    count = len(batch[1])
+    if count < draws:
+        raise ValueError(f"method.draws must be at most the images of a batch, {count}; got {draws}")
+    # Every so many-th image: so they are the same ones when several processes share the batch.
+    parts = [tuple(part[first::draws] for part in batch) for first in range(draws)]
+    return torch.stack([len(part[1]) / count * loss(*part) for part in parts]).sum()
+
+
+def sandwich(model: nn.Module, batch: Batch, draws: int, distil: float, smoothing: float) -> Tensor:
+    r"""Mean loss of the full network, the smallest one and sampled ones, the narrower taught by the full one.
+
+    $$\tfrac13 \left[ \mathrm{CE}(p_\text{full}, y) + \ell(p_\text{smallest}) + \ell(p_\text{sampled}) \right],
+      \qquad \ell(p) = (1 - d)\, \mathrm{CE}(p, y) + d\, \mathrm{CE}(p, p_\text{full})$$
+
+    The full network's answers are constants there: in-place distillation (Yu and Huang, 2019). Three passes.
+
+    Args:
+        model: A nested network.
+        batch: Images and labels.
+        draws: Parts that the sampled pass is run in, each at a draw of its own.
+        distil: d, the share of the full network's answers in the targets.
+        smoothing: Of the labels.
+    """
+    images, labels = batch
+    with pinned(model, smallest=False):
+        full = model(images)
+    whole = cross_entropy(full, labels, smoothing)
+    taught = full.detach().float().softmax(1)
+
+    def narrower(x: Tensor, y: Tensor, target: Tensor) -> Tensor:
+        logits = model(x)
+        return (1 - distil) * cross_entropy(logits, y, smoothing) + distil * cross_entropy(logits, target, 0.0)
+
+    with pinned(model, smallest=True):
+        smallest = narrower(images, labels, taught)
+    sampled = in_parts((images, labels, taught), draws, narrower)
+    return (whole + smallest + sampled) / 3
+
+
+@contextmanager
+def pinned(model: nn.Module, smallest: bool) -> Iterator[None]:
+    """Let every layer keep all its groups, or its base alone, in a pass of training; the rotation of u stands still."""
+    plan = plan_of(model)
+    for unit in plan.units.values():
+        unit.fixed_groups.fill_(unit.base if smallest else unit.num_groups)
+    yield
+    for unit in plan.units.values():
+        unit.fixed_groups.fill_(-1)
+    if plan.quantile is not None:
+        plan.quantile.count.sub_(1)

@@ -1,0 +1,83 @@
+"""What methods of one size share: a network that is as wide as it was made, trained for itself."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+import vnd.nn as nested
+from vnd.methods.method import Batch, Size, Sizes, Step, cost_of, rules_of
+from vnd.models.initialise import initialise
+from vnd.nn import BayesLayer, Prediction
+from vnd.nn.plan import Shape
+from vnd.nn.width import Width
+
+
+class Single:
+    """A method whose model has one size."""
+
+    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+        """Nothing."""
+
+    def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
+        """The one that it has, whatever is wanted."""
+        shape = getattr(self, "shape", None)
+        fraction = getattr(self, "fraction", 1.0)
+        return [
+            Size("learned", "own shape", None) if shape else Size("uniform", f"{100 * fraction:.4g} %", None, fraction)
+        ]
+
+    def calibrate(
+        self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
+    ) -> None:
+        """Nothing: its statistics are those of training."""
+
+    def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
+        """A copy of the network: what is done to it is not done to the one in training."""
+        return copy.deepcopy(model)
+
+    def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
+        """Average the probabilities over draws of the weights, if they have a posterior."""
+        return nested.predict(network, x, samples=samples)
+
+    def extract(self, model: nn.Module, width: Width) -> nn.Module:
+        """The network of posterior means; a plain one is itself."""
+        return with_means(model)
+
+    def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
+        """That of the network."""
+        return cost_of(network, example)
+
+
+def narrowed(
+    network: nn.Module, example: Tensor, method: Any, shape: dict[str, int] | None = None, **options: Any
+) -> nn.Module:
+    """A network of a method's `fraction` of the width, or of a shape, with a random start of its own.
+
+    It is cut out of the nested form of the wide one, so that its layers are as wide as those that a nested method is
+    tested at; `bayesian=True` among the options gives it a posterior over its weights.
+    """
+    groups = {name: getattr(method, name) for name in ("num_groups", "base") if hasattr(method, name)}
+    wide = nested.to_nested(network, example, rules=rules_of(method.rules), **groups, **options)
+    width = Shape.of(shape) if shape else nested.shape(wide, fraction=getattr(method, "fraction", 1.0))
+    small = nested.extract(wide, width, bayesian=options.get("bayesian", True))
+    initialise(small)
+    for module in small.modules():
+        if isinstance(module, BayesLayer):
+            module.reset_noise()
+    return small
+
+
+def with_means(model: nn.Module) -> nn.Module:
+    """The network with torch's own layers in the place of Bayesian ones; itself if it has none."""
+    if not any(isinstance(module, BayesLayer) for module in model.modules()):
+        return model
+    plain = copy.deepcopy(model)
+    for parent in list(plain.modules()):
+        for name, module in list(parent.named_children()):
+            if isinstance(module, BayesLayer):
+                setattr(parent, name, module.to_plain())
+    return plain

@@ -1,0 +1,55 @@
+"""US-Net: a universally slimmable network, trained by the sandwich rule with in-place distillation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor, nn
+
+from vnd.methods.method import Batch, Step, Terms, check
+from vnd.methods.nested import Nested, sandwich, with_uniform_lengths
+
+
+@dataclass(frozen=True)
+class USNet(Nested):
+    r"""Train the full, the smallest and randomly sampled widths in every step, the narrower taught by the full one.
+
+    The loss is `sandwich`, with point weights and one width for all layers. Yu and Huang, *Universally slimmable
+    networks and improved training techniques* (2019): an anchor from outside the paper.
+
+    Note: The mean of the three losses, where theirs is the sum: the learning rate means the same as in other methods.
+
+    Args:
+        num_groups: Groups that the channels of a layer are split into.
+        base: Groups that are always kept: the smallest width.
+        draws: Sampled widths in a step, each on its part of the batch.
+        distil: Share of the full network's answers in the targets of the narrower ones.
+        label_smoothing: Share of the target given to all classes alike.
+        rules: Exceptions by name pattern of a layer.
+    """
+
+    bayesian: ClassVar[bool] = False  # type: ignore[misc]
+    budgeted: ClassVar[Literal["uniform", "learned"]] = "uniform"
+    num_groups: int = 32
+    base: int = 1
+    draws: int = 2
+    distil: float = 1.0
+    label_smoothing: float = 0.0
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """Convert a plain network."""
+        return with_uniform_lengths(network, example, self)
+
+    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+        """Nothing."""
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """Mean loss of the three kinds of width."""
+        likelihood = sandwich(model, batch, self.draws, self.distil, self.label_smoothing)
+        return Terms(likelihood, {"nll": likelihood.detach()})

@@ -1,0 +1,143 @@
+"""How far a number may be off by chance: Student's t over seeds, Clopper and Pearson's bound of an error rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from vnd.metrics.checks import check_count, check_number
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over `count` values, and where its true value lies with the stated confidence."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+def confidence_interval(values: Iterable[float], level: float = 0.95) -> Interval:
+    r"""Mean of a few independent values, such as those of training seeds, and Student's interval of it.
+
+    $$\bar x \pm t_{n-1,\,(1 + \mathrm{level})/2} \; \frac{s}{\sqrt n}, \qquad
+    s^2 = \frac 1{n-1} \sum_i (x_i - \bar x)^2$$
+
+    Note: One value has no spread to go by: low = high = mean, and `count` says so. The interval holds for values that
+        are normal about their mean; of an accuracy near 1 it may reach past 1.
+
+    Args:
+        values: Finite numbers, at least one: a list, or a tensor of shape (n,).
+        level: Probability that the interval covers the true mean, between 0 and 1.
+
+    >>> interval = confidence_interval([1, 2, 3])
+    >>> interval.mean, round(interval.low, 6), round(interval.high, 6), interval.count
+    (2.0, -0.484138, 4.484138, 3)
+    """
+    check_number("confidence_interval", "level", level, 0, 1, "()")
+    try:
+        numbers = [float(value) for value in values]
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor whose rows are no numbers
+        raise ValueError(
+            f"confidence_interval: values must be numbers; got a {type(values).__name__}: {error}"
+        ) from None
+    if not numbers:
+        raise ValueError("confidence_interval: values must not be empty")
+    for index, number in enumerate(numbers):
+        if not math.isfinite(number):
+            raise ValueError(f"confidence_interval: values must be finite; got {number} at index {index}")
+    count = len(numbers)
+    mean = math.fsum(numbers) / count  # fsum: exact, so that the order does not matter
+    if count == 1:
+        return Interval(mean, mean, mean, 1)
+    spread = math.sqrt(math.fsum((number - mean) * (number - mean) for number in numbers) / (count - 1))
+    reach = student_quantile(level, count - 1) * spread / math.sqrt(count)
+    return Interval(mean, mean - reach, mean + reach, count)
+
+
+def student_quantile(level: float, degrees: int) -> float:
+    r"""The t that a Student variable of some degrees of freedom stays within: $P(|T| \le t) = \mathrm{level}$.
+
+    $$P(|T| > t) = I_{\nu / (\nu + t^2)}\big(\tfrac \nu 2, \tfrac 12\big)$$
+
+    Args:
+        level: Probability, between 0 and 1: 0.95 for the quantile of 0.975 at one end.
+        degrees: Degrees of freedom ν, at least 1.
+
+    >>> round(student_quantile(0.95, 2), 6)
+    4.302653
+    """
+    check_number("student_quantile", "level", level, 0, 1, "()")
+    check_count("student_quantile", "degrees", degrees)
+
+    def outside(t: float) -> float:
+        total = degrees + t * t
+        return _incomplete_beta(degrees / 2, 0.5, degrees / total, t * t / total)
+
+    high = 1.0
+    while outside(high) > 1 - level:
+        high *= 2
+    return _crossing(outside, 1 - level, 0.0, high)
+
+
+def error_bound(errors: int, rows: int, confidence: float = 0.95) -> float:
+    r"""Upper bound of an error rate of which `errors` were seen in `rows` (Clopper and Pearson, one-sided).
+
+    $$\max \{ p : P(\mathrm{Binomial}(\mathrm{rows}, p) \le \mathrm{errors}) \ge 1 - \mathrm{confidence} \}$$
+
+    It is at least the true rate with probability `confidence` or more, however few the rows; without rows it is 1.
+
+    >>> round(error_bound(0, 59), 4)  # no error in 59 rows: at most 5 %
+    0.0495
+    """
+    check_count("error_bound", "rows", rows, 0)
+    check_count("error_bound", "errors", errors, 0)
+    check_number("error_bound", "confidence", confidence, 0, 1, "()")
+    if errors > rows:
+        raise ValueError(f"error_bound: errors must be at most rows = {rows}; got {errors}")
+    if errors == rows:
+        return 1.0
+
+    def so_few(p: float) -> float:  # P(Binomial(rows, p) ≤ errors), which falls as p grows
+        return _incomplete_beta(rows - errors, errors + 1, 1 - p, p)
+
+    return _crossing(so_few, 1 - confidence, 0.0, 1.0)
+
+
+def _crossing(falling: Callable[[float], float], level: float, low: float, high: float) -> float:
+    """Where a falling function passes `level` between `low` and `high`, to the last bit that bisection can tell."""
+    while low < (middle := (low + high) / 2) < high:
+        if falling(middle) > level:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _incomplete_beta(a: float, b: float, x: float, y: float) -> float:
+    r"""Regularised incomplete beta function $I_x(a, b)$; y = 1 − x comes as well, so that neither end loses digits.
+
+    The continued fraction DLMF 8.17.22 by Lentz's method, on the side of the mean where it converges.
+    """
+    if x <= 0 or y <= 0:
+        return 0.0 if x <= 0 else 1.0
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _incomplete_beta(b, a, y, x)
+    front = math.exp(a * math.log(x) + b * math.log(y) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)) / a
+    smallest = 1e-300  # in place of a denominator of zero
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or smallest)
+    fraction, m = d, 0
+    while True:  # about √max(a, b) rounds
+        m += 1
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        change = 1.0
+        for term in (even, odd):
+            d = 1 / (1 + term * d or smallest)
+            c = 1 + term / c or smallest
+            change = c * d
+            fraction *= change
+        if not abs(change - 1) > 1e-15:
+            return front * fraction

@@ -1,0 +1,147 @@
+"""The cascade curve: a loop over images, known answers, its ends, refused input."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from vnd import metrics
+
+
+def levels(rows: int = 60, count: int = 3, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    sharpness = torch.arange(1.0, count + 1)[:, None, None]
+    probs = (sharpness * torch.randn(count, rows, 4, generator=generator, dtype=torch.float64)).softmax(2)
+    uncertainty = -(probs * probs.log()).sum(2)
+    return probs, uncertainty, torch.tensor([1.0, 4.0, 16.0])[:count], torch.randint(4, (rows,), generator=generator)
+
+
+def by_hand(given: tuple[Tensor, Tensor, Tensor, Tensor], threshold: float, last_only: bool = False) -> tuple:
+    """Image by image; `last_only` is the planted fault of charging only the level that answers."""
+    probs, uncertainty, costs, labels = (each.tolist() for each in given)
+    right, spent, answered = 0, 0.0, [0] * len(costs)
+    for n, label in enumerate(labels):
+        for level in range(len(costs)):
+            if not last_only:
+                spent += costs[level]
+            if uncertainty[level][n] <= threshold or level == len(costs) - 1:
+                break
+        spent += costs[level] if last_only else 0
+        right += max(range(4), key=probs[level][n].__getitem__) == label
+        answered[level] += 1
+    return right / len(labels), spent / len(labels), [count / len(labels) for count in answered]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_curve_is_what_a_loop_over_images_finds(count: int) -> None:
+    given = levels(count=count)
+    curve = metrics.cascade_curve(*given)
+    for i, threshold in enumerate(curve.threshold.tolist()):
+        accuracy, cost, share = by_hand(given, threshold)
+        assert float(curve.accuracy[i]) == pytest.approx(accuracy, abs=1e-13)
+        assert float(curve.cost[i]) == pytest.approx(cost, abs=1e-12)
+        assert curve.share[i].tolist() == pytest.approx(share, abs=1e-13)
+    assert {each.dtype for each in vars(curve).values()} == {torch.float64}
+
+
+def test_charging_only_the_level_that_answers_would_be_noticed() -> None:
+    given, threshold = levels(), 0.5
+    cost = float(metrics.cascade_curve(*given, torch.tensor([threshold])).cost)
+    assert cost == pytest.approx(by_hand(given, threshold)[1])
+    assert cost != pytest.approx(by_hand(given, threshold, last_only=True)[1])
+
+
+def test_the_ends_of_the_curve_are_the_first_and_the_last_level() -> None:
+    probs, uncertainty, costs, labels = levels(rows=500)
+    curve = metrics.cascade_curve(probs, uncertainty, costs, labels)
+    assert len(curve.threshold) == 51
+    assert curve.threshold.isfinite().all()
+    assert (curve.threshold.diff() > 0).all()
+    assert curve.share[0].tolist() == [0, 0, 1]
+    assert curve.share[-1].tolist() == [1, 0, 0]
+    assert (float(curve.cost[0]), float(curve.cost[-1])) == (21, 1)
+    assert (curve.cost.diff() <= 0).all()
+    for end, level in ((0, 2), (-1, 0)):
+        assert float(curve.accuracy[end]) == pytest.approx(float(metrics.accuracy(probs[level], labels)), abs=1e-15)
+
+
+def test_equal_uncertainties_are_accepted_together() -> None:
+    probs, _, costs, labels = levels(rows=4)
+    curve = metrics.cascade_curve(probs, torch.tensor([[1, 1, 1, 2], [0, 0, 0, 0], [0, 0, 0, 0]]), costs, labels)
+    assert curve.threshold.tolist() == [-1, 1, 2]
+    assert curve.share.tolist() == [[0, 0, 1], [0.75, 0.25, 0], [1, 0, 0]]
+    assert curve.cost.tolist() == [21, 2, 1]
+
+
+def test_a_constant_uncertainty_leaves_the_two_ends() -> None:
+    probs, uncertainty, costs, labels = levels()
+    curve = metrics.cascade_curve(probs, torch.zeros_like(uncertainty), costs, labels)
+    assert curve.threshold.tolist() == [-1, 0]
+    assert curve.cost.tolist() == [21, 1]
+
+
+def test_thresholds_come_back_in_the_order_given() -> None:
+    given = levels()
+    curve = metrics.cascade_curve(*given, torch.tensor([math.inf, 0.5, -math.inf]))
+    assert curve.threshold.tolist() == [math.inf, 0.5, -math.inf]
+    assert curve.share[0].tolist() == [1, 0, 0]
+    assert curve.share[2].tolist() == [0, 0, 1]
+
+
+def test_the_order_of_the_images_does_not_matter_and_input_is_left_alone() -> None:
+    probs, uncertainty, costs, labels = levels()
+    before = uncertainty.clone()
+    curve = metrics.cascade_curve(probs, uncertainty, costs, labels)
+    assert torch.equal(uncertainty, before)
+    order = torch.randperm(60)
+    again = metrics.cascade_curve(probs[:, order], uncertainty[:, order], costs, labels[order])
+    for name, value in vars(curve).items():
+        assert torch.allclose(getattr(again, name), value, rtol=0, atol=1e-13)
+
+
+PROBS, UNSURE, COSTS, LABELS = levels(rows=5)
+REFUSED = {
+    "a list": (([], UNSURE, COSTS, LABELS), "probs must be a tensor; got a list"),
+    "one level without its dimension": (
+        (PROBS[0], UNSURE, COSTS, LABELS),
+        "probs must be floats of shape (L, N, C), at least one level; got torch.float64 of (5, 4)",
+    ),
+    "no level": (
+        (PROBS[:0], UNSURE, COSTS, LABELS),
+        "probs must be floats of shape (L, N, C), at least one level; got torch.float64 of (0, 5, 4)",
+    ),
+    "logits at one level": (
+        (torch.stack((PROBS[0], 3 * PROBS[1], PROBS[2])), UNSURE, COSTS, LABELS),
+        "level 1: each row of probs must sum to 1; row 0 sums to 3 (logits?)",
+    ),
+    "levels and rows exchanged": (
+        (PROBS, UNSURE.T, COSTS, LABELS),
+        "uncertainty must have the shape (3, 5) of the levels and rows of probs; got (5, 3)",
+    ),
+    "nan": (
+        (PROBS, UNSURE * torch.tensor([[1.0], [math.nan], [1.0]]), COSTS, LABELS),
+        "uncertainty must be finite; row 1 holds NaN or infinity",
+    ),
+    "too few costs": (
+        (PROBS, UNSURE, COSTS[:2], LABELS),
+        "costs must be 3 finite numbers, one for each level, none negative; got [1.0, 4.0]",
+    ),
+    "a negative cost": (
+        (PROBS, UNSURE, -COSTS, LABELS),
+        "costs must be 3 finite numbers, one for each level, none negative; got [-1.0, -4.0, -16.0]",
+    ),
+    "no thresholds": ((PROBS, UNSURE, COSTS, LABELS, COSTS[:0]), "thresholds must not be empty"),
+    "labels too few": (
+        (PROBS, UNSURE, COSTS, LABELS[:4]),
+        "level 0: labels must be whole numbers of shape (5,), one for each row of probs; got torch.int64 of (4,)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_refused(case: str) -> None:
+    arguments, message = REFUSED[case]
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as refused:
+        metrics.cascade_curve(*arguments)
+    assert str(refused.value) == f"cascade_curve: {message}"
