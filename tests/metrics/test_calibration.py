@@ -200,6 +200,12 @@ def test_rows_of_equal_confidence_share_an_adaptive_bin(rows: list[tuple[int, bo
         assert float(error) == pytest.approx(by_hand, abs=1e-13)
 
 
+def test_tied_rows_go_where_their_middle_is() -> None:
+    probs, labels = two_classes([0.6, 0.9, 0.9, 0.9], [False, True, True, True])
+    error = float(metrics.adaptive_calibration_error(probs, labels, bins=2))
+    assert error == pytest.approx((0.6 + 0.3) / 4)  # by the first of their places they would join the first row
+
+
 def test_adaptive_bins_that_cut_ties_would_be_noticed() -> None:
     probs, labels = two_classes([0.75] * 4, [True, True, True, False])
     assert float(metrics.adaptive_calibration_error(probs, labels, bins=2)) == 0  # one bin, in which 3 of 4 are right
