@@ -4,8 +4,10 @@ import inspect
 import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
 
 from vnd.cli import data as data_command
@@ -14,6 +16,8 @@ from vnd.cli.demo import demo
 from vnd.cli.evaluate import evaluate
 from vnd.cli.extract import extract
 from vnd.cli.recipes import recipes
+from vnd.cli.report import report
+from vnd.cli.sweep import sweep
 from vnd.train.parse import refusal
 from vnd.words import nearest
 
@@ -21,7 +25,9 @@ COMMANDS: dict[str, Any] = {
     "demo": demo,
     "recipes": recipes,
     "train": train_command.train,
+    "sweep": sweep,
     "evaluate": evaluate,
+    "report": report,
     "extract": extract,
     "data": data_command.COMMANDS,
 }
@@ -58,7 +64,7 @@ def _run(args: list[str], commands: Mapping[str, Any], words: str) -> None:
     else:
         parser = _parser(command, f"{words} {name}")
         try:
-            options = parser.instantiate(parser.parse_args(rest))
+            options = parser.instantiate(parser.parse_args(_with_underscores(rest, parser)))
         except ArgumentError as error:
             raise ValueError(f"{name}: {refusal(error)}; `{words} {name} --help` says what it takes") from None
         command(**options)
@@ -73,11 +79,34 @@ def _parser(command: Callable[..., Any], words: str) -> ArgumentParser:
         allow_abbrev=False,
         exit_on_error=False,
     )
-    parser.add_function_arguments(command, as_group=False, as_positional=True)
+    parameters = inspect.signature(command).parameters
+    several: set[str | int] = {
+        name for name, one in parameters.items() if one.annotation == "list[Path]" and one.default is one.empty
+    }
+    for name in map(str, several):  # jsonargparse would take one JSON list
+        parser.add_argument(name, nargs="+", type=Path, metavar="RUN", help=_help_of(command, name))
+    parser.add_function_arguments(command, as_group=False, as_positional=True, skip=several)
     for action in parser._actions:
-        if inspect.signature(command).parameters.get(action.dest, inspect.Parameter).annotation in (bool, "bool"):
+        if parameters.get(action.dest, inspect.Parameter).annotation in (bool, "bool"):
             action.nargs, action.const = "?", True
     return parser
+
+
+def _with_underscores(args: list[str], parser: ArgumentParser) -> list[str]:
+    """The arguments with options as they are spelt in Python: --dry-run is --dry_run."""
+    known, words = parser._option_string_actions, []
+    for word in args:
+        name, equals, value = word.partition("=")
+        plain = f"--{name[2:].replace('-', '_')}"
+        words.append(f"{plain}{equals}{value}" if name.startswith("--") and plain in known else word)
+    return words
+
+
+def _help_of(command: Callable[..., Any], name: str) -> str:
+    """What the docstring says of an argument."""
+    return next(
+        one.description or "" for one in docstring_parser.parse(command.__doc__ or "").params if one.arg_name == name
+    )
 
 
 class _Help(DefaultHelpFormatter, RawDescriptionHelpFormatter):

@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.progress import track
 
 from vnd.cli.table import sizes_table
-from vnd.evaluate.results import write
+from vnd.evaluate.results import write, write_rows
 from vnd.evaluate.sweep import Reading, Sweep
 from vnd.methods import Sizes
-from vnd.train.finished import Which, open_run
+from vnd.train.finished import Finished, Which, open_run
 
 
 def evaluate(
-    run: Path,
+    runs: list[Path],
     fractions: Sequence[float] | None = None,
     levels: Sequence[float] | None = None,
     parameters: Sequence[float] | None = None,
@@ -31,14 +31,15 @@ def evaluate(
     split: Literal["test", "validation"] = "test",
     out: Path | None = None,
 ) -> None:
-    """Evaluate a trained run at every size: a table, JSON, and a page with figures.
+    """Evaluate trained runs at every size: tables, tidy rows as CSV and JSON, and a page with figures.
 
-    Sizes that are not given are those of the run's recipe; give one kind, and only what is given counts.
+    Sizes that are not given are those of the run's recipe; give one kind, and only what is given counts. `vnd report`
+    compares runs.
 
-    Example: vnd evaluate runs/first --fractions "[0.25, 1.0]" --learned 4
+    Example: vnd evaluate runs/first --fractions "[0.25, 1.0]" --learned 4 --readings "[samples, means]" --repeats 3
 
     Args:
-        run: Folder of the run.
+        runs: Folders of the runs.
         fractions: The same share of every layer, in (0, 1].
         levels: Learned shapes at these levels, in (0, 1].
         parameters: Learned shapes of at most so many parameters.
@@ -49,25 +50,38 @@ def evaluate(
         statistics: Further numbers of training images for BatchNorm's statistics, 0 for all: what they are worth.
         which: The network with the best validation accuracy, or the last.
         split: The images to evaluate on.
-        out: Folder for results.json, rows.csv and report.html; the run's own if not given.
+        out: Folder for results.json, rows.csv and report.html, the run's own if not given; of several runs, a folder
+            for each in it, and rows.csv of all.
     """
-    opened = open_run(run, which)
-    options = chosen_options(opened.recipe.evaluate, fractions, levels, parameters, learned, samples)
-    given = {"readings": readings, "statistics": statistics}
-    changed: dict[str, Any] = {name: tuple(value) for name, value in given.items() if value is not None}
-    options = dataclasses.replace(options, **changed, repeats=options.repeats if repeats is None else repeats)
+    changed: dict[str, Any] = {"samples": samples, "repeats": repeats}
+    changed |= {"readings": readings and tuple(readings), "statistics": statistics and tuple(statistics)}
+    every = []
+    for run in runs:
+        folder = run if out is None else out if len(runs) == 1 else out / run.resolve().name
+        opened = open_run(run, which)
+        sizes = chosen_sizes(opened.recipe.evaluate.sizes, fractions, levels, parameters, learned)
+        given = {name: value for name, value in changed.items() if value is not None}
+        every.append(
+            _evaluate(opened, dataclasses.replace(opened.recipe.evaluate, sizes=sizes, **given), split, folder)
+        )
+    if out is not None and len(runs) > 1:
+        write_rows(every, out)
+        Console().print(f"all rows: {(out / 'rows.csv').resolve()}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _evaluate(opened: Finished, options: Sweep, split: Literal["test", "validation"], folder: Path) -> dict[str, Any]:
+    """Evaluate one run, and write and show what came of it."""
     images = opened.test() if split == "test" else opened.splits.validation
     sizes = len(opened.recipe.method.sizes(opened.model, options.sizes))
     masks = "masks" in options.readings
     count = options.repeats * (sizes * (len(options.readings) - masks + len(options.statistics)) + masks)
     console = Console()
     bar = iter(track(range(count), description="evaluate", console=Console(stderr=True), transient=True))
-    results = opened.results(options, images, f"vnd evaluate {run}", done=lambda row: next(bar, None))
+    results = opened.results(options, images, f"vnd evaluate {opened.folder}", done=lambda row: next(bar, None))
     next(bar, None)
     results["split"] = split
     if split != "test":
         del results["data"]["test"]
-    folder = out or run
     path = write(results, folder)
     console.print(sizes_table(results["rows"], f"{results['title']}: {split}, {results['samples']} samples"))
     for reading in options.readings[1:]:
@@ -79,21 +93,20 @@ def evaluate(
         highlight=False,
         markup=False,
     )
+    return results
 
 
-def chosen_options(
-    own: Sweep,
+def chosen_sizes(
+    own: Sizes,
     fractions: Sequence[float] | None,
     levels: Sequence[float] | None,
     parameters: Sequence[float] | None,
     learned: int | None,
-    samples: int | None,
-) -> Sweep:
-    """The recipe's options, with those that were given in their place."""
-    if any(given is not None for given in (fractions, levels, parameters, learned)):
-        sizes = Sizes(tuple(fractions or ()), tuple(levels or ()), tuple(parameters or ()), learned or 0)
-        own = dataclasses.replace(own, sizes=sizes)
-    return own if samples is None else dataclasses.replace(own, samples=samples)
+) -> Sizes:
+    """The recipe's sizes, or those that were given in their place."""
+    if all(given is None for given in (fractions, levels, parameters, learned)):
+        return own
+    return Sizes(tuple(fractions or ()), tuple(levels or ()), tuple(parameters or ()), learned or 0, own.leading)
 
 
 def _page(results: Path, folder: Path) -> str:

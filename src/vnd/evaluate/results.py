@@ -82,19 +82,24 @@ def evaluate(
 
 
 def write(results: dict[str, Any], folder: Path) -> Path:
-    """Write `results.json` and the tidy rows as `rows.csv`; the path of the first."""
+    """Write `results.json` and its tidy rows as `rows.csv`; the path of the first."""
     folder.mkdir(parents=True, exist_ok=True)
-    series, rows = results.get("series") or {}, results["tidy"]
-    columns = [*(key if key != "seed" else "train_seed" for key in series)]
-    columns += [key for key in dict.fromkeys(key for row in rows for key in row) if key not in columns]
-    buffer = io.StringIO()
-    table = csv.DictWriter(buffer, columns, lineterminator="\n")
-    table.writeheader()
-    own = {key if key != "seed" else "train_seed": value for key, value in series.items()}
-    table.writerows({**own, **row} for row in rows)
-    write_text(folder / "rows.csv", buffer.getvalue())
+    write_rows([results], folder)
     write_text(folder / "results.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     return folder / "results.json"
+
+
+def write_rows(every: list[dict[str, Any]], folder: Path) -> None:
+    """Write the tidy rows of some results as `rows.csv`, what they are of in front."""
+    rows = []
+    for results in every:
+        own = {"train_seed" if key == "seed" else key: x for key, x in (results.get("series") or {}).items()}
+        rows += [own | row for row in results["tidy"]]
+    buffer = io.StringIO()
+    table = csv.DictWriter(buffer, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write_text(folder / "rows.csv", buffer.getvalue())
 
 
 def machine(device: torch.device) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,8 +75,8 @@ class Finished:
         ]
         title = self.recipe.about or f"{self.recipe.method_name} on {self.recipe.data.name}"
         series = {
-            "run": self.folder.resolve().name, "method": self.recipe.method_name, "network": self.recipe.network.name,
-            "data": self.recipe.data.name, "seed": self.recipe.train.seed,
+            "run": self.folder.resolve().name, "recipe": recipe_name(self.folder), "method": self.recipe.method_name,
+            "network": self.recipe.network.name, "data": self.recipe.data.name, "seed": self.recipe.train.seed,
         }  # fmt: skip
         found["seconds"] |= {"train": training_seconds(log, self.recipe.train.batch)}
         return {
@@ -92,6 +93,16 @@ def training_seconds(log: list[dict[str, Any]], batch: int) -> float:
             seconds += (row["step"] - before) * batch / max(row["images_per_second"], 1e-9)
             before = row["step"]
     return round(seconds, 1)
+
+
+def recipe_name(folder: Path) -> str | None:
+    """The recipe that a run was begun with, as its command named it; None where it was not begun by one."""
+    try:
+        words = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["command"]
+        name = words[words.index("train") + 1]
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return None
+    return None if not isinstance(name, str) or name.startswith("-") else Path(name).with_suffix("").as_posix()
 
 
 def open_run(folder: Path, which: Which = "best") -> Finished:
