@@ -240,7 +240,7 @@ REFUSED = [
     (["evaluate", "{run}", "--learned", "0"], "must name at least one size; got none"),
     (["evaluate", "{run}", "--samples", "-1"], "samples must be at least 0; got -1"),
     (["evaluate", "{run}", "--parameters", "[3]"], "parameters must be at least"),
-    (["evaluate", "{run}", "--which", "worst"], "which must be one of 'best', 'last'; got worst"),
+    (["evaluate", "{run}", "--which", "worst"], "which must be one of 'best' or 'last' or none; got worst"),
     (["evaluate", "{run}", "--fractoins", "[1]"], "unrecognized arguments: --fractoins"),
     (["extract", "{nowhere}", "--fraction", "0.5"], "is not a run: it holds no recipe.yaml"),
     (["extract", "{run}"], "give exactly one of fraction, level, parameters, macs, bytes, latency_ms; got none"),

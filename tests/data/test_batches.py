@@ -8,7 +8,7 @@ import torch
 
 from vnd.data.arrays import Images
 from vnd.data.augment import Augment
-from vnd.data.batches import Batches, Normalise, in_order, key, statistics
+from vnd.data.batches import Batches, Normalise, Passes, in_order, key, statistics
 
 MEAN, DEVIATION = (0.25,), (0.5,)
 
@@ -88,6 +88,25 @@ def test_memory_mapped_images_are_read_as_they_are(tmp_path) -> None:
 def test_the_last_batch_of_a_test_may_be_one_image() -> None:
     sizes = [len(x) for x in in_order(numbered(9), Normalise(MEAN, DEVIATION, "cpu"), "cpu", batch=4)]
     assert sizes == [4, 4, 1]
+
+
+@pytest.mark.parametrize("kind", ["kept", "made anew", "from pixels on the device"])
+def test_passes_are_the_batches_in_order_every_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, normalise = numbered(9), Normalise(MEAN, DEVIATION, "cpu")
+    made = []
+    monkeypatch.setattr("vnd.data.batches._to", lambda tensor, device: made.append(1) or tensor)
+    if kind != "kept":
+        monkeypatch.setattr("vnd.data.batches.ROOM", 9 * 16 * 4 - 1)
+    if kind == "from pixels on the device":
+        monkeypatch.setattr("vnd.data.batches._resident", lambda pixels, device: torch.from_numpy(pixels))
+    expected = list(in_order(images, normalise, "cpu", batch=4))
+    made.clear()
+    passes = Passes(images, normalise, "cpu", batch=4)
+    for _ in range(2):
+        found = list(passes)
+        assert [len(x) for x in found] == [4, 4, 1]
+        assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(found, expected, strict=True))
+    assert len(made) == {"kept": 3, "made anew": 6, "from pixels on the device": 0}[kind]
 
 
 def test_statistics_are_those_of_all_pixels() -> None:

@@ -1,6 +1,7 @@
 """The keystone: a masked network and the smaller one cut out of it are the same function, at every width."""
 
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -165,6 +166,55 @@ def test_extraction_leaves_the_network_alone():
             value.zero_()
     assert torch.equal(run(net, example), out)
     assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+
+
+@pytest.mark.parametrize("bayesian", [False, True])
+@pytest.mark.parametrize("options", [{}, {"rescale": "expected"}, {"bayesian": False}, {"weight_prior": 0.5}])
+@pytest.mark.parametrize("name", ["flatten", "transformer", "shared", "inverted", "functional", "hard-coded view"])
+def test_an_extracted_network_shares_nothing_with_its_origin(name, options, bayesian):
+    _, net, _ = make(name, **options)
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    theirs = {x.untyped_storage().data_ptr() for x in (*net.parameters(), *net.buffers()) if x.numel()}
+    for width in (0.25, 1.0):
+        small = vnd.extract(net, width, bayesian=bayesian)
+        tensors = [x for x in (*small.parameters(), *small.buffers()) if x.numel()]
+        assert not theirs & {x.untyped_storage().data_ptr() for x in tensors}
+        assert all(x.is_leaf for x in small.parameters())
+        with torch.no_grad():
+            for x in tensors:
+                x.zero_()
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+
+
+def test_a_weight_that_is_kept_by_reference_alone_is_caught(monkeypatch):
+    monkeypatch.setattr(sys.modules["vnd.nn.extract"], "_own", lambda small, root: None)
+    with pytest.raises(AssertionError):
+        test_an_extracted_network_shares_nothing_with_its_origin("transformer", {}, True)
+
+
+@pytest.mark.parametrize("bayesian", [False, True])
+@pytest.mark.parametrize("name", ["squeeze-excite", "inverted", "grouped", "decoder", "flatten", "vgg11"])
+def test_channels_last_stay_so(name, bayesian):
+    net = make(name)[1]
+    net = net.to(memory_format=torch.channels_last)
+    small = vnd.extract(net, 0.5, bayesian=bayesian)
+    for path, own in small.named_parameters():
+        if own.dim() == 4:
+            # by strides: those of one channel or one pixel are contiguous either way
+            assert own.stride() == torch.empty(own.shape).to(memory_format=torch.channels_last).stride(), path
+    plain = vnd.extract(net.to(memory_format=torch.contiguous_format), 0.5, bayesian=bayesian)
+    assert all(own.is_contiguous() for own in plain.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(small.parameters(), plain.parameters(), strict=True))
+
+
+def test_single_weights_are_cut_in_their_order_whatever_their_layout():
+    rules = {"5": vnd.Rule(nest=False), "0": vnd.Rule(granularity="weight")}
+    _, net, _ = make("flatten", rules=rules)
+    shape = vnd.Shape.of({"0[weight]": 1})
+    expected = vnd.extract(net, shape)[0].weight
+    found = vnd.extract(net.to(memory_format=torch.channels_last), shape)[0].weight
+    assert torch.equal(expected, found)
+    assert 0 < int((expected != 0).sum()) < expected.numel()
 
 
 def test_without_a_width_the_one_that_is_set_is_extracted():

@@ -1,16 +1,21 @@
 """BatchNorm's statistics for every width: reset, averaged, kept, and missed when they are not there."""
 
+import functools
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any
 
 import pytest
 import torch
-from structures import gap, make, run, uniform_shapes
+from structures import NETWORKS, Example, gap, make, mixed_shapes, run, uniform_shapes
 from torch import Tensor, nn
 
 import vnd
 from vnd.nn import BayesLayer
-from vnd.nn.plan import plan_of
+from vnd.nn.plan import Shape, batch_norms, plan_of
+from vnd.nn.recalibrate import _Average, _sliced
 
 
 def statistics_of(norm):
@@ -166,6 +171,271 @@ def test_a_network_without_batch_norm_needs_none_of_this():
     vnd.recalibrate(net, iter([x]), widths=(0.5,))
     with vnd.width(net, 0.5):  # and warns of nothing
         run(net, x)
+
+
+# -- as extracted networks ---------------------------------------------------------------------------------------------
+
+MODULE = sys.modules["vnd.nn.recalibrate"]  # by its name, `vnd.nn` has the function
+Collected = list[tuple[Tensor, Tensor]]
+
+
+def kept_statistics(net: nn.Module, shapes: list[Shape], samples: bool = False) -> Collected:
+    """The statistics of all shapes at the channels that they keep."""
+    plan, found = plan_of(net), []
+    for shape in shapes:
+        for name, pair in plan.statistics[shape, samples].items():
+            kept = plan.kept(plan.outputs.get(name), dict(shape))
+            found.append(pair if kept is None else (pair[0][kept], pair[1][kept]))
+    return found
+
+
+def several(example: Example, count: int = 2) -> list[Example]:
+    """Batches like an example, four times as large and each of its own scale."""
+
+    def like(x: Tensor, scale: int) -> Tensor:
+        return scale * torch.randn_like(torch.cat([x] * 4)) + 1
+
+    if isinstance(example, dict):
+        return [{key: like(x, 1 + i) for key, x in example.items()} for i in range(count)]
+    return [like(example, 1 + i) for i in range(count)]
+
+
+def both_ways(net: nn.Module, inputs: list[Example], monkeypatch: pytest.MonkeyPatch, samples: bool = False) -> float:
+    """Largest gap between what extracted networks and the masked one collect, over all kinds of widths."""
+    shapes = list(dict.fromkeys(uniform_shapes(net) + mixed_shapes(net, 2)))
+    assert _sliced(net, plan_of(net), shapes, samples)  # or both ways were the same
+    vnd.recalibrate(net, inputs, widths=shapes, samples=samples)
+    sliced = kept_statistics(net, shapes, samples)
+    with monkeypatch.context() as patch:
+        patch.setattr(MODULE, "_sliced", lambda *_: {})
+        vnd.recalibrate(net, inputs, widths=shapes, samples=samples)
+    masked = kept_statistics(net, shapes, samples)
+    return max(gap(a, b) for one, other in zip(masked, sliced, strict=True) for a, b in zip(one, other, strict=True))
+
+
+def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every draw be the same number, whatever the size of what is drawn."""
+    monkeypatch.setattr("vnd.nn.bayesian.add_noise", lambda mean, variance: mean + 0.7 * variance.sqrt())
+    monkeypatch.setattr(torch, "randn_like", lambda x: torch.full_like(x, 0.7))
+    monkeypatch.setattr(BayesLayer, "_signs", lambda layer, x: torch.ones_like(x))
+
+
+WITH_NORMS = [name for name in NETWORKS if norms(NETWORKS[name].make())]
+
+
+@pytest.mark.parametrize("name", WITH_NORMS)
+def test_extracted_networks_collect_what_the_masked_one_does(name, monkeypatch):
+    _, net, example = make(name)
+    assert both_ways(net, several(example), monkeypatch) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    "name", ["residual, stream", "dense", "squeeze-excite", "inverted", "decoder", "wave", "vgg11"]
+)
+def test_so_do_extracted_networks_that_sample(name, monkeypatch):
+    _, net, example = make(name, log_alpha_init=-1.0)
+    inputs = several(example)
+    same_noise(monkeypatch)
+    assert both_ways(net, inputs, monkeypatch, samples=True) <= 1e-12
+
+
+GAUSSIAN = {"weight_prior": 0.5}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rescale": "expected"}, {"rescale": "expected", **GAUSSIAN},
+        {"rescale": "expected", "noise": "channel", **GAUSSIAN},
+        {"bayesian": False}, {"base": 2}, {"noise": "layer"}, {"estimator": "weight"}, {"estimator": "flipout"},
+        {"per_example": True}, {"order": "magnitude"}, {"coupling": "independent"},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["flatten", "inverted, stream"])
+def test_they_agree_with_every_option(name, options, monkeypatch):
+    _, net, example = make(name, log_alpha_init=-1.0, **options)
+    with torch.no_grad():
+        for unit in plan_of(net).units.values():
+            unit.keep_logits.uniform_(-1, 2)
+    inputs = several(example)
+    assert both_ways(net, inputs, monkeypatch) <= 1e-12
+    same_noise(monkeypatch)
+    assert both_ways(net, inputs, monkeypatch, samples=True) <= 1e-12
+
+
+@pytest.mark.parametrize("kind", ["input", "weight"])
+def test_they_agree_where_rows_or_single_weights_are_ordered(kind, monkeypatch):
+    _, net, example = make("flatten", rules={"5": vnd.Rule(granularity=kind)}, rescale="expected")
+    assert f"5[{kind}]" in plan_of(net).units
+    inputs = several(example)
+    assert both_ways(net, inputs, monkeypatch) <= 1e-12
+    same_noise(monkeypatch)
+    assert both_ways(net, inputs, monkeypatch, samples=True) <= 1e-12
+
+
+def test_statistics_put_back_at_the_wrong_channels_are_caught(monkeypatch):
+    _, net, example = make("dense")
+    inputs = several(example)
+    right = _Average.statistics
+
+    def fault(average, plan, groups):
+        found = right(average, plan, groups)
+        if groups is None:
+            return found
+        return {name: (pair[0].roll(1), pair[1].roll(1)) for name, pair in found.items()}
+
+    monkeypatch.setattr(_Average, "statistics", fault)
+    assert both_ways(net, inputs, monkeypatch) > 1e-3
+
+
+def test_samples_that_are_means_are_caught(monkeypatch):
+    _, net, example = make("flatten", log_alpha_init=-1.0)
+    inputs = several(example)
+    same_noise(monkeypatch)
+
+    def fault(root, plan, shapes, samples):
+        return _sliced(root, plan, shapes, False)
+
+    monkeypatch.setattr(MODULE, "_sliced", fault)
+    assert both_ways(net, inputs, monkeypatch, samples=True) > 1e-3
+
+
+def test_sampled_statistics_have_the_same_law_both_ways(monkeypatch):
+    net = make("flatten", log_alpha_init=0.0)[1]
+    shape = vnd.shape(net, fraction=0.5)
+    x = batches(1)[0].repeat(300, 1, 1, 1)  # the mean over many draws of the noise of the same images
+    found = []
+    for masked in (False, True):
+        with monkeypatch.context() as patch:
+            if masked:
+                patch.setattr(MODULE, "_sliced", lambda *_: {})
+            vnd.recalibrate(net, [x], widths=(shape,), samples=True)
+        found.append(kept_statistics(net, [shape], samples=True))
+    for own, other in zip(*found, strict=True):
+        # 2,100 images: about 2 % of the deviation for a mean, 3 % for a variance; five times that
+        assert float(((own[0] - other[0]) / own[1].sqrt()).abs().max()) < 0.15
+        assert float((own[1] / other[1] - 1).abs().max()) < 0.2
+
+
+def test_dropped_channels_keep_the_statistics_of_training():
+    net = make("flatten")[1]
+    vnd.recalibrate(net, batches(), widths=(0.5,))
+    found = plan_of(net).statistics[vnd.shape(net, fraction=0.5), False]["6"]
+    assert torch.equal(found[0][6:], net[6].running_mean[6:])
+    assert torch.equal(found[1][6:], net[6].running_var[6:])
+    assert not torch.isin(found[0][:6], net[6].running_mean).any()
+
+
+class Doubled(nn.Module):
+    """A forward of one's own, written over a network's."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.inner = [net.forward]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.inner[0](2 * x)
+
+
+def hang_hook(net: nn.Module) -> None:
+    net[0].register_forward_hook(lambda module, args, out: 2 * out)
+
+
+def write_over_forward(net: nn.Module) -> None:
+    object.__setattr__(net, "forward", Doubled(net))
+
+
+def keep_what_cannot_be_copied(net: nn.Module) -> None:
+    net.last = (net[0].weight * 2,)  # a part of a graph
+
+
+MASKED: dict[str, tuple[dict[str, Any], Callable[[nn.Module], None]]] = {
+    "masked before the norm": ({"placement": "before_norm"}, lambda net: None),
+    "nothing of a layer kept": ({"base": 0}, lambda net: None),
+    "a hook of the user": ({}, hang_hook),
+    "a forward of the user": ({}, write_over_forward),
+    "no copy": ({}, keep_what_cannot_be_copied),
+}
+
+
+@pytest.mark.parametrize("case", MASKED)
+def test_where_there_is_no_extracted_network_the_masked_one_collects(case):
+    options, change = MASKED[case]
+    net = make("flatten", **options)[1]
+    change(net)
+    shape = vnd.Shape.of({"0": 2, "5": 0 if "base" in options else 2})
+    assert not _sliced(net, plan_of(net), [shape], False)
+    before = state(net)
+    vnd.recalibrate(net, batches(), widths=(shape,))
+    assert all(torch.equal(value, before[key]) for key, value in state(net).items())
+    with torch.no_grad(), vnd.width(net, shape):
+        seen: dict[str, Tensor] = {}
+        handles = [
+            norm.register_forward_pre_hook(lambda _, args, name=name: seen.setdefault(name, args[0]))
+            for name, norm in batch_norms(net)
+        ]
+        net(batches()[0])
+        vnd.recalibrate(net, batches()[:1], widths=(shape,))
+        for handle in handles:
+            handle.remove()
+    mean = plan_of(net).statistics[shape, False]["1"][0]
+    torch.testing.assert_close(mean, seen["1"].mean((0, 2, 3)), rtol=1e-12, atol=1e-12)
+
+
+def test_single_weights_cut_under_a_gaussian_prior_are_sampled_masked():
+    net = make("flatten", rules={"5": vnd.Rule(granularity="weight")}, **GAUSSIAN)[1]
+    shape = vnd.shape(net, fraction=0.5)
+    assert _sliced(net, plan_of(net), [shape], False)
+    assert not _sliced(net, plan_of(net), [shape], True)
+    vnd.recalibrate(net, batches(), widths=(shape,), samples=True)
+    assert plan_of(net).statistics[shape, True]["6"][1].isfinite().all()
+
+
+def test_the_forward_that_accelerate_binds_is_followed_in_the_copy():
+    net, other = make("flatten")[1], make("flatten")[1]
+
+    @functools.wraps(type(net).forward)
+    def doubled(self: nn.Module, x: Tensor) -> Tensor:
+        return type(net).forward(self, 2 * x)
+
+    net.forward = MethodType(doubled, net)
+    assert _sliced(net, plan_of(net), [vnd.shape(net, fraction=0.5)], False)
+    vnd.recalibrate(net, batches(), widths=(0.5,))
+    vnd.recalibrate(other, [2 * x for x in batches()], widths=(0.5,))
+    shapes = [vnd.shape(net, fraction=0.5)]
+    assert all(
+        torch.equal(a, b)
+        for one, two in zip(kept_statistics(net, shapes), kept_statistics(other, shapes), strict=True)
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+def test_wrappers_are_looked_through():
+    net, other = make("flatten")[1], make("flatten")[1]
+    vnd.recalibrate(torch.compile(net, backend="eager"), batches(), widths=(0.5,))
+    vnd.recalibrate(other, batches(), widths=(0.5,))
+    shapes = [vnd.shape(net, fraction=0.5)]
+    for one, two in zip(kept_statistics(net, shapes), kept_statistics(other, shapes), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def test_a_batch_of_one_is_refused_as_torch_does():
+    net = make("flatten")[1]
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        vnd.recalibrate(net, [batches()[0][:1]], widths=(0.5,))
+    assert not plan_of(net).statistics
+
+
+def test_half_precision_has_statistics_of_its_dtype():
+    net = make("flatten", torch.float32)[1].bfloat16()
+    vnd.recalibrate(net, [x.bfloat16() for x in batches()], widths=(0.5,))
+    other = make("flatten", torch.float32)[1]
+    vnd.recalibrate(other, [x.float() for x in batches()], widths=(0.5,))
+    shapes = [vnd.shape(net, fraction=0.5)]
+    for one, two in zip(kept_statistics(net, shapes), kept_statistics(other, shapes), strict=True):
+        assert one[0].dtype == one[1].dtype == torch.bfloat16
+        assert gap(two[0], one[0].float()) < 0.05
+        assert gap(two[1], one[1].float()) < 0.05
 
 
 # -- the warning ------------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from rich.progress import track
 
 from vnd.cli.table import sizes_table
 from vnd.evaluate.results import write, write_rows
-from vnd.evaluate.sweep import Reading, Sweep
+from vnd.evaluate.sweep import Reading, Sweep, Which
 from vnd.methods import Sizes
-from vnd.train.finished import Finished, Which, open_run
+from vnd.train.finished import Finished, open_run
 
 
 def evaluate(
@@ -27,7 +27,7 @@ def evaluate(
     readings: Sequence[Reading] | None = None,
     repeats: int | None = None,
     statistics: Sequence[int] | None = None,
-    which: Which = "best",
+    which: Which | None = None,
     split: Literal["test", "validation"] = "test",
     out: Path | None = None,
 ) -> None:
@@ -48,7 +48,7 @@ def evaluate(
         readings: How it is read, the main one first: samples, means (DT-BN³), masks (BN³-MC), scaled (FN³-TS).
         repeats: Evaluations, each with other draws of the weights and other images for BatchNorm's statistics.
         statistics: Further numbers of training images for BatchNorm's statistics, 0 for all: what they are worth.
-        which: The network with the best validation accuracy, or the last.
+        which: The network with the best validation accuracy, or the last; as the recipe says if not given.
         split: The images to evaluate on.
         out: Folder for results.json, rows.csv and report.html, the run's own if not given; of several runs, a folder
             for each in it, and rows.csv of all.

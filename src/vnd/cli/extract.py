@@ -12,13 +12,13 @@ from rich.console import Console
 from vnd.cli.table import sizes_table
 from vnd.data.batches import in_order
 from vnd.evaluate.scores import scores
-from vnd.evaluate.sweep import answer, row_of
+from vnd.evaluate.sweep import Which, answer, row_of
 from vnd.files import write_text
 from vnd.methods import Size
 from vnd.nn import profile, shape
 from vnd.nn.profile import latency
 from vnd.store import save
-from vnd.train.finished import Which, open_run
+from vnd.train.finished import open_run
 
 
 def extract(
@@ -30,7 +30,7 @@ def extract(
     fraction: float | None = None,
     level: float | None = None,
     bayesian: bool = False,
-    which: Which = "best",
+    which: Which | None = None,
     out: Path | None = None,
 ) -> None:
     """Cut a smaller network out of a trained run: the learned shape that fits a budget; give exactly one.
@@ -49,7 +49,7 @@ def extract(
         fraction: The same share of every layer, in (0, 1].
         level: The learned shape at this level, in (0, 1].
         bayesian: Keep the posterior over the weights.
-        which: The network with the best validation accuracy, or the last.
+        which: The network with the best validation accuracy, or the last; as the recipe says if not given.
         out: Folder of the network; RUN/extracted/SIZE if not given.
     """
     opened = open_run(run, which)
@@ -71,11 +71,11 @@ def extract(
     folder = out or run / "extracted" / f"{name}-{value:.10g}"
     save(small, folder)
     said = answer(method, small, in_order(test, normalise, opened.device), samples)
-    row = row_of(method, model, size, example)
+    row = row_of(method, method.extract(model, chosen), size, example)
     if bayesian:  # what is saved, which has log α too
         row |= asdict(profile(small, example_input=example)) | {"latency_ms": latency(small, example_input=example)}
     row |= scores(said.probs, said.entropy, torch.as_tensor(test.labels), opened.recipe.evaluate.bins)
-    facts = {**row, "bayesian": bayesian, "samples": samples, "run": str(run), "which": which}
+    facts = {**row, "bayesian": bayesian, "samples": samples, "run": str(run), "which": opened.which}
     facts |= {"mean": opened.splits.mean, "deviation": opened.splits.deviation, "classes": list(test.classes)}
     write_text(folder / "extracted.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     console = Console()

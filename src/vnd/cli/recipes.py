@@ -1,32 +1,44 @@
 """`vnd recipes`: what there is to train."""
 
 import json
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from vnd.files import write_text
 from vnd.train.parse import names, parse
+from vnd.train.source import read
+from vnd.words import nearest
 
 
-def recipes(out: Path | None = None) -> None:
+def recipes(only: str = "", out: Path | None = None) -> None:
     """List the recipes that come with the package, one line each.
 
-    Example: vnd recipes
+    Those in paper/ have the settings that were published, the others ours.
+
+    Example: vnd recipes --only cifar10
 
     Args:
+        only: Those with this in their names: cifar10, paper/svhn, vgg11, ibnn.
         out: Write the same, with all settings, to this JSON file.
     """
-    found = {name: parse(name) for name in names()}
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("recipe", no_wrap=True)
-    table.add_column("what it trains", no_wrap=True)
-    for name, recipe in found.items():
-        table.add_row(name, recipe.about)
+    known = names()
+    found = [name for name in known if only.lower() in name]
+    if not found:
+        parts = {part for name in known for part in (*name.split("/"), *name.replace("/", "-").split("-"))}
+        raise ValueError(f"recipes: only: no recipe has {only!r} in its name{nearest(only, parts | {*known})}")
     console = Console()
-    console.print(table)
+    said = {name: read(name)[0] for name in found}
+    for _, shelf in groupby(found, key=lambda name: (Path(name).parent, said[name].get("data", {}).get("name"))):
+        together = list(shelf)
+        width = max(map(len, together))
+        for name in together:
+            told = f"{name:{width}}  {said[name]['about']}"
+            console.print(told, soft_wrap=True, highlight=False, markup=False)
+        console.print()
     console.print("train one with: vnd train RECIPE", highlight=False, markup=False)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(out, json.dumps({n: r.to_dict() for n, r in found.items()}, indent=1, ensure_ascii=False) + "\n")
+        settings = {name: parse(name).to_dict() for name in found}
+        write_text(out, json.dumps(settings, indent=1, ensure_ascii=False) + "\n")

@@ -14,6 +14,7 @@ from vnd.data.arrays import Images
 from vnd.data.augment import Augment, apply, draw
 
 CHUNK = 4096  # images that are looked at together where all of them are
+ROOM = 2**30  # bytes of normalised images that are kept in a CPU's memory
 
 
 def key(*parts: int | str) -> int:
@@ -155,6 +156,39 @@ def in_order(
     batch = batch or (128 if torch.device(device).type == "cpu" else 512)
     for start in range(0, len(images), batch):
         yield normalise(_to(torch.from_numpy(images.pixels[start : start + batch].copy()), torch.device(device)))
+
+
+class Passes:
+    """The batches of `in_order`, to be run over again and again: they are made once and stay on the device if they fit.
+
+    Where they would take more than `ROOM` bytes of a CPU's memory, or a third of what a GPU has free, they are made
+    anew in every pass; from pixels that lie on the GPU if those fit. Who runs over them must not change them in place.
+
+    Args:
+        images: The split.
+        normalise: From pixels to what a network is fed, on the device.
+        device: Where batches go.
+        batch: Images in a batch; by default as many as `in_order` takes.
+    """
+
+    def __init__(
+        self, images: Images, normalise: Normalise, device: torch.device | str, batch: int | None = None
+    ) -> None:
+        self.images, self.normalise, self.device, self.batch = images, normalise, torch.device(device), batch
+        room = torch.cuda.mem_get_info(self.device)[0] / 3 if self.device.type == "cuda" else ROOM
+        self.kept = list(self._made()) if images.pixels.size * 4 <= room else None
+        self.resident = _resident(images.pixels, self.device) if self.kept is None else None
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if self.kept is not None:
+            yield from self.kept
+        elif self.resident is not None:
+            yield from map(self.normalise, self.resident.split(self.batch or 512))
+        else:
+            yield from self._made()
+
+    def _made(self) -> Iterator[Tensor]:
+        return in_order(self.images, self.normalise, self.device, self.batch)
 
 
 def _to(tensor: Tensor, device: torch.device) -> Tensor:

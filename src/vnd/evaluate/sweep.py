@@ -13,15 +13,17 @@ from torch import Tensor, nn
 
 from vnd import metrics
 from vnd.data.arrays import Images
-from vnd.data.batches import Normalise, in_order
+from vnd.data.batches import Normalise, Passes, in_order
 from vnd.evaluate.scores import scores
 from vnd.methods import Method, Size, Sizes
 from vnd.methods.temperature_scaling import fit_temperature, scaled
+from vnd.nn import BayesLayer
 from vnd.nn.plan import Shape
 from vnd.nn.profile import latency
 from vnd.nn.width import sample_shapes
 
 Reading = Literal["samples", "means", "masks", "scaled"]
+Which = Literal["best", "last"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Sweep:
         out_of_domain_folder: Where its official files lie; None for the data root.
         bins: Of the calibration error.
         risk: Share of wrong answers that is allowed among those that a network gives and does not withhold.
+        which: The network with the "best" validation accuracy, or the "last": where a price that rises in training
+            prunes the network, the best one is an early one.
     """
 
     sizes: Sizes = field(default_factory=Sizes)
@@ -54,6 +58,7 @@ class Sweep:
     out_of_domain_folder: str | None = None
     bins: int = 15
     risk: float = 0.05
+    which: Which = "best"
 
     def __post_init__(self) -> None:
         for name, least in (("samples", 0), ("bins", 1), ("repeats", 1)):
@@ -156,9 +161,8 @@ def accuracy_of(
     return float(metrics.accuracy(said.probs, torch.as_tensor(images.labels)))
 
 
-def row_of(method: Method, model: nn.Module, size: Size, example: Tensor) -> dict[str, Any]:
-    """What a size is and costs: of the extracted network, and its time for one image here and now."""
-    small = method.extract(model, size.width)
+def row_of(method: Method, small: nn.Module, size: Size, example: Tensor) -> dict[str, Any]:
+    """What a size is and costs: of the network that was extracted, and its time for one image here and now."""
     return {
         "kind": size.kind,
         "label": size.label,
@@ -181,36 +185,40 @@ def sweep(
         outside: Images out of its domain, as large and with as many channels.
         validation: Images with labels that the temperature of the reading "scaled" is fitted on.
     """
-    example = next(iter(in_order(test, subject.normalise, subject.device, batch=1)))
-    sizes = subject.method.sizes(subject.model, options.sizes)
-    costs = {size.label: row_of(subject.method, subject.model, size, example) for size in sizes}
     run = _Run(subject, options, test, outside, validation)
     for repeat in range(options.repeats):
-        for size in sizes:
+        for size in subject.method.sizes(subject.model, options.sizes):
             for reading in dict.fromkeys("samples" if r == "scaled" else r for r in options.readings if r != "masks"):
-                yield from run.read(size, reading, options.calibration, repeat, costs[size.label])
+                yield from run.read(size, reading, options.calibration, repeat)
             for count in options.statistics:
-                yield from run.read(size, options.readings[0], count, repeat, costs[size.label])
+                yield from run.read(size, options.readings[0], count, repeat)
         if "masks" in options.readings:
-            yield run.read_masks(repeat, example)
+            yield run.read_masks(repeat)
 
 
-@dataclass(frozen=True)
 class _Run:
-    """What all measurements of a sweep have in common."""
+    """What all measurements of a sweep have in common: the images, which go to the device once, and the costs."""
 
-    subject: Subject
-    options: Sweep
-    test: Images
-    outside: Images | None
-    validation: Images | None
+    def __init__(
+        self, subject: Subject, options: Sweep, test: Images, outside: Images | None, validation: Images | None
+    ) -> None:
+        def passes(images: Images) -> Passes:
+            return Passes(images, subject.normalise, subject.device)
 
-    def read(
-        self, size: Size, reading: Reading, calibration: int, repeat: int, cost: dict[str, Any]
-    ) -> Iterator[Measured]:
+        self.subject, self.options = subject, options
+        self.test = passes(test)
+        self.outside = None if outside is None else passes(outside)
+        self.validation = None if validation is None else passes(validation)
+        self.labels = torch.as_tensor(test.labels)
+        self.known = None if validation is None else torch.as_tensor(validation.labels)
+        self.example = next(iter(in_order(test, subject.normalise, subject.device, batch=1)))
+        self.costs: dict[str, dict[str, Any]] = {}
+
+    def read(self, size: Size, reading: Reading, calibration: int, repeat: int) -> Iterator[Measured]:
         """One size in one reading, and scaled as well where that is wanted of it."""
         samples = 0 if reading == "means" else self.options.samples
         network = self.subject.cut(size, samples, calibration, repeat)
+        cost = self._cost(size, network)
         start = time.perf_counter()
         said = self._answer(network, self.test, samples, repeat)
         seconds = time.perf_counter() - start
@@ -219,15 +227,15 @@ class _Run:
         if reading in self.options.readings:
             yield self._measured({"reading": reading, **about}, size, said, strange)
         if reading == "samples" and "scaled" in self.options.readings and calibration == self.options.calibration:
-            if self.validation is None:
+            if self.validation is None or self.known is None:
                 raise ValueError("readings: scaled needs validation images to fit a temperature on; got none")
             known = self._answer(network, self.validation, samples, repeat)
-            temperature = fit_temperature(known.probs, torch.as_tensor(self.validation.labels))
+            temperature = fit_temperature(known.probs, self.known)
             about |= {"temperature": temperature}
             strange = None if strange is None else _scaled(strange, temperature)
             yield self._measured({"reading": "scaled", **about}, size, _scaled(said, temperature), strange)
 
-    def read_masks(self, repeat: int, example: Tensor) -> Measured:
+    def read_masks(self, repeat: int) -> Measured:
         """An average over networks of random masks, as many as there are samples."""
         method, options = self.subject.method, self.options
         size = Size("sampled", "random masks", None)
@@ -242,7 +250,7 @@ class _Run:
             seconds += time.perf_counter() - start
             if self.outside is not None:
                 strange.append(self._answer(network, self.outside, one, seed))
-            costs.append(method.cost(method.extract(self.subject.model, shape), example))
+            costs.append(method.cost(method.extract(self.subject.model, shape), self.example))
         sizes = torch.tensor([cost["parameters"] for cost in costs]).double()
         row = {
             "reading": "masks",
@@ -258,13 +266,21 @@ class _Run:
         }
         return self._measured(row, size, _mixed(said), _mixed(strange) if strange else None)
 
-    def _answer(self, network: nn.Module, images: Images, samples: int, seed: int) -> Answers:
-        return answer(self.subject.method, network, self.subject.batches(images), samples, seed)
+    def _cost(self, size: Size, network: nn.Module) -> dict[str, Any]:
+        """What a size costs, measured once; by the network that was cut, where that is a plain one."""
+        if size.label not in self.costs:
+            is_plain = not any(isinstance(module, BayesLayer) for module in network.modules())
+            own = network if is_plain else self.subject.method.extract(self.subject.model, size.width)
+            self.costs[size.label] = row_of(self.subject.method, own, size, self.example)
+        return self.costs[size.label]
+
+    def _answer(self, network: nn.Module, images: Passes, samples: int, seed: int) -> Answers:
+        return answer(self.subject.method, network, images, samples, seed)
 
     def _measured(self, row: dict[str, Any], size: Size, said: Answers, strange: Answers | None) -> Measured:
-        labels = torch.as_tensor(self.test.labels)
         pair = None if strange is None else (said.entropy, strange.entropy)
-        return Measured(row | scores(said.probs, said.entropy, labels, self.options.bins, pair), size, said, strange)
+        measured = scores(said.probs, said.entropy, self.labels, self.options.bins, pair)
+        return Measured(row | measured, size, said, strange)
 
 
 def _scaled(said: Answers, temperature: float) -> Answers:

@@ -31,7 +31,6 @@ class FN3(Nested):
     """
 
     bayesian: ClassVar[bool] = False  # type: ignore[misc]
-    budgeted: ClassVar[Literal["uniform", "learned"]] = "uniform"
     num_groups: int = 32
     base: int = 1
     coupling: Coupling = "quantile"
@@ -41,6 +40,11 @@ class FN3(Nested):
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def budgeted(self) -> Literal["uniform", "learned"]:
+        """The same share of every layer, always."""
+        return "uniform"
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +22,14 @@ class Nested:
 
     Attributes:
         bayesian: Whether its weights have a posterior.
-        budgeted: What the shapes of a budget are: "learned", or "uniform" where the order of the layers is fixed.
     """
 
     bayesian: bool
-    budgeted: ClassVar[Literal["uniform", "learned"]] = "learned"
+
+    @property
+    def budgeted(self) -> Literal["uniform", "learned"]:
+        """What the shapes of a budget are: "learned", or "uniform" where the order of the layers is fixed."""
+        return "learned"
 
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
         """Uniform fractions, learned levels, and learned shapes of so many parameters."""

@@ -31,7 +31,6 @@ class USNet(Nested):
     """
 
     bayesian: ClassVar[bool] = False  # type: ignore[misc]
-    budgeted: ClassVar[Literal["uniform", "learned"]] = "uniform"
     num_groups: int = 32
     base: int = 1
     draws: int = 2
@@ -41,6 +40,11 @@ class USNet(Nested):
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def budgeted(self) -> Literal["uniform", "learned"]:
+        """The same share of every layer, always."""
+        return "uniform"
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, get_args
 from weakref import WeakKeyDictionary
 
@@ -45,14 +46,15 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
     shape = as_shape(net, plan.shape if width is None else width)
     groups = dict(shape)
     root = unwrap(net)
-    small = copy.deepcopy(root)
-    _forget(small, bayesian)
+    small = _copy(root, plan, bayesian)
     statistics = plan.valid_statistics(root, (shape, bayesian))
     if plan.options["rescale"]:
         _rescale(small, plan)
     for name, unit in plan.elements.items():
         layer: Any = small.get_submodule(name)
-        layer.weight.view(-1)[len(plan.units[unit].kept_channels(groups[unit])) :] = 0.0
+        place = torch.arange(layer.weight.numel(), device=layer.weight.device).view(layer.weight.shape)
+        dropped = place >= len(plan.units[unit].kept_channels(groups[unit]))
+        _put(layer, "weight", layer.weight.masked_fill(dropped, 0.0))
     for name, module in list(small.named_modules()):
         if statistics is not None and name in statistics:
             module.running_mean.copy_(statistics[name][0])
@@ -65,11 +67,35 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
             _slice(module, inputs, outputs)
     for name, layouts in plan.parameters.items():
         parent, _, child = name.rpartition(".")
-        owner = small.get_submodule(parent)
-        for dim, layout in enumerate(layouts):
-            _index(owner, child, dim, plan.kept(layout, groups))
+        _keep(small.get_submodule(parent), child, {d: plan.kept(layout, groups) for d, layout in enumerate(layouts)})
+    _forget(small, bayesian)
+    _own(small, root)
     ORIGINS[small] = {"arguments": plan.arguments, "example": plan.example, "shape": shape, "bayesian": bayesian}
     return small
+
+
+def _copy(root: nn.Module, plan: Plan, bayesian: bool) -> nn.Module:
+    """A copy that shares with its origin what it will be rid of: the plan, the units, and weights yet to be cut."""
+    layers = [module for module in root.modules() if isinstance(module, BayesLayer)]
+    shared = [plan, *plan.units.values(), *(p for layer in layers for p in layer.parameters(recurse=False))]
+    memo: dict[int, Any] = {id(x): x for x in shared}
+    for module in root.modules():  # a dozen empty tables of hooks each, which are slow to copy
+        memo |= {id(x): OrderedDict() for x in vars(module).values() if type(x) is OrderedDict and not x}
+    small = copy.deepcopy(root, memo)
+    if not bayesian:
+        for layer in small.modules():
+            if isinstance(layer, BayesLayer):
+                layer.log_alpha = layer.log_variance = None
+    return small
+
+
+def _own(small: nn.Module, root: nn.Module) -> None:
+    """Copy the parameters that were not cut, which a network still shares with its origin."""
+    theirs, memo = {id(parameter) for parameter in root.parameters()}, {}  # type: ignore[var-annotated]
+    for module in small.modules():
+        for name, parameter in module._parameters.items():
+            if id(parameter) in theirs:
+                module._parameters[name] = copy.deepcopy(parameter, memo)
 
 
 def _rescale(root: nn.Module, plan: Plan) -> None:
@@ -84,14 +110,16 @@ def _rescale(root: nn.Module, plan: Plan) -> None:
             factor = rows if factor is None else factor * rows
         if name in plan.elements:
             unit = plan.units[plan.elements[name]]
-            layer.weight *= unit.spread(unit.survival()).view(layer.weight.shape)
+            spread = unit.spread(unit.survival()).view(layer.weight.shape).to(layer.weight.dtype)
+            _put(layer, "weight", layer.weight * spread)
         if factor is not None:
             dim = 0 if isinstance(layer, TRANSPOSED) else 1
             factor = factor[: layer.weight.size(dim)]  # the groups of a convolution are cut alike
             shape = [-1 if d == dim else 1 for d in range(layer.weight.dim())]
-            layer.weight *= factor.view(shape).to(layer.weight.dtype)
+            _put(layer, "weight", layer.weight * factor.view(shape).to(layer.weight.dtype))
             if isinstance(layer, BayesLayer) and layer.log_variance is not None:
-                layer.log_variance.data = (layer.log_variance + 2 * factor.view(shape).log()).to(layer.weight.dtype)
+                wide = factor.view(shape).to(torch.promote_types(factor.dtype, layer.weight.dtype))
+                _put(layer, "log_variance", (layer.log_variance + 2 * wide.log()).to(layer.weight.dtype))
 
 
 class Leading(nn.Module):
@@ -162,7 +190,7 @@ def _slice(module: Any, inputs: Tensor | None, outputs: Tensor | None) -> None:
     elif outputs is not None:
         for name in ("weight", "bias", "running_mean", "running_var"):
             if getattr(module, name, None) is not None:
-                _index(module, name, 0, outputs)
+                _keep(module, name, {0: outputs})
         for name in ("num_features", "num_channels"):
             if hasattr(module, name):
                 setattr(module, name, len(outputs))
@@ -191,24 +219,42 @@ def _slice_convolution(module: Any, inputs: Tensor | None, outputs: Tensor | Non
 
 def _cut_weights(module: Any, kept: dict[int, Tensor | None], bias: Tensor | None = None) -> None:
     for name in ("weight", "log_alpha", "log_variance"):
-        if getattr(module, name, None) is not None:
-            for dim, index in kept.items():
-                if getattr(module, name).size(dim) > 1 or name == "weight":
-                    _index(module, name, dim, index)
+        value = getattr(module, name, None)
+        if value is not None:
+            _keep(module, name, {d: index for d, index in kept.items() if name == "weight" or value.size(d) > 1})
     if module.bias is not None:
-        _index(module, "bias", 0, kept[0] if bias is None and isinstance(module, nn.Linear) else bias)
+        _keep(module, "bias", {0: kept[0] if bias is None and isinstance(module, nn.Linear) else bias})
 
 
-def _index(owner: nn.Module, name: str, dim: int, index: Tensor | None) -> None:
-    """Keep these entries of a parameter or buffer along one dimension."""
-    if index is None:
+def _keep(owner: nn.Module, name: str, kept: dict[int, Tensor | None]) -> None:
+    """Keep these entries of a parameter or buffer along some dimensions, in one copy that lies in memory as it did."""
+    if all(index is None for index in kept.values()):
         return
-    value = getattr(owner, name)
-    kept = value.detach().index_select(dim, index.to(value.device))
-    if isinstance(value, nn.Parameter):
-        owner._parameters[name] = nn.Parameter(kept, value.requires_grad)
+    value = getattr(owner, name).detach()
+    order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), value.size(dim) == 1))
+    part = value.permute(order)
+    for dim, index in kept.items():
+        if index is not None:
+            part = _select(part, order.index(dim), index)
+    part = part.clone(memory_format=torch.contiguous_format)
+    _put(owner, name, part.permute(sorted(range(value.dim()), key=order.__getitem__)))
+
+
+def _select(value: Tensor, dim: int, index: Tensor) -> Tensor:
+    """The entries of an index along a dimension: where they lie side by side a view, which copies nothing yet."""
+    first = int(index[0]) if len(index) else 0
+    if torch.equal(index, torch.arange(first, first + len(index), device=index.device)):
+        return value.narrow(dim, first, len(index))
+    return value.index_select(dim, index.to(value.device))
+
+
+def _put(owner: nn.Module, name: str, value: Tensor) -> None:
+    """Put a value in the place of a parameter or buffer, of which others may still hold the old one."""
+    old = getattr(owner, name)
+    if isinstance(old, nn.Parameter):
+        owner._parameters[name] = nn.Parameter(value, old.requires_grad)
     else:
-        owner._buffers[name] = kept
+        owner._buffers[name] = value
 
 
 @torch.no_grad()
@@ -234,8 +280,7 @@ def reorder(net: nn.Module, plan: Plan) -> None:
         _slice(modules[layer], _permuted(plan.inputs.get(layer), orders), _permuted(plan.outputs.get(layer), orders))
     for path, layouts in plan.parameters.items():
         parent, _, child = path.rpartition(".")
-        for dim, channels in enumerate(layouts):
-            _index(net.get_submodule(parent), child, dim, _permuted(channels, orders))
+        _keep(net.get_submodule(parent), child, {dim: _permuted(x, orders) for dim, x in enumerate(layouts)})
 
 
 def _permuted(layout: Any, orders: dict[str, Tensor]) -> Tensor | None:

@@ -45,20 +45,30 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
 
 def latency(net: nn.Module, width: Width = None, example_input: Any = None, repeats: int = 11) -> float:
     """Median milliseconds of a forward pass of the extracted network on the example, here and now."""
-    small = _small(net, width).eval()
+    small = _small(net, width)
     args, kwargs = _example(net, example_input)
     cuda = any(p.is_cuda for p in small.parameters())
+    modes = [(module, module.training) for module in small.modules()]
     times = []
-    with torch.inference_mode():
-        for _ in range(repeats + 2):
-            if cuda:
-                torch.cuda.synchronize()
-            start = time.perf_counter()
-            small(*args, **kwargs)
-            if cuda:
-                torch.cuda.synchronize()
-            times.append(1e3 * (time.perf_counter() - start))
+    small.eval()
+    try:
+        with torch.inference_mode():
+            for _ in range(repeats + 2):
+                if cuda:
+                    torch.cuda.synchronize()
+                start = time.perf_counter()
+                small(*args, **kwargs)
+                if cuda:
+                    torch.cuda.synchronize()
+                times.append(1e3 * (time.perf_counter() - start))
+    finally:
+        _set_modes(modes)
     return statistics.median(times[2:])
+
+
+def _set_modes(modes: list[tuple[nn.Module, bool]]) -> None:
+    for module, training in modes:
+        module.training = training
 
 
 def _small(net: nn.Module, width: Width) -> nn.Module:
@@ -102,11 +112,11 @@ def _count_macs(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
     layers = [m for m in net.modules() if isinstance(m, (nn.Linear, *CONVOLUTIONS))]
     hooks = [layer.register_forward_hook(count) for layer in layers]
-    training = net.training
+    modes = [(module, module.training) for module in net.modules()]
     try:
         net.eval()(*args, **kwargs)
     finally:
-        net.train(training)
+        _set_modes(modes)
         for hook in hooks:
             hook.remove()
     batch = next((x.size(0) for x in _tensors((args, kwargs)) if x.dim()), 1)

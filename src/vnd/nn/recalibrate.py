@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import contextmanager
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vnd.nn.bayesian import BayesLayer
-from vnd.nn.plan import Shape, batch_norms, plan_of, unwrap
+from vnd.nn.extract import extract
+from vnd.nn.plan import Plan, Shape, Statistics, batch_norms, plan_of, unwrap
 from vnd.nn.width import Width, as_shape, pin_width
 
 
@@ -22,6 +24,10 @@ def recalibrate(
 
     After training the running statistics are a mixture over widths, so that even full width needs this. Statistics
     belong to a shape and to either means or samples: sampled weights give outputs of a larger variance.
+
+    Every width runs as an extracted network, and what it collects are the statistics of the kept channels; dropped
+    ones keep those of training, and nobody sees them. The extracted networks are in memory together. Where there are
+    none of exactly the same function, or no room for them, the masked network runs, at full cost.
 
     Args:
         net: A nested network.
@@ -40,39 +46,101 @@ def recalibrate(
         return
     root = unwrap(net)
     device = next(root.parameters()).device
-    sums: dict[Any, dict[str, list[Tensor]]] = {shape: {} for shape in shapes}
-    count = 0
-    with _collecting(root, norms, samples):
+    sliced = _sliced(root, plan, shapes, samples)
+    averages = {shape: _Average(sliced.get(shape, root), norms) for shape in shapes}
+    with nullcontext() if sliced else _collecting(root, norms, samples):
         for batch in batches:
-            count += 1
             args, kwargs = _inputs(batch, device)
-            for shape in shapes:
-                pin_width(root, shape)
-                root(*args, **kwargs)
-                for name, norm in norms.items():
-                    total = sums[shape].setdefault(name, [torch.zeros_like(norm.running_mean) for _ in range(2)])
-                    total[0] += norm.running_mean
-                    total[1] += norm.running_var
-    if count == 0:
+            for shape, average in averages.items():
+                if not sliced:
+                    pin_width(root, shape)
+                average.add(*args, **kwargs)
+    if any(average.count == 0 for average in averages.values()):
         raise ValueError("recalibrate: batches must hold at least one batch; got none")
-    for shape in shapes:
+    for shape, average in averages.items():
         plan.stamps[shape, samples] = plan.stamp(root)
-        plan.statistics[shape, samples] = {n: (t[0] / count, t[1] / count) for n, t in sums[shape].items()}
+        plan.statistics[shape, samples] = average.statistics(plan, dict(shape) if sliced else None)
     plan.load_statistics(root)
+
+
+class _Average:
+    """The statistics of each batch that a network's BatchNorm layers show, averaged; every batch counts the same."""
+
+    def __init__(self, network: nn.Module, norms: dict[str, Any]) -> None:
+        self.network, self.norms, self.count = network, norms, 0
+        own: list[Any] = [network.get_submodule(name) for name in norms]
+        self.shown = [x for norm in own for x in (norm.running_mean, norm.running_var)]
+        self.totals = [torch.zeros_like(x) for x in self.shown]
+
+    def add(self, *args: Any, **kwargs: Any) -> None:
+        """Run a batch."""
+        self.network(*args, **kwargs)
+        torch._foreach_add_(self.totals, self.shown)  # one kernel for all of them
+        self.count += 1
+
+    def statistics(self, plan: Plan, groups: dict[str, int] | None) -> Statistics:
+        """Full-size statistics, if groups are given from those of a network that keeps as many."""
+        means = iter([total / self.count for total in self.totals])
+        found = {}
+        for name, norm in self.norms.items():
+            kept = None if groups is None else plan.kept(plan.outputs.get(name), groups)
+            pair = next(means), next(means)
+            if kept is not None:
+                where = kept.to(pair[0].device)
+                pair = norm.running_mean.index_copy(0, where, pair[0]), norm.running_var.index_copy(0, where, pair[1])
+            found[name] = pair
+        return found
+
+
+def _sliced(root: nn.Module, plan: Plan, shapes: list[Shape], samples: bool) -> Mapping[Shape, nn.Module]:
+    """The extracted network of each shape, set up to show the statistics of batches; none where masking has to do."""
+    if any(_altered(module, root, plan) for module in root.modules()):
+        return {}  # a copy might not do what was done to the network
+    if any(kept == 0 for shape in shapes for kept in shape.values()):
+        return {}  # torch has no convolution without channels
+    try:
+        networks = {shape: extract(root, shape, bayesian=samples) for shape in shapes}
+    except (ValueError, TypeError, RuntimeError):  # it has no smaller form, cannot be copied, or memory ran out
+        return {}
+    for network in networks.values():
+        _show_batches(network, [network.get_submodule(name) for name, _ in batch_norms(root)])
+        for module in network.modules():
+            if isinstance(module, BayesLayer):
+                module.sampling = samples
+    return networks
+
+
+def _altered(module: nn.Module, root: nn.Module, plan: Plan) -> bool:
+    """Whether somebody hung a hook on a module, or gave it another `forward` than its class has."""
+    ours = (plan.before_forward, plan.after_forward)
+    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    if any(hook not in ours for hook in hooks):
+        return True
+    forward = vars(module).get("forward")
+    if forward is None:
+        return False
+    # Accelerate binds the class's own forward to the network, wrapped in a cast: the copy has it bound to the copy.
+    bound = module is root and getattr(forward, "__self__", None) is root
+    return not (bound and inspect.unwrap(forward.__func__) is type(root).forward)
+
+
+def _show_batches(network: nn.Module, norms: Iterable[Any]) -> None:
+    """Have BatchNorm show the statistics of each batch, and everything else run as in evaluation."""
+    network.eval()
+    for norm in norms:
+        norm.train()
+        norm.momentum = 1.0
 
 
 @contextmanager
 def _collecting(root: nn.Module, norms: dict[str, Any], samples: bool) -> Any:
-    """BatchNorm shows the statistics of each batch, everything else runs as in evaluation; then all is as before."""
+    """The masked network shows the statistics of each batch; then all is as before."""
     modes = [(module, module.training) for module in root.modules()]
     momenta = [(norm, norm.momentum) for norm in norms.values()]
     statistics = [(buffer, buffer.clone()) for norm in norms.values() for buffer in norm.buffers()]
     plan = plan_of(root)
     shape, plan.collecting = plan.shape, True
-    root.eval()
-    for norm in norms.values():
-        norm.train()
-        norm.momentum = 1.0
+    _show_batches(root, norms.values())
     try:
         with sampling(root, samples):
             yield

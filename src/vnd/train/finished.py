@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +14,13 @@ from torch import Tensor, nn
 from vnd.data.arrays import Images, fit_to
 from vnd.data.catalogue import load as load_images
 from vnd.evaluate.results import evaluate
-from vnd.evaluate.sweep import Subject, Sweep
+from vnd.evaluate.sweep import Subject, Sweep, Which
 from vnd.methods import Size
 from vnd.store import load
 from vnd.train.parse import parse_run
 from vnd.train.recipe import Recipe
 from vnd.train.run import Log
 from vnd.train.session import Splits, calibration, read_splits
-
-Which = Literal["best", "last"]
 
 
 @dataclass(frozen=True)
@@ -105,19 +103,18 @@ def recipe_name(folder: Path) -> str | None:
     return None if not isinstance(name, str) or name.startswith("-") else Path(name).with_suffix("").as_posix()
 
 
-def open_run(folder: Path, which: Which = "best") -> Finished:
+def open_run(folder: Path, which: Which | None = None) -> Finished:
     """Open a trained run.
 
     Args:
         folder: The run.
-        which: The network with the best validation accuracy, or the last.
+        which: The network with the best validation accuracy, or the last; None for what the recipe says.
     """
     recipe = parse_run(folder)
+    which = which or recipe.evaluate.which
     if not (folder / which / "network.json").exists():
         raise ValueError(f"{folder} has no {which} network yet; go on with vnd train --resume {folder}")
     # Trained on a GPU or not, it can be evaluated on what there is.
     place = "cuda" if recipe.train.device != "cpu" and torch.cuda.is_available() else "cpu"
-    model = load(folder / which).to(place)
-    if recipe.train.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = load(folder / which).to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Finished(folder, which, recipe, model, read_splits(recipe.data), torch.device(place))

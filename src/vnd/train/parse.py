@@ -6,11 +6,10 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterable
-from importlib.resources import files
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
 from vnd.data.catalogue import DATASETS
@@ -18,27 +17,15 @@ from vnd.evaluate.sweep import Sweep
 from vnd.methods import METHODS
 from vnd.models import MODELS
 from vnd.train.recipe import SECTIONS, Data, Network, Recipe
+from vnd.train.source import find, names, read
 from vnd.words import nearest
+
+__all__ = ["find", "help_parser", "names", "parse", "parse_run", "parser_of", "refusal"]
 
 KINDS = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "tuple": "a list",
     "dict": "a mapping", "NoneType": "none",
 }  # fmt: skip
-
-
-def names() -> list[str]:
-    """The recipes that come with the package, as `vnd train` takes them."""
-    root = Path(str(files("vnd") / "recipes"))
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
-
-
-def find(source: str | Path) -> Path:
-    """The file of a recipe: a path, or the name of one that comes with the package."""
-    if Path(source).suffix in (".yaml", ".yml"):
-        return Path(source)
-    if str(source) not in names():
-        raise ValueError(f"unknown recipe {str(source)!r}{_like(str(source), names())} `vnd recipes` lists them")
-    return Path(str(files("vnd") / "recipes")) / f"{source}.yaml"
 
 
 def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) -> Recipe:
@@ -48,7 +35,7 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
         source: The name of a shipped recipe, the path of a YAML file, or what such a file holds.
         overrides: As on the command line, `--section.key value` or `--section.key=value`.
     """
-    given, where = _read(source)
+    given, where = read(source)
     overrides = list(overrides)
     for section in ("method", "network"):  # who they are decides which keys they have
         value = _named(overrides, f"--{section}.name")
@@ -57,7 +44,7 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
             kept = part if isinstance(part, dict) and part.get("name") == value else {}
             given[section] = {**kept, "name": value}
     method, network = _choice(given, "method", METHODS, where), _choice(given, "network", MODELS, where)
-    parser = parser_of(method, network)
+    parser = _shared_parser(method, network)
     leaves = _check_keys(given, parser, where)
     settings = {
         section: {key: value for key, value in part.items() if key != "name" or section in SECTIONS}
@@ -100,27 +87,15 @@ def parser_of(method: str, network: str) -> ArgumentParser:
     return parser
 
 
+_shared_parser = cache(parser_of)  # half of the time that a recipe takes to read
+
+
 def help_parser(recipe: Recipe) -> ArgumentParser:
     """The same for one recipe, whose values are the defaults that `--help` shows."""
     parser = parser_of(recipe.method_name, recipe.network.name)
     leaves, _ = _keys(parser)
     parser.set_defaults({key: value for key, value in _flatten(recipe.to_dict(), leaves) if key in leaves})
     return parser
-
-
-def _read(source: str | Path | dict[str, Any]) -> tuple[dict[str, Any], str]:
-    if isinstance(source, dict):
-        return dict(source), "recipe"
-    path = find(source)
-    try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"recipe {path} does not exist") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"recipe {path} is not YAML: {_one_line(error)}") from None
-    if not isinstance(given, dict):
-        raise ValueError(f"recipe {path} must hold sections such as train: {{epochs: 2}}; got {type(given).__name__}")
-    return given, f"recipe {path}"
 
 
 def _choice(given: dict[str, Any], section: str, known: Iterable[str], where: str) -> str:
