@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     "rows empty": ("rows", [], "rows must be a list that is not empty; got []"),
     "rows an object": ("rows", {"a": 1}, 'rows must be a list that is not empty; got {"a": 1}'),
     "row a number": ("rows.1", 7, "rows.1 must be an object with keys; got 7"),
-    "kind unknown": ("rows.1.kind", "best", "rows.1.kind must be 'uniform' or 'learned'; got \"best\""),
+    "kind unknown": ("rows.1.kind", "best", "rows.1.kind must be 'uniform' or 'learned' or 'sampled'; got \"best\""),
     "accuracy in per cent": ("rows.1.accuracy", 91.0, "rows.1.accuracy must be a number in 0 … 1; got 91.0"),
     "accuracy as text": ("rows.1.accuracy", "0.9", "rows.1.accuracy must be a number in 0 … 1"),
     "accuracy true": ("rows.1.accuracy", True, "rows.1.accuracy must be a number in 0 … 1; got true"),
@@ -134,7 +135,7 @@ def test_a_deep_image_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "results.json"):
         with pytest.raises(
-            FileNotFoundError, match=r"results.json does not exist; give a run folder or its results.json"
+            FileNotFoundError, match=rf"results.json is missing; run `vnd evaluate {re.escape(str(tmp_path))}` first$"
         ):
             read(path)
 

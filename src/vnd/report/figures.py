@@ -1,17 +1,27 @@
-"""Figures of a run: each takes the contents of `results.json` (see `results.read`) and returns a matplotlib figure.
-
-Nothing here touches pyplot or its global state. Colours are those of Okabe and Ito, which colour-blind readers can tell
-apart; every series has a marker or a line style of its own besides.
-"""
+"""Figures of a run: each takes the contents of `results.json` (see `results.read`) and returns a matplotlib figure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vnd.report.canvas import (
+    BLUE,
+    GREEN,
+    HALF,
+    INK,
+    MUTED,
+    ORANGE,
+    PURPLE,
+    WIDE,
+    canvas,
+    legend,
+    plain,
+    size_axis,
+    tidy,
+)
 from vnd.report.results import chosen_row, full_row
 from vnd.words import short
 
@@ -19,10 +29,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, MUTED, GRID = "#1f2933", "#5f6b76", "#d9dee3"
-BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#aa4499"
-KINDS = {"uniform": ("the same share of every layer", BLUE, "o", "-"), "learned": ("learned shape", ORANGE, "D", "--")}
-HALF, WIDE = 5.4, 10.8  # inches; a wide figure fills a page of 1,040 pixels
+KINDS = {
+    "uniform": ("the same share of every layer", BLUE, "o", "-"),
+    "learned": ("learned shape", ORANGE, "D", "--"),
+    "sampled": ("a random mask each time", PURPLE, "*", ":"),
+}
 EXAMPLES = {"most_certain": "Most certain", "least_certain": "Least certain", "out_of_domain": "Out of domain"}
 COLUMNS = 8
 PIXELS = 96  # a larger example is thinned: it is shown small
@@ -31,27 +42,27 @@ FEW = 20  # predictions in a bin, or points of a curve: accuracy is mostly chanc
 
 def accuracy(results: dict[str, Any]) -> Figure:
     """Accuracy against size, uniform widths and learned shapes; the full size as a line, the chosen network ringed."""
-    figure, axis = _figure(HALF, 4.2)
+    figure, axis = canvas(HALF, 4.2)
     _against_size(axis, results, "accuracy", 100)
     full = 100 * full_row(results)["accuracy"]
     axis.axhline(full, color=MUTED, linewidth=1, linestyle=":", label=f"full size: {full:.1f} %", zorder=1)
     axis.set_ylabel("accuracy (% of images)")
-    _legend(figure, axis)
+    legend(figure, axis)
     return figure
 
 
 def detection(results: dict[str, Any]) -> Figure:
     """AUROC of telling out-of-domain inputs from in-domain ones, against size."""
-    figure, axis = _figure(HALF, 4.2)
+    figure, axis = canvas(HALF, 4.2)
     _against_size(axis, results, "auroc", 100)
     axis.set_ylabel("AUROC, unfamiliar images against own (%)")
-    _legend(figure, axis)
+    legend(figure, axis)
     return figure
 
 
 def calibration(results: dict[str, Any]) -> Figure:
     """Expected calibration error and negative log-likelihood against size."""
-    figure, axes = _figure(WIDE, 4.0, columns=2)
+    figure, axes = canvas(WIDE, 4.0, columns=2)
     _against_size(axes[0], results, "ece", 100)
     _against_size(axes[1], results, "nll", 1)
     axes[0].set_ylabel("calibration error, ECE (%)")
@@ -59,7 +70,7 @@ def calibration(results: dict[str, Any]) -> Figure:
     axes[0].set_ylim(bottom=0)
     axes[1].set_ylim(bottom=0)
     figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr, call-arg]
-    _legend(figure, axes[0])
+    legend(figure, axes[0])
     return figure
 
 
@@ -70,11 +81,11 @@ def survival(results: dict[str, Any]) -> Figure:
     table = np.full((len(layers), units), np.nan)
     for row, probs in enumerate(layers.values()):
         table[row, : len(probs)] = probs
-    figure, axis = _figure(WIDE, 1.5 + 0.3 * len(layers))
+    figure, axis = canvas(WIDE, 1.5 + 0.3 * len(layers))
     edges = np.arange(units + 1) + 0.5
     mesh = axis.pcolormesh(edges, np.arange(len(layers) + 1) - 0.5, np.ma.masked_invalid(table), vmin=0, vmax=1)
     mesh.set(cmap="cividis", edgecolor="white", linewidth=0.6)
-    axis.set_yticks(range(len(layers)), [_plain(name, 28) for name in layers])
+    axis.set_yticks(range(len(layers)), [plain(name, 28) for name in layers])
     axis.invert_yaxis()
     axis.set_xticks([unit for unit in range(1, units + 1) if unit == 1 or unit % _step(units) == 0])
     axis.set_xlabel("unit, in the order learned (a unit is a group of channels)", color=INK, fontsize=10)
@@ -94,12 +105,12 @@ def survival(results: dict[str, Any]) -> Figure:
 def reliability(results: dict[str, Any]) -> Figure:
     """Accuracy in each bin of confidence, and how many predictions it holds, for each width given."""
     widths = results["reliability"]
-    figure, axes = _figure(WIDE, 4.8, columns=len(widths), ratios=(3, 1))
+    figure, axes = canvas(WIDE, 4.8, columns=len(widths), ratios=(3, 1))
     for column, width in enumerate(widths):
         _draw_reliability(axes[0][column], axes[1][column], width)
     for row, name in enumerate(("images right (%)", "images")):
         axes[row][0].set_ylabel(name)
-    _legend(figure, axes[0][0])
+    legend(figure, axes[0][0])
     return figure
 
 
@@ -107,7 +118,7 @@ def examples(results: dict[str, Any]) -> Figure:
     """The images the network is most and least certain of, and foreign ones, with prediction and confidence."""
     groups = {name: group[:COLUMNS] for name in EXAMPLES if (group := results["examples"].get(name))}
     columns = max(len(group) for group in groups.values())
-    figure, axes = _figure(1.35 * max(columns, 4), 2.15 * len(groups), columns=columns, ratios=(1,) * len(groups))
+    figure, axes = canvas(1.35 * max(columns, 4), 2.15 * len(groups), columns=columns, ratios=(1,) * len(groups))
     for row, (name, group) in zip(axes, groups.items(), strict=True):
         for axis in row:
             axis.set_axis_off()
@@ -121,7 +132,7 @@ def training(results: dict[str, Any]) -> Figure:
     """The loss and its parts over the steps of training; the KL term in a panel of its own, since its scale is."""
     curves = results["curves"]
     has_kl = any(point.get("kl") is not None for point in curves)
-    figure, axes = _figure(HALF, 4.2, columns=1, ratios=(2, 1) if has_kl else (1,))
+    figure, axes = canvas(HALF, 4.2, columns=1, ratios=(2, 1) if has_kl else (1,))
     _draw_curve(axes[0][0], curves, "loss", "loss", BLUE, "-")
     _draw_curve(axes[0][0], curves, "nll", "negative log-likelihood", ORANGE, "--")
     axes[0][0].set_ylabel("nats per image")
@@ -130,7 +141,7 @@ def training(results: dict[str, Any]) -> Figure:
         axes[1][0].set_ylabel("KL (nats)")
         axes[0][0].tick_params(labelbottom=False)
     axes[-1][0].set_xlabel("step")
-    _legend(figure, axes[0][0])
+    legend(figure, axes[0][0])
     return figure
 
 
@@ -144,7 +155,7 @@ def _against_size(axis: Axes, results: dict[str, Any], key: str, factor: float) 
             axis.plot(sizes, values, color=color, marker=marker, linestyle=line, label=label, markersize=5, zorder=3)
     chosen = chosen_row(results)
     if chosen is not None and chosen.get(key) is not None:
-        label = f"chosen: {_plain(chosen['label'], 20)}, {short(chosen['parameters'])} parameters"
+        label = f"chosen: {plain(chosen['label'], 20)}, {short(chosen['parameters'])} parameters"
         spot: dict[str, Any] = {
             "marker": "o",
             "markersize": 13,
@@ -153,21 +164,8 @@ def _against_size(axis: Axes, results: dict[str, Any], key: str, factor: float) 
             "linestyle": "none",
         }
         axis.plot(chosen["parameters"], factor * chosen[key], color=GREEN, label=label, zorder=4, **spot)
-    _size_axis(axis, [row["parameters"] for row in rows])
-    _tidy(axis)
-
-
-def _size_axis(axis: Axes, sizes: Sequence[float]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    low, high = min(sizes) / 1.3, max(sizes) * 1.3
-    decades = math.log10(high / low)
-    axis.set_xscale("log")
-    axis.set_xlim(low, high)
-    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2 else (1, 3) if decades < 4 else (1,)))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_xlabel("parameters (log scale)")
+    size_axis(axis, [row["parameters"] for row in rows])
+    tidy(axis)
 
 
 def _draw_reliability(diagram: Axes, counts: Axes, width: dict[str, Any]) -> None:
@@ -186,13 +184,13 @@ def _draw_reliability(diagram: Axes, counts: Axes, width: dict[str, Any]) -> Non
     dashes.set_label("mean confidence")
     diagram.plot((0, 100), (0, 100), color=MUTED, linestyle=":", linewidth=1.2, label="perfectly calibrated")
     diagram.set(xlim=(0, 100), ylim=(0, 102))
-    diagram.set_title(f"{_plain(width['label'], 24)}: ECE {100 * gap:.1f} %", color=INK, fontsize=11, loc="left")
+    diagram.set_title(f"{plain(width['label'], 24)}: ECE {100 * gap:.1f} %", color=INK, fontsize=11, loc="left")
     diagram.tick_params(labelbottom=False)
     counts.bar(left, number, color=MUTED, **style)
     counts.set(xlim=(0, 100), xlabel="confidence (%)")
     for axis in (diagram, counts):
         axis.set_xticks((0, 20, 40, 60, 80, 100))
-        _tidy(axis)
+        tidy(axis)
 
 
 def _draw_example(axis: Axes, example: dict[str, Any], foreign: bool) -> None:
@@ -202,9 +200,9 @@ def _draw_example(axis: Axes, example: dict[str, Any], foreign: bool) -> None:
     prediction, label = str(example["prediction"]), example.get("label")
     right = prediction == str(label)
     mark = "?" if foreign else "✓" if right else "✗"
-    lines = [f"{mark} {_plain(prediction, 13)}", f"{100 * example['confidence']:.1f} % sure"]
+    lines = [f"{mark} {plain(prediction, 13)}", f"{100 * example['confidence']:.1f} % sure"]
     if not right and label:
-        lines.append(f"is {_plain(str(label), 14)}")
+        lines.append(f"is {plain(str(label), 14)}")
     color = PURPLE if foreign else INK if right else ORANGE
     for index, line in enumerate(lines):  # one by one, or the baselines differ from image to image
         place: dict[str, Any] = {
@@ -228,45 +226,7 @@ def _draw_curve(axis: Axes, curves: list[dict[str, Any]], key: str, label: str, 
         steps = steps[window // 2 :][: len(values)]
     marker = "o" if len(values) <= FEW else ""  # a line of one point cannot be seen
     axis.plot(steps, values, color=color, linestyle=line, marker=marker, markersize=3, label=label)
-    _tidy(axis)
-
-
-def _figure(
-    width: float, height: float, columns: int = 1, ratios: tuple[float, ...] | None = None
-) -> tuple[Figure, Any]:
-    """A figure and its axes: one, a row (`columns`), or rows of columns with heights in these `ratios`."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        message = "figures of the report need matplotlib; pip install 'variational-nested-dropout[report]'"
-        raise ModuleNotFoundError(message) from None
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    if ratios is None:
-        return figure, figure.subplots(1, columns)
-    return figure, figure.subplots(len(ratios), columns, squeeze=False, height_ratios=ratios)
-
-
-def _legend(figure: Figure, axis: Axes) -> None:
-    """Above the axes, where it can cover nothing."""
-    handles, labels = axis.get_legend_handles_labels()
-    columns = 2 if figure.get_figwidth() == HALF else 4
-    figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, fontsize=9, labelcolor=INK)
-
-
-def _tidy(axis: Axes) -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(MUTED)
-    axis.grid(axis="y", color=GRID, linewidth=0.7)
-    axis.set_axisbelow(True)
-    axis.tick_params(colors=INK, labelsize=9)
-    for label in (axis.xaxis.label, axis.yaxis.label):
-        label.set(color=INK, fontsize=10)
-
-
-def _plain(text: str, length: int) -> str:
-    """Text of a result file, safe to draw: one line, not too long, and no mathematics within dollars."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return (line if len(line) <= length else line[: length - 1] + "…").replace("$", r"\$")
+    tidy(axis)
 
 
 def _step(units: int) -> int:

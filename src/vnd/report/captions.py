@@ -1,0 +1,89 @@
+"""What the parts of the comparison's page are called and what their figures show."""
+
+SUMMARY = (
+    "The best number of a place is bold, where all are of one width. ± is half a 95 % interval over trainings from "
+    "other seeds; with † over repeated evaluations of one training; a number without it was measured once."
+)
+# Heading and note, in the order of the page; `{other}` is the name of the out-of-domain data.
+PARTS = {
+    "accuracy": (
+        "Accuracy",
+        "Higher is better. Left: at the same share of every layer. Right: at the same number of parameters, further "
+        "left is smaller; hollow markers are learned shapes, where training decided how much of each layer stays. "
+        "Bands and bars are 95 % intervals; a wide one may reach past the figure.",
+    ),
+    "ece": (
+        "Can the confidence be believed?",
+        "Expected calibration error: lower is better, 0 is perfect.",
+    ),
+    "nll": (
+        "The price of wrong answers",
+        "Negative log-likelihood: lower is better.",
+    ),
+    "auroc": (
+        "Noticing unfamiliar images",
+        "Of an image of its own kind and one of {other}, how often a network is less certain of the latter: higher is "
+        "better, by chance 50 %.",
+    ),
+    "aupr": (
+        "Noticing unfamiliar images: precision and recall",
+        "Images of {other} are the ones to find: higher is better.",
+    ),
+    "efficiency": (
+        "What small networks can do",
+        "Each method at its smallest, beside the full network. Weight usage is the share of the parameters of the "
+        "method's own full network; with a random mask each pass it is the mean ± standard deviation over masks.",
+    ),
+    "times": (
+        "Time",
+        "Training: of all networks that the method needs; N trainings where it needs one for each width. "
+        "Testing: all test images once, at the full width. Times of different machines do not compare.",
+    ),
+    "lengths": (
+        "How many units each layer keeps",
+        "Probability that exactly so many of a layer's units are kept: grey, two laws of earlier work that are the "
+        "same for every layer; blue, what training found, layer by layer.",
+    ),
+    "statistics": (
+        "How many images BatchNorm's statistics need",
+        "After a network is cut, its BatchNorm layers collect their statistics from training images again. A band "
+        "reaches from the worst repeat to the best, on average over runs.",
+    ),
+    "correlation": (
+        "Do small networks doubt the same images?",
+        "Correlation of the uncertainties (predictive entropies) of two widths over all images: 1 where they doubt "
+        "alike. Images of {other} are out of domain.",
+    ),
+    "selective": (
+        "Answering only when sure",
+        "A network that withholds its least certain answers makes fewer mistakes. Each curve is a width; further "
+        "right is more answered, lower is fewer mistakes. The marker is the threshold fitted on validation images for "
+        "the risk at the dotted line, measured on test images.",
+    ),
+    "cascade": (
+        "Narrow networks first",
+        "Every image is tried on a narrow network, and goes on to a wider one only where that is uncertain: accuracy "
+        "against the mean cost, beside each width for itself. Further up and left is better.",
+    ),
+    "reliability": (
+        "Confidence against accuracy",
+        "Of the answers given with some confidence, how many were right; on the dotted line the two agree. Pale bars "
+        "rest on too few images to tell. One run of each method.",
+    ),
+}
+THEORY = {
+    "downhill": (
+        "The law behind it: ordered masks",
+        "A mask says how much of each unit is kept, and falls from the first unit to the last. Top: samples of the "
+        "Downhill distribution; at a low temperature each is a clear cliff, at a high one a slope, from which "
+        "training can tell which unit to move. Bottom: how probable each length is, under two fixed laws and two such "
+        "as a layer may learn.",
+    ),
+    "kl": (
+        "The price of a certain weight",
+        "A Bayesian weight pays for being certain. Left: the exact price (KL from the log-uniform prior) and three "
+        "approximations, each with its smallest value at 0. Right: how far each is from the exact one, matched where "
+        "the noise is small. The paper's is smallest at log α ≈ 1, so that noise stays finite; sparse variational "
+        "dropout has no such place and lets weights drown in noise; variational dropout holds for α ≤ 1 only.",
+    ),
+}

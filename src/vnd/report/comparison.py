@@ -1,0 +1,97 @@
+"""The report of many runs: one page, its figures as PNG files, and its numbers as CSV and JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from vnd.files import write_text
+from vnd.report import canvas, plates, sections
+from vnd.report.document import document
+from vnd.report.results import RESULTS
+from vnd.report.runs import Run, find, open_results
+from vnd.report.series import group
+from vnd.report.summary import Block, as_csv, efficiency, rows, times, withheld
+
+FORMAT = 1
+PAGE, NUMBERS, TABLE = "report.html", "summary.json", "summary.csv"
+DPI = 144  # of the PNG files
+
+
+def write(places: Sequence[Path], out: Path, title: str | None = None) -> Path:
+    """Compare runs: a page, its figures, and its numbers.
+
+    Args:
+        places: Run folders, result files, or folders that hold runs.
+        out: Folder for `report.html`, `figures/`, `summary.csv` and `summary.json`; it is made if need be.
+        title: Heading of the page; one that says how much is compared, if not given.
+
+    Returns:
+        The path of the page.
+    """
+    out = Path(out)
+    if (out / RESULTS).exists():
+        raise ValueError(f"report: out must not be a run's folder, whose {PAGE} it would replace; got {out}")
+    blocks = split([open_results(path) for path in find(places)])
+    drawn = [plates.of_block(block, prefix) for block, prefix in zip(blocks, plates.prefixes(blocks), strict=True)]
+    theory = plates.of_theory()
+    every = {plate.name: plate.figure for part in (*drawn, theory) for plate in part}
+    pictures = canvas.pictures(every, out / "figures", DPI)
+    write_text(out / TABLE, as_csv(rows(blocks)))
+    write_text(out / NUMBERS, numbers(blocks, list(every)))
+    write_text(out / PAGE, html(blocks, drawn, pictures, title))
+    return out / PAGE
+
+
+def split(runs: Sequence[Run]) -> list[Block]:
+    """One block for each data set and network, in the order of the runs."""
+    found: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        found.setdefault((run.data, run.network), []).append(run)
+    return [Block(*key, tuple(own), tuple(group(own))) for key, own in found.items()]
+
+
+def html(
+    blocks: Sequence[Block], drawn: Sequence[list[plates.Plate]], pictures: dict[str, str], title: str | None = None
+) -> str:
+    """The page, of the blocks, their plates, and each figure as SVG."""
+    count = sum(len(block.runs) for block in blocks)
+    said = title or f"Comparison of {count} run{'s' * (count > 1)}"
+    marks = [f"block-{index}" for index in range(1, len(blocks) + 1)]
+    body = [sections.top(blocks, said), _links(blocks, marks)]
+    for block, own, mark in zip(blocks, drawn, marks, strict=True):
+        body += sections.of_block(block, pictures, own, mark, alone=len(blocks) == 1)
+    return document(said, [*body, *sections.of_theory(pictures), sections.made(blocks)])
+
+
+def numbers(blocks: Sequence[Block], figures: list[str]) -> str:
+    """What the page says, as JSON."""
+    tables = [
+        {
+            "data": block.data,
+            "network": block.network,
+            "points": rows([block]),
+            "efficiency": efficiency(block),
+            "times": times(block),
+            "selective": withheld(block),
+        }
+        for block in blocks
+    ]
+    found = {"format": FORMAT, "blocks": tables, "figures": [f"figures/{name}.png" for name in figures]}
+    return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False, default=_plain) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    return dataclasses.asdict(value)
+
+
+def _links(blocks: Sequence[Block], marks: list[str]) -> str:
+    """Ways to the parts of a long page, where there are several blocks."""
+    if len(blocks) == 1:
+        return ""
+    names = [f'<a href="#{mark}">{escape(f"{b.data}, {b.network}")}</a>' for b, mark in zip(blocks, marks, strict=True)]
+    return f"<nav>{''.join(names)}</nav>"

@@ -1,0 +1,156 @@
+"""What a result file must hold: the types of its parts, and the refusal of what is not of them, by its key."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+FORMAT = 1
+SLACK = 1e-6  # of a share, which was a float32 once
+
+TEXT, NUMBER, SHARE = "text", "a finite number", "a number in 0 … 1"
+COUNT, SIZE = "a whole number of at least 0", "a whole number of at least 1"
+NATURAL, POSITIVE = "a finite number of at least 0", "a finite number above 0"
+BIN, PART, PEARSON = "a number in 0 … 1, or null", "a number in (0, 1]", "a number in -1 … 1, or null"
+IMAGE = "rows of whole numbers in 0 … 255, H × W or H × W × 3"
+
+KINDS = ("uniform", "learned", "sampled")
+READINGS = ("samples", "means", "masks", "scaled")
+
+# A key with "?" may be missing, null or empty. {"*": …} has keys of its own, […] holds one or more, (…) the choices.
+EXAMPLE = {"image": IMAGE, "prediction": TEXT, "confidence": SHARE, "label?": TEXT}
+ROW = {
+    **{"kind": KINDS, "label": TEXT, "parameters": SIZE, "accuracy": SHARE, "nll": NUMBER},
+    **{"ece": SHARE, "macs?": COUNT, "bytes?": COUNT, "latency_ms?": NUMBER, "brier?": NUMBER, "auroc?": SHARE},
+    **{"aupr?": SHARE, "base_rate?": SHARE, "shape?": {"*": COUNT}},
+}
+TIDY = {
+    **{"reading": READINGS, "repeat": COUNT, "kind": KINDS, "label": TEXT, "calibration?": COUNT, "fraction?": PART},
+    **{"parameters": POSITIVE, "accuracy": SHARE, "nll": NUMBER, "ece": SHARE},
+    **dict.fromkeys(("macs?", "bytes?", "latency_ms?", "test_seconds?", "usage_std?"), NATURAL),
+    **dict.fromkeys(("brier?", "aurc?"), NATURAL),
+    **dict.fromkeys(("classwise_ece?", "adaptive_ece?", "batch_ece?", "auroc?", "aupr?", "fpr95?"), SHARE),
+    **{"base_rate?": SHARE, "dense_parameters?": POSITIVE, "temperature?": POSITIVE},
+}
+SERIES = {"run": TEXT, "recipe?": TEXT, "method": TEXT, "network": TEXT, "data": TEXT, "seed?": COUNT}
+SELECTIVE = {
+    **{"label": TEXT, "threshold?": NUMBER, "coverage": SHARE, "risk?": SHARE, "aurc?": NATURAL},
+    **{"curve?": {"coverage": [SHARE], "risk": [SHARE]}},
+}
+CASCADE = {
+    "levels": [TEXT],
+    "curve": [{"threshold?": NUMBER, "accuracy": SHARE, "macs": POSITIVE, "share": [SHARE]}],
+    "single": [{"label": TEXT, "accuracy": SHARE, "macs": POSITIVE}],
+}
+SCHEMA: dict[str, Any] = {
+    "format": (FORMAT,),
+    "title": TEXT,
+    "data": {"name": TEXT, "train?": COUNT, "validation?": COUNT, "test?": COUNT, "classes?": [TEXT]},
+    "rows": [ROW],
+    "command?": TEXT,
+    "method?": TEXT,
+    "machine?": TEXT,
+    "out_of_domain?": TEXT,
+    "split?": TEXT,
+    "samples?": COUNT,
+    "seconds?": {"*": NUMBER},
+    "chosen?": {"label": TEXT, "parameters?": SIZE, "reason?": TEXT, "folder?": TEXT},
+    "reliability?": [{"label": TEXT, "count": [COUNT], "confidence": [BIN], "accuracy": [BIN]}],
+    "survival?": {"*": [SHARE]},
+    "examples?": {"most_certain?": [EXAMPLE], "least_certain?": [EXAMPLE], "out_of_domain?": [EXAMPLE]},
+    "curves?": [{"step": COUNT, "loss?": NUMBER, "nll?": NUMBER, "kl?": NUMBER}],
+    "series?": SERIES,
+    "readings?": [READINGS],
+    "tidy?": [TIDY],
+    "correlation?": {"labels": [TEXT], "inside": [[PEARSON]], "outside?": [[PEARSON]]},
+    "selective?": {"risk": SHARE, "rows": [SELECTIVE]},
+    "cascade?": CASCADE,
+}
+
+
+def check(value: Any, wanted: Any, key: str) -> None:
+    """Refuse a value that is not what the schema says, by its key."""
+    if isinstance(wanted, dict):
+        _dict(value, wanted, key)
+    elif isinstance(wanted, list):
+        if not isinstance(value, list) or not value:
+            raise ValueError(f"{key} must be a list that is not empty; got {shown(value)}")
+        for index, item in enumerate(value):
+            check(item, wanted[0], f"{key}.{index}")
+    elif isinstance(wanted, tuple):
+        if value not in wanted or isinstance(value, bool):
+            raise ValueError(f"{key} must be {' or '.join(map(repr, wanted))}; got {shown(value)}")
+    elif not _is(value, wanted):
+        raise ValueError(f"{key} must be {wanted}; got {shown(value)}")
+
+
+def check_lengths(contents: dict[str, Any]) -> None:
+    """Refuse lists that belong together and do not have one length."""
+    for index, width in enumerate(contents.get("reliability") or []):
+        _same(f"reliability.{index}", width, ("count", "confidence", "accuracy"))
+    for index, row in enumerate((contents.get("selective") or {}).get("rows", [])):
+        if row.get("curve"):
+            _same(f"selective.rows.{index}.curve", row["curve"], ("coverage", "risk"))
+    cascade, correlation = contents.get("cascade") or {}, contents.get("correlation") or {}
+    for index, point in enumerate(cascade.get("curve", [])):
+        if len(point["share"]) != len(cascade["levels"]):
+            raise ValueError(f"cascade.curve.{index}.share must have one number a level, {len(cascade['levels'])}")
+    for key in ("inside", "outside"):
+        size = len(correlation.get("labels", []))
+        if correlation.get(key) and [len(line) for line in correlation[key]] != [size] * size:
+            raise ValueError(f"correlation.{key} must have one row and one column a label, {size} × {size}")
+
+
+def _same(place: str, lists: dict[str, Any], names: tuple[str, ...]) -> None:
+    if len({len(lists[name]) for name in names}) > 1:
+        raise ValueError(f"{place}: {', '.join(names[:-1])} and {names[-1]} must have one length")
+
+
+def _dict(value: Any, wanted: dict[str, Any], key: str) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{key or 'the file'} must be an object with keys; got {shown(value)}")
+    if "*" in wanted:
+        wanted = dict.fromkeys(value, wanted["*"])
+    for name, inner in wanted.items():
+        plain = name if name in value else name.removesuffix("?")
+        place = f"{key}.{plain}" if key else plain
+        if name != plain and value.get(plain) in (None, [], {}):
+            continue
+        if plain not in value:
+            raise ValueError(f"{place} is missing")
+        check(value[plain], inner, place)
+
+
+def _is(value: Any, wanted: str) -> bool:
+    if wanted == TEXT:
+        return isinstance(value, str)
+    if wanted == IMAGE:
+        return _is_image(value)
+    if value is None:
+        return wanted in (BIN, PEARSON)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:  # NaN fails as well
+        return False
+    whole = value == int(value)
+    known = {
+        NUMBER: True, POSITIVE: value > 0, NATURAL: value >= 0, COUNT: whole and value >= 0, SIZE: whole and value >= 1,
+        PEARSON: abs(value) <= 1 + SLACK, PART: 0 < value <= 1 + SLACK,
+    }  # fmt: skip
+    return known.get(wanted, -SLACK <= value <= 1 + SLACK)
+
+
+def _is_image(value: Any) -> bool:
+    def sizes(item: Any) -> tuple[int, ...] | None:
+        if isinstance(item, list) and item:
+            inner = {sizes(part) for part in item}
+            only = inner.pop()
+            return None if inner or only is None else (len(item), *only)
+        return () if isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= 255 else None
+
+    size = sizes(value)
+    return size is not None and (len(size) == 2 or (len(size) == 3 and size[2] == 3))
+
+
+def shown(value: Any) -> str:
+    """A value in an error message, not too long."""
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,220 @@
+"""Series of a comparison: runs that differ in their seed alone, as points with intervals, under one name."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from vnd.metrics import Interval, confidence_interval
+from vnd.report.runs import Run
+
+# Names in figures, in the order of legends and tables.
+NAMES = {
+    "bn3": "BN³", "fn3": "FN³", "ibnn": "IBNN", "svb": "SVB", "ordered_l0": "ordered ℓ0", "us_net": "US-Net",
+    "plain": "plain",
+}  # fmt: skip
+FORMS = {"samples": "{}", "means": "DT-{}", "masks": "{}-MC", "scaled": "{}-TS"}
+CERTAIN = ("fn3", "ordered_l0", "us_net", "plain")  # weights that are not drawn: samples and means are one
+SEPARATE = ("ibnn", "plain")  # one training a width
+MEASURES = (
+    *("accuracy", "nll", "brier", "ece", "classwise_ece", "adaptive_ece", "batch_ece", "auroc", "aupr", "fpr95"),
+    "aurc",
+)
+COSTS = (
+    *("parameters", "macs", "bytes", "latency_ms", "test_seconds", "base_rate", "usage_std", "dense_parameters"),
+    "temperature",
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size of a series.
+
+    Args:
+        kind: "uniform", "learned" or "sampled".
+        label: What the size is called; of learned shapes, what the first run calls it.
+        fraction: Share of every layer; None where it is no such share.
+        measures: How good it is; `count` of an interval is 1 where there is nothing to take one over.
+        costs: What it costs, means over runs and repeats.
+        over: What the intervals are over: "seeds", "repeats", or "" for none.
+    """
+
+    kind: str
+    label: str
+    fraction: float | None
+    measures: dict[str, Interval]
+    costs: dict[str, float]
+    over: str
+
+    @property
+    def parameters(self) -> float:
+        """Of the network of this size; the mean where it varies."""
+        return self.costs["parameters"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Runs of one method and recipe, read in one way."""
+
+    name: str
+    method: str
+    reading: str
+    main: bool
+    runs: tuple[Run, ...]
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """The sizes, from the smallest to the largest."""
+        return points([read_as(run, self.reading) for run in self.runs], separate=self.method in SEPARATE)
+
+    def parts(self, key: str) -> list[dict[str, Any]]:
+        """What its runs say of sizes under a key, each label once: with one training a width, of all widths."""
+        found: dict[str, dict[str, Any]] = {}
+        for run in self.runs:
+            said = run.results.get(key) or []
+            for row in said["rows"] if isinstance(said, dict) else said:
+                found.setdefault(row["label"], row)
+        return list(found.values())
+
+    def of(self, kind: str) -> list[Point]:
+        """The points of a kind of size."""
+        return [point for point in self.points if point.kind == kind]
+
+    @property
+    def full(self) -> float:
+        """Parameters of the largest network of its runs, whatever the reading; with the zeros, if any."""
+        rows = [row for run in self.runs for row in run.rows]
+        return float(max(row.get("dense_parameters") or row["parameters"] for row in rows))
+
+
+def group(runs: Iterable[Run]) -> list[Series]:
+    """Series of the runs of one data set and network, in the order of `NAMES`; those of unknown methods last.
+
+    Runs of one method and recipe that differ in their seed are one series. Runs that would be one and have the same
+    seed at the same size differ in something else: each is a series, told apart by its folder. A method with one
+    training a width is one series over its widths.
+    """
+    methods: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        methods[run.method].append(run)
+    order = sorted(methods, key=lambda name: list(NAMES).index(name) if name in NAMES else len(NAMES))
+    found: list[Series] = []
+    for method in order:
+        families = _families(method, methods[method])
+        for label, family in families.items():
+            added = f" ({label})" if len(families) > 1 else ""
+            found += _readings(NAMES.get(method, method), added, method, family)
+    return found
+
+
+def display(name: str, method: str, reading: str) -> str:
+    """What a method is called when it is read in some way.
+
+    >>> display("BN³", "bn3", "means"), display("FN³", "fn3", "means"), display("FN³", "fn3", "scaled")
+    ('DT-BN³', 'FN³', 'FN³-TS')
+    """
+    return name if method in CERTAIN and reading == "means" else FORMS[reading].format(name)
+
+
+def read_as(run: Run, reading: str, calibration: int | None = -1) -> list[dict[str, Any]]:
+    """The rows of a run of one reading; for BatchNorm as many images as its first has, unless told."""
+    rows = [row for row in run.rows if row["reading"] == reading]
+    if calibration == -1 and rows:
+        calibration = rows[0].get("calibration")
+    return [row for row in rows if row.get("calibration") == calibration]
+
+
+def points(runs: list[list[dict[str, Any]]], separate: bool = False) -> list[Point]:
+    """The sizes of runs that differ in their seed alone; repeats are averaged before runs are compared.
+
+    Learned shapes are called otherwise in every run, so the i-th smallest of each are one size.
+
+    Args:
+        runs: Rows of each run, of one reading.
+        separate: Each run has a size of its own: no i-th smallest of it is that of another.
+    """
+    ranks = [{label: rank for rank, label in enumerate(_learned(rows))} for rows in runs]
+    by_rank = not separate and len({len(names) for names in ranks if names}) == 1
+    sizes: dict[Hashable, list[list[dict[str, Any]]]] = {}
+    for rows, rank in zip(runs, ranks, strict=True):
+        own: dict[Hashable, list[dict[str, Any]]] = defaultdict(list)
+        for row in rows:
+            learned = row["kind"] == "learned" and by_rank
+            own[(row["kind"], rank[row["label"]] if learned else size_of(row, separate))].append(row)
+        for key, repeats in own.items():
+            sizes.setdefault(key, []).append(repeats)
+    return sorted((_point(size) for size in sizes.values()), key=lambda point: point.parameters)
+
+
+def size_of(row: dict[str, Any], separate: bool = False) -> Hashable:
+    """What tells the size of a row from others of its kind: its share of every layer, or its label."""
+    if row.get("fraction") is not None:
+        return round(float(row["fraction"]), 6)
+    return (row["label"], row["parameters"]) if separate else str(row["label"])
+
+
+def _point(runs: list[list[dict[str, Any]]]) -> Point:
+    first = runs[0][0]
+    over = "seeds" if len(runs) > 1 else "repeats" if len(runs[0]) > 1 else ""
+    measures, costs = {}, {}
+    for key in MEASURES + COSTS:
+        known = [[row[key] for row in rows if row.get(key) is not None] for rows in runs]
+        means = [sum(values) / len(values) for values in known if values]
+        if not means:
+            continue
+        values = known[0] if over == "repeats" else means
+        if key in COSTS:
+            costs[key] = sum(means) / len(means)
+        else:
+            measures[key] = confidence_interval(values)
+    return Point(first["kind"], first["label"], first.get("fraction"), measures, costs, over)
+
+
+def _learned(rows: list[dict[str, Any]]) -> list[str]:
+    """Labels of the learned shapes of a run, from the smallest to the largest."""
+    shapes = [row for row in rows if row["kind"] == "learned"]
+    return list(dict.fromkeys(row["label"] for row in sorted(shapes, key=lambda row: row["parameters"])))
+
+
+def _families(method: str, runs: list[Run]) -> dict[str, tuple[Run, ...]]:
+    """Runs of a method that belong together, by what tells them apart."""
+    if method in SEPARATE and not _clash(runs):
+        return {"": tuple(runs)}
+    recipes: dict[str | None, list[Run]] = defaultdict(list)
+    for run in runs:
+        recipes[run.recipe].append(run)
+    found: dict[str, tuple[Run, ...]] = {}
+    for recipe, family in recipes.items():
+        parts = [[run] for run in family] if _clash(family) else [family]
+        for part in parts:
+            label = recipe if recipe and len(parts) == 1 else part[0].name
+            copies = sum(1 for known in found if known == label or known.startswith(f"{label}, no. "))
+            found[f"{label}, no. {copies + 1}" if copies else label] = tuple(part)
+    return found
+
+
+def _clash(runs: list[Run]) -> bool:
+    """Whether two runs have one seed and a size in common."""
+    seen: set[Hashable] = set()
+    for run in runs:
+        own = {(run.seed, row["kind"], size_of(row, run.method in SEPARATE)) for row in run.rows}
+        if seen & own:
+            return True
+        seen |= own
+    return False
+
+
+def _readings(name: str, added: str, method: str, runs: tuple[Run, ...]) -> list[Series]:
+    present = dict.fromkeys(row["reading"] for run in runs for row in run.rows)
+    main = (runs[0].results.get("readings") or [runs[0].rows[0]["reading"]])[0]
+    if method in CERTAIN and "samples" in present and "means" in present:
+        present.pop("means" if main == "samples" else "samples")
+    order = [reading for reading in FORMS if reading in present]
+    found = []
+    for reading in order:
+        own = tuple(run for run in runs if any(row["reading"] == reading for row in run.rows))
+        found.append(Series(display(name, method, reading) + added, method, reading, reading == main, own))
+    return found
