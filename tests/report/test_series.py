@@ -56,13 +56,13 @@ def test_runs_that_differ_in_their_seed_are_one_series() -> None:
 
 def test_runs_of_two_recipes_are_told_apart_by_them() -> None:
     runs = [fake_run(seed=seed, recipe=recipe) for seed in (0, 1) for recipe in ("c10/bn3", "c10/sandwich")]
-    assert names(*runs) == ["BN³ (c10/bn3)", "BN³ (c10/sandwich)"]
+    assert names(*runs) == ["BN³ (bn3)", "BN³ (sandwich)"]
     assert [len(own.runs) for own in group(made(*runs))] == [2, 2]
 
 
 def test_runs_with_one_seed_and_recipe_are_told_apart_by_their_folder() -> None:
     assert names(fake_run(run="a"), fake_run(run="b")) == ["BN³ (a)", "BN³ (b)"]
-    assert names(fake_run(run="a"), fake_run(run="a")) == ["BN³ (a)", "BN³ (a, no. 2)"]
+    assert names(fake_run(run="a"), fake_run(run="a")) == ["BN³", "BN³ (no. 2)"]
     assert names(fake_run(seed=None, run="a"), fake_run(seed=None, run="b")) == ["BN³ (a)", "BN³ (b)"]
 
 

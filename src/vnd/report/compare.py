@@ -66,6 +66,8 @@ def curves(series: Sequence[Series], key: str) -> Figure:
     """
     name, factor, _ = AXES[key]
     looks = styles(series)
+    if key == "accuracy":  # that of scaled answers is that of the others
+        series = [own for own in series if own.reading != "scaled"] or series
     figure, (left, right) = canvas(WIDE, 4.4 + 0.2 * (len(series) // 4), columns=2)
     right.sharey(left)
     for own in series:

@@ -104,10 +104,24 @@ def group(runs: Iterable[Run]) -> list[Series]:
     found: list[Series] = []
     for method in order:
         families = _families(method, methods[method])
-        for label, family in families.items():
-            added = f" ({label})" if len(families) > 1 else ""
-            found += _readings(NAMES.get(method, method), added, method, family)
+        for label, family in zip(_without_prefix(list(families)), families.values(), strict=True):
+            found += _readings(NAMES.get(method, method), f" ({label})" if label else "", method, family)
     return found
+
+
+def _without_prefix(labels: list[str]) -> list[str]:
+    """Labels without what they all begin with; one of them may be that alone, and needs no words.
+
+    >>> _without_prefix(["cifar10/vgg11-bn3", "cifar10/vgg11-bn3-sandwich"]), _without_prefix(["a/x-1", "a/x-25"])
+    (['', 'sandwich'], ['1', '25'])
+    """
+    if len(labels) < 2:
+        return [""] * len(labels)
+    differ = (index for index, letters in enumerate(zip(*labels, strict=False)) if len(set(letters)) > 1)
+    shared = labels[0][: next(differ, min(map(len, labels)))]
+    if shared not in labels or any(label[len(shared) :][:1] not in ("", *"-/_,") for label in labels):
+        shared = shared[: max(shared.rfind(mark) for mark in "-/_ ") + 1]
+    return [label[len(shared) :].strip("-/_, ") for label in labels]
 
 
 def display(name: str, method: str, reading: str) -> str:
