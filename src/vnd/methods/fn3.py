@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
 from vnd.methods.method import Batch, Step, Terms, check, cross_entropy
-from vnd.methods.nested import Nested, in_parts, with_uniform_lengths
+from vnd.methods.nested import FixedOrder, in_parts, with_uniform_lengths
 from vnd.nn.nested import Coupling
 
 
 @dataclass(frozen=True)
-class FN3(Nested):
+class FN3(FixedOrder):
     r"""Train all widths of a network at once, every length as likely as another.
 
     $$\mathcal L = \mathbb E_{z \sim \text{uniform lengths}} \frac1B \sum_b -\log p(y_b \mid x_b, θ, z)$$
@@ -30,7 +29,6 @@ class FN3(Nested):
         rules: Exceptions by name pattern of a layer.
     """
 
-    bayesian: ClassVar[bool] = False  # type: ignore[misc]
     num_groups: int = 32
     base: int = 1
     coupling: Coupling = "quantile"
@@ -41,17 +39,9 @@ class FN3(Nested):
     def __post_init__(self) -> None:
         check(self)
 
-    @property
-    def budgeted(self) -> Literal["uniform", "learned"]:
-        """The same share of every layer, always."""
-        return "uniform"
-
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""
         return with_uniform_lengths(network, example, self, coupling=self.coupling)
-
-    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
-        """Nothing."""
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import vnd.nn as nested
 from vnd.distributions import BernoulliChain
-from vnd.methods.method import Batch, Size, Sizes, cost_of, cross_entropy, rules_of
+from vnd.methods.method import Batch, Size, Sizes, Step, cost_of, cross_entropy, rules_of
 from vnd.nn.plan import plan_of, unwrap
 from vnd.nn.width import Width
 from vnd.words import short
@@ -68,6 +68,20 @@ class Nested:
 
     def _fitting(self, model: nn.Module, budget: float) -> Size:
         return Size(self.budgeted, f"≤ {short(budget)}", nested.shape(model, parameters=budget))
+
+
+class FixedOrder(Nested):
+    """A nested method of point weights whose lengths are uniform and never learned."""
+
+    bayesian = False
+
+    @property
+    def budgeted(self) -> Literal["uniform", "learned"]:
+        """The same share of every layer, always."""
+        return "uniform"
+
+    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+        """Nothing."""
 
 
 def _spread(model: nn.Module, count: int) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ class OrderedL0(Nested):
         rules: Exceptions by name pattern of a layer.
     """
 
-    bayesian: ClassVar[bool] = False  # type: ignore[misc]
+    bayesian = False
     num_groups: int = 32
     base: int = 1
     coupling: Coupling = "quantile"

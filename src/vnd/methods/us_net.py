@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
 from vnd.methods.method import Batch, Step, Terms, check
-from vnd.methods.nested import Nested, sandwich, with_uniform_lengths
+from vnd.methods.nested import FixedOrder, sandwich, with_uniform_lengths
 
 
 @dataclass(frozen=True)
-class USNet(Nested):
+class USNet(FixedOrder):
     r"""Train the full, the smallest and randomly sampled widths in every step, the narrower taught by the full one.
 
     The loss is `sandwich`, with point weights and one width for all layers. Yu and Huang, *Universally slimmable
@@ -30,7 +29,6 @@ class USNet(Nested):
         rules: Exceptions by name pattern of a layer.
     """
 
-    bayesian: ClassVar[bool] = False  # type: ignore[misc]
     num_groups: int = 32
     base: int = 1
     draws: int = 2
@@ -41,17 +39,9 @@ class USNet(Nested):
     def __post_init__(self) -> None:
         check(self)
 
-    @property
-    def budgeted(self) -> Literal["uniform", "learned"]:
-        """The same share of every layer, always."""
-        return "uniform"
-
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""
         return with_uniform_lengths(network, example, self)
-
-    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
-        """Nothing."""
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean loss of the three kinds of width."""

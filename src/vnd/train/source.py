@@ -104,14 +104,19 @@ def _name(given: dict[Any, Any], section: str) -> Any:
 
 
 def _load(path: Path) -> dict[str, Any]:
+    return read_yaml(path, f"recipe {path}", "sections such as train: {epochs: 2}")
+
+
+def read_yaml(path: Path, where: str, wanted: str) -> dict[str, Any]:
+    """What a YAML file holds, which must be a mapping; in a refusal `where` names it and `wanted` says what of."""
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"recipe {path} does not exist") from None
+        raise ValueError(f"{where} does not exist") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"recipe {path} is not YAML: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(given, dict):
-        raise ValueError(f"recipe {path} must hold sections such as train: {{epochs: 2}}; got {type(given).__name__}")
+        raise ValueError(f"{where} must hold {wanted}; got {type(given).__name__}")
     return given
 
 

@@ -18,6 +18,7 @@ import yaml
 
 from vnd.train.parse import parse, parse_run
 from vnd.train.recipe import Network, Recipe
+from vnd.train.source import read_yaml
 from vnd.words import nearest
 
 KEYS = ("about", "out", "seeds", "set", "runs", "evaluate", "slurm")
@@ -97,7 +98,7 @@ def read(source: str | Path, out: Path | None = None) -> Worklist:
     """
     path = find(source)
     where = f"sweep {path}"
-    given = _load(path)
+    given = read_yaml(path, where, "keys such as runs: [fashion/bn3]")
     _check_keys(given, KEYS, where)
     entries = _typed(given, "runs", list, "a list of recipes", [], where)
     if not entries:
@@ -269,15 +270,3 @@ def _check_keys(given: dict[str, Any], known: tuple[str, ...], where: str) -> No
         if key not in known:
             hint = nearest(str(key), known, cutoff=0.5, lead=";")
             raise ValueError(f"{where}: unknown key {key!r}{hint} Known: {', '.join(known)}")
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"sweep {path} does not exist") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"sweep {path} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(given, dict):
-        raise ValueError(f"sweep {path} must hold keys such as runs: [fashion/bn3]; got {type(given).__name__}")
-    return given
