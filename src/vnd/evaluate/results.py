@@ -23,7 +23,8 @@ from vnd.nn import OrderingUnit
 
 FORMAT = 1
 SHOWN = 8  # images of each kind
-LEVELS = 3  # sizes that are looked at closely: the smallest, the middle one, the largest
+CLOSE = (0.0, 0.5, 1.0)  # sizes that are looked at closely: the smallest, the middle one, the largest
+LEVELS = (0.25, 0.5, 1.0)  # those of a cascade; the smallest passes on too much to be worth its pass
 
 
 def evaluate(
@@ -58,7 +59,7 @@ def evaluate(
     largest = max(reversed(found), key=lambda one: one.row["parameters"])
     units = {name: unit for name, unit in subject.model.named_modules() if isinstance(unit, OrderingUnit)}
     labels = torch.as_tensor(test.labels)
-    close = _spread_over(found)
+    close, levels = (_spread_over(found, places) for places in (CLOSE, LEVELS))
     results = {
         "format": FORMAT,
         "samples": options.samples,
@@ -73,7 +74,7 @@ def evaluate(
             [(one.row["label"], one.said, _of_validation(subject, one, options, validation)) for one in close],
             labels, torch.as_tensor(validation.labels), options.risk,
         ),
-        "cascade": cascade([(one.row, one.said) for one in found], [one.row["label"] for one in close], labels),
+        "cascade": cascade([(one.row, one.said) for one in found], [one.row["label"] for one in levels], labels),
         "survival": {name.removesuffix(".ordering"): unit.survival().tolist() for name, unit in units.items()},
         "groups": {name.removesuffix(".ordering"): unit.num_groups for name, unit in units.items()},
         "examples": _examples(test, outside, largest.said, largest.outside),
@@ -142,12 +143,13 @@ def _averaged(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return averaged
 
 
-def _spread_over(found: list[Measured]) -> list[Measured]:
-    """A few sizes from the smallest to the largest, each with more parameters than the last."""
-    by_size = {one.row["parameters"]: one for one in sorted(found, key=lambda one: one.row["parameters"])}
+def _spread_over(found: list[Measured], places: tuple[float, ...]) -> list[Measured]:
+    """A few sizes of one kind, by their places from the smallest to the largest; learned ones if there are enough."""
+    kinds = [[one for one in found if one.size.kind == kind] for kind in ("learned", "uniform")]
+    chosen = next((own for own in kinds if len(own) >= len(places)), found)
+    by_size = {one.row["parameters"]: one for one in sorted(chosen, key=lambda one: one.row["parameters"])}
     distinct = list(by_size.values())
-    last, steps = len(distinct) - 1, max(1, LEVELS - 1)
-    return [distinct[index] for index in dict.fromkeys(round(i * last / steps) for i in range(LEVELS))]
+    return [distinct[index] for index in dict.fromkeys(round(place * (len(distinct) - 1)) for place in places)]
 
 
 def _diagram(one: Measured, labels: Tensor, bins: int) -> dict[str, Any]:

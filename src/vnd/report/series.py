@@ -104,7 +104,8 @@ def group(runs: Iterable[Run]) -> list[Series]:
     found: list[Series] = []
     for method in order:
         families = _families(method, methods[method])
-        for label, family in zip(_without_prefix(list(families)), families.values(), strict=True):
+        named = zip(_without_prefix(list(families)), families.values(), strict=True)
+        for label, family in sorted(named, key=lambda one: one[0] != ""):  # the one that needs no words first
             found += _readings(NAMES.get(method, method), f" ({label})" if label else "", method, family)
     return found
 
