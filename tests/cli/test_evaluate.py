@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from train.small import blobs, recipe, write_blobs
 from vnd import metrics
 from vnd.cli import main
 from vnd.cli.table import COLUMNS, sizes_table
+from vnd.evaluate import sweep
 from vnd.nn import BayesConv2d
 from vnd.report import page
 from vnd.train.loop import fit
@@ -147,6 +150,45 @@ def test_a_plain_run_is_evaluated_at_its_one_size(
     check_printed(capsys.readouterr().out, [row])
 
 
+def test_what_a_method_cannot_be_read_by_is_refused_at_once(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sweep, "answer", lambda *_: pytest.fail("it has begun"))
+    line = fails(capsys, "evaluate", runs / "plain", "--readings", "[samples, masks]", "--out", tmp_path / "e")
+    assert "masks needs a nested network" in line
+    assert not (tmp_path / "e").exists()
+
+
+def test_two_runs_have_a_folder_each_and_rows_in_one_table(
+    runs: Path, tmp_path: Path, undrawn: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = (runs / "nested", runs / "plain")
+    run("evaluate", *both, "--fractions", "[0.5, 1.0]", "--samples", "0", "--out", tmp_path)
+    capsys.readouterr()
+    rows = []
+    for name in ("nested", "plain"):
+        results = json.loads((tmp_path / name / "results.json").read_text())
+        assert results["series"]["run"] == name
+        rows += [(name, row["label"], str(row["accuracy"])) for row in results["tidy"]]
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        assert [(row["run"], row["label"], row["accuracy"]) for row in csv.DictReader(file)] == rows
+    for name in both:  # the same name in another folder
+        other = tmp_path / "other" / "nested"
+        shutil.copytree(name, other, dirs_exist_ok=True)
+    before = (tmp_path / "nested" / "results.json").read_bytes()
+    assert "two runs are called nested" in fails(capsys, "evaluate", both[0], other, "--out", tmp_path)
+    assert (tmp_path / "nested" / "results.json").read_bytes() == before
+
+
+@pytest.mark.xfail(strict=True, reason="the second run is looked at when the first is done")
+def test_all_runs_are_looked_at_before_the_first_is_evaluated(
+    runs: Path, tmp_path: Path, undrawn: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--fractions", "[1.0]", "--samples", "0", "--out", tmp_path]
+    assert "is not a run" in fails(capsys, "evaluate", runs / "nested", runs / "nowhere", *words)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_table_of_large_networks_fits_eighty_columns() -> None:
     row = {
         "label": "≤ 20.9 M", "parameters": 20_946_282, "macs": 1_234_567_890, "bytes": 83_900_000,
@@ -261,6 +303,25 @@ def test_wrong_words_end_in_one_line(
     before = sorted(runs.rglob("*"))
     assert told in fails(capsys, *(word.format(**places) for word in words))
     assert sorted(runs.rglob("*")) == before
+
+
+@pytest.fixture(scope="module")
+def variational(runs: Path) -> Path:
+    settings: dict[str, Any] = {"method": {"name": "ibnn", "num_groups": 4, "fraction": 0.5}}
+    settings["optimiser"] = {"chain_lr": None}
+    assert fit(recipe(runs / "blobs.npz", train={"epochs": 1}, **settings), runs / "variational", quiet=True)
+    return runs / "variational"
+
+
+@pytest.mark.xfail(strict=True, reason="extract speaks to_nested, and knows no posterior of one width")
+@pytest.mark.parametrize("words", [[], ["--bayesian"]], ids=["means", "bayesian"])
+def test_a_run_of_one_width_has_none_to_choose_from(
+    words: list[str], variational: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = fails(capsys, "extract", variational, "--fraction", "0.5", *words)
+    assert "one size" in line
+    assert "to_nested" not in line
+    assert "no posterior" not in line
 
 
 def test_a_run_without_its_network_says_how_to_go_on(

@@ -20,10 +20,11 @@ from vnd.data.batches import in_order
 from vnd.evaluate import results as results_module
 from vnd.evaluate.results import choose, evaluate
 from vnd.evaluate.scores import scores
-from vnd.evaluate.sweep import Answers, Sweep, accuracy_of, answer, sweep
-from vnd.methods import Sizes
-from vnd.train.finished import Finished, open_run
+from vnd.evaluate.sweep import Answers, Subject, Sweep, accuracy_of, answer, at_temperature, sweep
+from vnd.methods import Plain, Sizes
+from vnd.train.finished import Finished, open_run, settings_of
 from vnd.train.loop import fit
+from vnd.train.parse import parse
 
 OPTIONS = Sweep(Sizes(fractions=(0.5, 1.0), levels=(0.5,), learned=3), samples=0, calibration=64)
 
@@ -231,6 +232,34 @@ def test_a_loss_of_exactly_the_margin_is_allowed() -> None:
     for right in range(10, 1001):
         assert choose(rows, {"a": (right - 10) / 1000, "b": right / 1000})["label"] == "a"
         assert choose(rows, {"a": (right - 11) / 1000, "b": right / 1000})["label"] == "b"
+
+
+def test_a_threshold_of_scaled_answers_is_fitted_on_scaled_answers(run: Finished) -> None:
+    options = Sweep(Sizes(fractions=(0.5, 1.0)), samples=0, readings=("scaled",), calibration=64)
+    found = evaluate(run.subject(), options, run.test(), run.splits.validation)
+    by_label = {row["label"]: row for row in found["tidy"]}
+    known = torch.as_tensor(run.splits.validation.labels)
+    for row, size in zip(found["selective"]["rows"], run.recipe.method.sizes(run.model, options.sizes), strict=True):
+        network = run.subject().cut(size, 0, 64, 0)
+        said = answer(run.recipe.method, network, run.subject().batches(run.splits.validation), 0)
+        warm = at_temperature(said, by_label[row["label"]]["temperature"])
+        wanted = metrics.threshold_for_risk(warm.probs, known, warm.entropy, 0.05)
+        assert row["threshold"] == pytest.approx(wanted)
+        assert metrics.threshold_for_risk(said.probs, known, said.entropy, 0.05) != pytest.approx(wanted)
+
+
+def test_random_masks_of_a_network_without_any_are_refused_at_once(run: Finished) -> None:
+    subject = Subject(Plain(), vnd.extract(run.model, 1.0), run.splits.normalise("cpu"))
+    with pytest.raises(ValueError, match=r"^readings: masks needs a nested network"):
+        next(sweep(subject, Sweep(readings=("samples", "masks")), run.test()))
+
+
+def test_settings_are_those_of_a_curve() -> None:
+    base = settings_of(parse("fashion/ibnn"))
+    for same in ("--train.seed=7", "--method.fraction=0.25", "--train.device=cpu", "--evaluate.repeats=3"):
+        assert settings_of(parse("fashion/ibnn", [same])) == base
+    for other in ("--train.epochs=7", "--optimiser.lr=0.3", "--method.log_alpha_init=-4", "--data.limit=9000"):
+        assert settings_of(parse("fashion/ibnn", [other])) != base
 
 
 def test_options_that_make_no_sense_are_refused() -> None:

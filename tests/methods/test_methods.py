@@ -279,6 +279,16 @@ def test_learned_sizes_are_nested_distinct_within_their_budgets_and_end_at_the_f
         assert [size.width for size in sizes] == list(dict.fromkeys(kept))
 
 
+def test_sizes_of_one_rounded_label_are_told_apart_and_none_is_there_twice() -> None:
+    method = BN3(num_groups=4)
+    model = uneven(method)
+    full = vnd.profile(model, 1.0, count_macs=False).parameters
+    sizes = method.sizes(model, Sizes(fractions=(0.5, 0.5), parameters=(float(full), full - 1.0, full + 1.0, 900.0)))
+    assert len({size.label for size in sizes}) == len(sizes) == 4
+    assert [size.label for size in sizes[:1]] == ["50 %"]
+    assert all(f"{parameters(model, size):,}" in size.label for size in sizes[1:3])
+
+
 def test_sizes_that_cannot_be_are_refused() -> None:
     for change, words in (
         ({"fractions": (0.0,)}, "fractions must lie in (0, 1]; got [0.0]"),

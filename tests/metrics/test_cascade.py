@@ -69,9 +69,9 @@ def test_the_ends_of_the_curve_are_the_first_and_the_last_level() -> None:
 def test_equal_uncertainties_are_accepted_together() -> None:
     probs, _, costs, labels = levels(rows=4)
     curve = metrics.cascade_curve(probs, torch.tensor([[1, 1, 1, 2], [0, 0, 0, 0], [0, 0, 0, 0]]), costs, labels)
-    assert curve.threshold.tolist() == [-1, 1, 2]
-    assert curve.share.tolist() == [[0, 0, 1], [0.75, 0.25, 0], [1, 0, 0]]
-    assert curve.cost.tolist() == [21, 2, 1]
+    assert curve.threshold.tolist() == [-1, 0, 1, 2]  # of both levels that may pass an image on
+    assert curve.share.tolist() == [[0, 0, 1], [0, 1, 0], [0.75, 0.25, 0], [1, 0, 0]]
+    assert curve.cost.tolist() == [21, 5, 2, 1]
 
 
 def test_a_constant_uncertainty_leaves_the_two_ends() -> None:

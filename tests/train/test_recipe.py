@@ -453,3 +453,8 @@ def test_the_loop_takes_a_step_with_each_method(name: str, tmp_path: Path) -> No
     assert found.step == 1
     assert parse(tmp_path / "run" / "recipe.yaml") == recipe
     assert "like" not in yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name.startswith("paper/")])
+def test_what_was_published_has_no_warm_up_of_the_learning_rate(name: str) -> None:
+    assert parse(name).schedule.lr.warm_up == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.progress import track
 
 from vnd.cli.table import sizes_table
-from vnd.evaluate.results import write, write_rows
+from vnd.evaluate.results import rows_of, write, write_rows
 from vnd.evaluate.sweep import Reading, Sweep, Which
 from vnd.methods import Sizes
 from vnd.train.finished import Finished, open_run
@@ -53,23 +54,34 @@ def evaluate(
         out: Folder for results.json, rows.csv and report.html, the run's own if not given; of several runs, a folder
             for each in it, and rows.csv of all.
     """
+    said = {
+        "fractions": fractions, "levels": levels, "parameters": parameters, "learned": learned, "samples": samples,
+        "readings": readings, "repeats": repeats, "statistics": statistics, "which": which,
+        "split": None if split == "test" else split,
+    }  # fmt: skip
+    words = [f"--{name}={_word(value)}" for name, value in said.items() if value is not None]
     changed: dict[str, Any] = {"samples": samples, "repeats": repeats}
     changed |= {"readings": readings and tuple(readings), "statistics": statistics and tuple(statistics)}
+    names = [run.resolve().name for run in runs]
+    if out is not None and len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"evaluate: two runs are called {twice}, and both would go to {out / twice}; leave out --out")
     every = []
     for run in runs:
         folder = run if out is None else out if len(runs) == 1 else out / run.resolve().name
         opened = open_run(run, which)
         sizes = chosen_sizes(opened.recipe.evaluate.sizes, fractions, levels, parameters, learned)
         given = {name: value for name, value in changed.items() if value is not None}
-        every.append(
-            _evaluate(opened, dataclasses.replace(opened.recipe.evaluate, sizes=sizes, **given), split, folder)
-        )
+        options = dataclasses.replace(opened.recipe.evaluate, sizes=sizes, **given)
+        every.append(_evaluate(opened, options, split, folder, shlex.join(["vnd", "evaluate", str(run), *words])))
     if out is not None and len(runs) > 1:
         write_rows(every, out)
         Console().print(f"all rows: {(out / 'rows.csv').resolve()}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _evaluate(opened: Finished, options: Sweep, split: Literal["test", "validation"], folder: Path) -> dict[str, Any]:
+def _evaluate(
+    opened: Finished, options: Sweep, split: Literal["test", "validation"], folder: Path, command: str
+) -> dict[str, Any]:
     """Evaluate one run, and write and show what came of it."""
     images = opened.test() if split == "test" else opened.splits.validation
     sizes = len(opened.recipe.method.sizes(opened.model, options.sizes))
@@ -77,7 +89,7 @@ def _evaluate(opened: Finished, options: Sweep, split: Literal["test", "validati
     count = options.repeats * (sizes * (len(options.readings) - masks + len(options.statistics)) + masks)
     console = Console()
     bar = iter(track(range(count), description="evaluate", console=Console(stderr=True), transient=True))
-    results = opened.results(options, images, f"vnd evaluate {opened.folder}", done=lambda row: next(bar, None))
+    results = opened.results(options, images, command, done=lambda row: next(bar, None))
     next(bar, None)
     results["split"] = split
     if split != "test":
@@ -85,7 +97,7 @@ def _evaluate(opened: Finished, options: Sweep, split: Literal["test", "validati
     path = write(results, folder)
     console.print(sizes_table(results["rows"], f"{results['title']}: {split}, {results['samples']} samples"))
     for reading in options.readings[1:]:
-        rows = [row for row in results["tidy"] if row["reading"] == reading and not row["repeat"]]
+        rows = rows_of(results["tidy"], reading, options.calibration)
         console.print(sizes_table(rows, f"the same, read by {reading}"))
     console.print(
         f"numbers: {path.resolve()}\n         {folder.resolve() / 'rows.csv'}\nreport:  {_page(path, folder)}",
@@ -94,6 +106,11 @@ def _evaluate(opened: Finished, options: Sweep, split: Literal["test", "validati
         markup=False,
     )
     return results
+
+
+def _word(value: Any) -> str:
+    """A value as the command line takes it."""
+    return str(value) if isinstance(value, int | str) else f"[{', '.join(map(str, value))}]"
 
 
 def chosen_sizes(

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from vnd import metrics
 from vnd.data.arrays import Images
-from vnd.evaluate.sweep import Answers, Measured, Subject, Sweep, answer, sweep
+from vnd.evaluate.sweep import Answers, Measured, Subject, Sweep, answer, at_temperature, sweep
 from vnd.evaluate.trust import cascade, selective
 from vnd.files import write_text
+from vnd.methods import Size
 from vnd.nn import OrderingUnit
 
 FORMAT = 1
@@ -47,12 +48,12 @@ def evaluate(
     """
     start = time.perf_counter()
     tidy: list[dict[str, Any]] = []
-    main: dict[str, Measured] = {}
+    main: dict[Size, Measured] = {}
     for measured in sweep(subject, options, test, outside, validation):
         tidy.append(measured.row)
         row = measured.row
         if (row["reading"], row["repeat"], row["calibration"]) == (options.readings[0], 0, options.calibration):
-            main.setdefault(row["label"], measured)
+            main.setdefault(measured.size, measured)
         if done is not None:
             done(row)
     found = list(main.values())
@@ -66,7 +67,7 @@ def evaluate(
         "readings": list(options.readings),
         "out_of_domain": options.out_of_domain if outside is not None else None,
         "machine": machine(subject.device),
-        "rows": _main_rows(tidy, options),
+        "rows": rows_of(tidy, options.readings[0], options.calibration),
         "tidy": [{key: value for key, value in row.items() if key != "shape"} for row in tidy],
         "reliability": [_diagram(one, labels, options.bins) for one in close],
         "correlation": _correlation(found),
@@ -124,11 +125,11 @@ def choose(rows: list[dict[str, Any]], accuracy: dict[str, float], margin: float
     return min(good, key=lambda row: row["parameters"])
 
 
-def _main_rows(tidy: list[dict[str, Any]], options: Sweep) -> list[dict[str, Any]]:
-    """One row a size: those of the main reading, numbers averaged over the repeats."""
+def rows_of(tidy: list[dict[str, Any]], reading: str, calibration: int) -> list[dict[str, Any]]:
+    """One row a size: those of a reading, numbers averaged over the repeats."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in tidy:
-        if (row["reading"], row["calibration"]) == (options.readings[0], options.calibration):
+        if (row["reading"], row["calibration"]) == (reading, calibration):
             found.setdefault(row["label"], []).append(row)
     return [_averaged(rows) for rows in found.values()]
 
@@ -164,7 +165,8 @@ def _of_validation(subject: Subject, one: Measured, options: Sweep, validation: 
     """What the network of a size says of the validation images."""
     samples = 0 if one.row["reading"] == "means" else options.samples
     network = subject.cut(one.size, samples, options.calibration, 0)
-    return answer(subject.method, network, subject.batches(validation), samples)
+    said = answer(subject.method, network, subject.batches(validation), samples)
+    return at_temperature(said, one.row["temperature"]) if one.row["reading"] == "scaled" else said
 
 
 def _correlation(found: list[Measured]) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from vnd.evaluate.scores import scores
 from vnd.methods import Method, Size, Sizes
 from vnd.methods.temperature_scaling import fit_temperature, scaled
 from vnd.nn import BayesLayer
-from vnd.nn.plan import Shape
+from vnd.nn.plan import Shape, unwrap
 from vnd.nn.profile import latency
 from vnd.nn.width import sample_shapes
 
@@ -185,6 +185,10 @@ def sweep(
         outside: Images out of its domain, as large and with as many channels.
         validation: Images with labels that the temperature of the reading "scaled" is fitted on.
     """
+    if "masks" in options.readings and not hasattr(unwrap(subject.model), "_vnd_plan"):
+        raise ValueError(
+            "readings: masks needs a nested network, whose masks can be drawn; leave it out for this method"
+        )
     run = _Run(subject, options, test, outside, validation)
     for repeat in range(options.repeats):
         for size in subject.method.sizes(subject.model, options.sizes):
@@ -212,7 +216,7 @@ class _Run:
         self.labels = torch.as_tensor(test.labels)
         self.known = None if validation is None else torch.as_tensor(validation.labels)
         self.example = next(iter(in_order(test, subject.normalise, subject.device, batch=1)))
-        self.costs: dict[str, dict[str, Any]] = {}
+        self.costs: dict[Size, dict[str, Any]] = {}
 
     def read(self, size: Size, reading: Reading, calibration: int, repeat: int) -> Iterator[Measured]:
         """One size in one reading, and scaled as well where that is wanted of it."""
@@ -232,8 +236,8 @@ class _Run:
             known = self._answer(network, self.validation, samples, repeat)
             temperature = fit_temperature(known.probs, self.known)
             about |= {"temperature": temperature}
-            strange = None if strange is None else _scaled(strange, temperature)
-            yield self._measured({"reading": "scaled", **about}, size, _scaled(said, temperature), strange)
+            strange = None if strange is None else at_temperature(strange, temperature)
+            yield self._measured({"reading": "scaled", **about}, size, at_temperature(said, temperature), strange)
 
     def read_masks(self, repeat: int) -> Measured:
         """An average over networks of random masks, as many as there are samples."""
@@ -268,11 +272,11 @@ class _Run:
 
     def _cost(self, size: Size, network: nn.Module) -> dict[str, Any]:
         """What a size costs, measured once; by the network that was cut, where that is a plain one."""
-        if size.label not in self.costs:
+        if size not in self.costs:
             is_plain = not any(isinstance(module, BayesLayer) for module in network.modules())
             own = network if is_plain else self.subject.method.extract(self.subject.model, size.width)
-            self.costs[size.label] = row_of(self.subject.method, own, size, self.example)
-        return self.costs[size.label]
+            self.costs[size] = row_of(self.subject.method, own, size, self.example)
+        return self.costs[size]
 
     def _answer(self, network: nn.Module, images: Passes, samples: int, seed: int) -> Answers:
         return answer(self.subject.method, network, images, samples, seed)
@@ -283,7 +287,7 @@ class _Run:
         return Measured(row | measured, size, said, strange)
 
 
-def _scaled(said: Answers, temperature: float) -> Answers:
+def at_temperature(said: Answers, temperature: float) -> Answers:
     """Answers of another temperature; the information between draws is that of the unscaled ones."""
     probs = scaled(said.probs, temperature)
     return Answers(probs, torch.special.entr(probs).sum(1), said.mutual_information)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -33,16 +34,16 @@ class Nested:
 
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
         """Uniform fractions, learned levels, and learned shapes of so many parameters."""
+        fractions, levels, budgets = (dict.fromkeys(x) for x in (wanted.fractions, wanted.levels, wanted.parameters))
         found = [
-            Size("uniform", f"{100 * f:.4g} %", nested.shape(model, fraction=f * wanted.leading), f)
-            for f in wanted.fractions
+            Size("uniform", f"{100 * f:.4g} %", nested.shape(model, fraction=f * wanted.leading), f) for f in fractions
         ]
-        found += [Size(self.budgeted, f"level {x:.4g}", nested.shape(model, level=x)) for x in wanted.levels]
-        found += [self._fitting(model, budget) for budget in wanted.parameters]
+        found += [Size(self.budgeted, f"level {x:.4g}", nested.shape(model, level=x)) for x in levels]
+        found += [self._fitting(model, budget) for budget in budgets]
         for size in (self._fitting(model, budget) for budget in _spread(model, wanted.learned)):
             if all(size.width != other.width for other in found if other.kind == self.budgeted):
                 found.append(size)
-        return found
+        return _told_apart(model, found)
 
     def calibrate(
         self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
@@ -91,6 +92,17 @@ def _spread(model: nn.Module, count: int) -> list[float]:
     small = nested.profile(model, nested.shape(model, fraction=1e-9), count_macs=False).parameters
     full = nested.profile(model, 1.0, count_macs=False).parameters
     return [full] if count == 1 else [round(small * (full / small) ** (i / (count - 1))) for i in range(count)]
+
+
+def _told_apart(model: nn.Module, sizes: list[Size]) -> list[Size]:
+    """The sizes, each with a label of its own: where rounded numbers are equal, with all digits of its parameters."""
+    labels, found = [size.label for size in sizes], dict[str, Size]()
+    for size in sizes:
+        label = size.label
+        if labels.count(label) > 1:
+            label += f" ({nested.profile(model, size.width, count_macs=False).parameters:,})"
+        found.setdefault(label, replace(size, label=label))  # two budgets may be of one shape
+    return list(found.values())
 
 
 def nested_model(network: nn.Module, example: Tensor, method: Any, **options: Any) -> nn.Module:
@@ -177,8 +189,10 @@ def pinned(model: nn.Module, smallest: bool) -> Iterator[None]:
     plan = plan_of(model)
     for unit in plan.units.values():
         unit.fixed_groups.fill_(unit.base if smallest else unit.num_groups)
-    yield
-    for unit in plan.units.values():
-        unit.fixed_groups.fill_(-1)
+    try:
+        yield
+    finally:
+        for unit in plan.units.values():
+            unit.fixed_groups.fill_(-1)
     if plan.quantile is not None:
         plan.quantile.count.sub_(1)

@@ -23,8 +23,8 @@ class OrderedL0(Nested):
 
     $$\mathcal L = \mathbb E_{z \sim β} \frac1B \sum_b -\log p(y_b \mid x_b, θ, z) + λ \sum_l d_l \sum_j j β_{lj}$$
 
-    with $λ = κ / N$, κ the `kl_weight` of the step. Paper: Eq. (16), App. A.4, where $λ = χ d$: the KL of BN³ with χ
-    nats a weight and without the KL of the lengths.
+    with $λ = κ / N$, κ the `kl_weight` of the step. Paper: Eq. (13), (A16), (A17), where $λ = χ d$: the KL of BN³ with
+    χ nats a weight and without the KL of the lengths.
 
     Note: The paper drops a term of the evidence bound that is never negative, so this maximises an upper bound of it,
         not the bound itself (docs/errata.md).

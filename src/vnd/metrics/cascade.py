@@ -42,8 +42,8 @@ def cascade_curve(
         costs: Cost of one image at each level (L,), such as MACs: finite, none negative.
         labels: Classes (N,).
         thresholds: Thresholds (T,), in any order. By default rising, without repetitions: one that accepts nothing
-            before the last level, then up to 50 quantiles of the first level's uncertainty, of which the largest
-            accepts everything there.
+            before the last level, then up to 50 quantiles of the uncertainties of all levels but the last, of which
+            the largest accepts everything at the first.
 
     >>> labels, probs = torch.tensor([0, 1]), torch.eye(2)[torch.tensor([[0, 0], [0, 1]])]  # the second level is right
     >>> uncertainty, costs = torch.tensor([[0.1, 0.9], [0.2, 0.2]]), torch.tensor([1, 10])
@@ -54,9 +54,10 @@ def cascade_curve(
     probs, uncertainty, costs, labels = _checked(probs, uncertainty, costs, labels)
     levels, rows = uncertainty.shape
     if thresholds is None:
-        ordered = uncertainty[0].sort().values
-        places = (torch.linspace(0, 1, POINTS, dtype=torch.float64) * (rows - 1)).round().long()
-        nothing = uncertainty[: max(1, levels - 1)].min() - 1
+        asked = uncertainty[: max(1, levels - 1)]  # the last level answers whatever it is
+        ordered = asked.flatten().sort().values
+        places = (torch.linspace(0, 1, POINTS, dtype=torch.float64) * (ordered.numel() - 1)).round().long()
+        nothing = asked.min() - 1
         thresholds = torch.cat((nothing[None], ordered[places])).unique()
     else:
         thresholds = checked_scores("cascade_curve", "thresholds", thresholds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ class Finished:
         series = {
             "run": self.folder.resolve().name, "recipe": recipe_name(self.folder), "method": self.recipe.method_name,
             "network": self.recipe.network.name, "data": self.recipe.data.name, "seed": self.recipe.train.seed,
+            "settings": settings_of(self.recipe),
         }  # fmt: skip
         found["seconds"] |= {"train": training_seconds(log, self.recipe.train.batch)}
         return {
@@ -91,6 +93,15 @@ def training_seconds(log: list[dict[str, Any]], batch: int) -> float:
             seconds += (row["step"] - before) * batch / max(row["images_per_second"], 1e-9)
             before = row["step"]
     return round(seconds, 1)
+
+
+def settings_of(recipe: Recipe) -> str:
+    """A short hash of what decides a training but its seed, its width and where it runs: runs of one curve have one."""
+    given = recipe.to_dict()
+    for section, keys in (("train", ("seed", "device")), ("method", ("fraction", "shape")), ("data", ("folder",))):
+        given[section] = {key: value for key, value in given[section].items() if key not in keys}
+    del given["about"], given["evaluate"]
+    return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def recipe_name(folder: Path) -> str | None:
