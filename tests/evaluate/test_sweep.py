@@ -18,6 +18,7 @@ from vnd import metrics
 from vnd.data.arrays import Images
 from vnd.data.batches import in_order
 from vnd.evaluate import results as results_module
+from vnd.evaluate import sweep as sweep_module
 from vnd.evaluate.results import choose, evaluate
 from vnd.evaluate.scores import scores
 from vnd.evaluate.sweep import Answers, Subject, Sweep, accuracy_of, answer, at_temperature, sweep
@@ -234,7 +235,10 @@ def test_a_loss_of_exactly_the_margin_is_allowed() -> None:
         assert choose(rows, {"a": (right - 11) / 1000, "b": right / 1000})["label"] == "b"
 
 
-def test_a_threshold_of_scaled_answers_is_fitted_on_scaled_answers(run: Finished) -> None:
+def test_a_threshold_of_scaled_answers_is_fitted_on_scaled_answers(
+    run: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_module, "fit_temperature", lambda probs, labels: 1.7)  # so few images are all right
     options = Sweep(Sizes(fractions=(0.5, 1.0)), samples=0, readings=("scaled",), calibration=64)
     found = evaluate(run.subject(), options, run.test(), run.splits.validation)
     by_label = {row["label"]: row for row in found["tidy"]}

@@ -131,9 +131,6 @@ def test_groups_of_convolutions_and_a_base_are_cut_alike(name: str, tmp_path: Pa
         torch.testing.assert_close(*answers)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ValueError, reason="a copy forgets what it was cut from, so load cannot build it"
-)
 @pytest.mark.parametrize("name", ["ibnn", "plain, half"])
 def test_what_is_cut_of_one_width_can_be_saved(name: str, tmp_path: Path) -> None:
     model = model_of(SMALL[name])
@@ -141,7 +138,6 @@ def test_what_is_cut_of_one_width_can_be_saved(name: str, tmp_path: Path) -> Non
     assert [p.shape for p in vnd.load(tmp_path).parameters()] == [p.shape for p in model.parameters()]
 
 
-@pytest.mark.xfail(strict=True, reason="extract leaves the variance of weights that it cuts")
 def test_weights_that_are_cut_have_no_noise_of_their_own() -> None:
     plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     rules = {"0": vnd.Rule(granularity="weight")}
@@ -152,7 +148,6 @@ def test_weights_that_are_cut_have_no_noise_of_their_own() -> None:
     assert (small[0].log_variance[cut] == -torch.inf).all()
 
 
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="the sum over no unit")
 def test_the_price_of_a_network_without_units_is_nothing() -> None:
     model = model_of(OrderedL0(num_groups=4, rules={"*": {"nest": False}}))
     assert float(expected_size(model, "weights")) == float(expected_size(model, "units")) == 0.0
@@ -456,7 +451,6 @@ def test_scaling_equals_dividing_the_logits() -> None:
     torch.testing.assert_close(scaled(logits.softmax(1), 1.7), (logits / 1.7).softmax(1))
 
 
-@pytest.mark.xfail(strict=True, reason="fitted with log 0 = -708, applied with -87")
 def test_the_fitted_temperature_is_best_for_answers_of_probability_zero() -> None:
     probs = torch.tensor([[0.0, -120.0]] * 5).softmax(1)  # exactly 1 and 0 in float32
     labels = torch.tensor([0, 0, 0, 0, 1])
@@ -469,9 +463,7 @@ def test_the_fitted_temperature_is_best_for_answers_of_probability_zero() -> Non
 
 def test_extremes_of_the_temperature_are_bounded() -> None:
     sure = torch.eye(3)[[0, 1, 2]] * 0.9 + 0.1 / 3
-    assert fit_temperature(sure, torch.tensor([0, 1, 2])) == pytest.approx(
-        math.exp(-5)
-    )  # all right: the surer the better
+    assert fit_temperature(sure, torch.tensor([0, 1, 2])) == 1.0  # all right: nothing to learn
     assert fit_temperature(sure, torch.tensor([1, 2, 0])) == pytest.approx(math.exp(5))  # all wrong
     hard = torch.eye(3)[[0, 1, 1]]
     assert math.isfinite(fit_temperature(hard, torch.tensor([0, 1, 2])))

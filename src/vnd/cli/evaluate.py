@@ -15,7 +15,7 @@ from vnd.cli.table import sizes_table
 from vnd.evaluate.results import rows_of, write, write_rows
 from vnd.evaluate.sweep import Reading, Sweep, Which
 from vnd.methods import Sizes
-from vnd.train.finished import Finished, open_run
+from vnd.train.finished import Finished, find_network, open_run
 
 
 def evaluate(
@@ -66,6 +66,8 @@ def evaluate(
     if out is not None and len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"evaluate: two runs are called {twice}, and both would go to {out / twice}; leave out --out")
+    for run in runs:  # what is wrong with the last is said before the first is worked on
+        find_network(run, which)
     every = []
     for run in runs:
         folder = run if out is None else out if len(runs) == 1 else out / run.resolve().name
@@ -88,16 +90,20 @@ def _evaluate(
     masks = "masks" in options.readings
     count = options.repeats * (sizes * (len(options.readings) - masks + len(options.statistics)) + masks)
     console = Console()
-    bar = iter(track(range(count), description="evaluate", console=Console(stderr=True), transient=True))
-    results = opened.results(options, images, command, done=lambda row: next(bar, None))
-    next(bar, None)
+    shown = track(range(count), description="evaluate", console=Console(stderr=True), transient=True)
+    bar = (row for row in shown)
+    try:
+        results = opened.results(options, images, command, done=lambda row: next(bar, None))
+        next(bar, None)
+    finally:
+        bar.close()  # or its line stays
     results["split"] = split
     if split != "test":
         del results["data"]["test"]
     path = write(results, folder)
     console.print(sizes_table(results["rows"], f"{results['title']}: {split}, {results['samples']} samples"))
     for reading in options.readings[1:]:
-        rows = rows_of(results["tidy"], reading, options.calibration)
+        rows = rows_of(results["tidy"], reading, results["calibration"])
         console.print(sizes_table(rows, f"the same, read by {reading}"))
     console.print(
         f"numbers: {path.resolve()}\n         {folder.resolve() / 'rows.csv'}\nreport:  {_page(path, folder)}",

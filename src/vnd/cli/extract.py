@@ -15,6 +15,7 @@ from vnd.evaluate.scores import scores
 from vnd.evaluate.sweep import Which, answer, row_of
 from vnd.files import write_text
 from vnd.methods import Size
+from vnd.methods.single import Single
 from vnd.nn import profile, shape
 from vnd.nn.profile import latency
 from vnd.store import save
@@ -53,6 +54,11 @@ def extract(
         out: Folder of the network; RUN/extracted/SIZE if not given.
     """
     opened = open_run(run, which)
+    if isinstance(opened.recipe.method, Single):
+        raise ValueError(
+            f"extract: {run} has one size, as {opened.recipe.method_name} was trained; "
+            f"vnd.load('{run / opened.which}') gives it"
+        )
     if bayesian and not getattr(opened.recipe.method, "bayesian", False):
         raise ValueError(f"extract: {run} has no posterior over its weights to keep; leave out --bayesian")
     method, model = opened.recipe.method, opened.model

@@ -46,13 +46,13 @@ def evaluate(
         outside: Images out of its domain.
         done: Called after every measurement with its row.
     """
-    start = time.perf_counter()
+    start, calibration = time.perf_counter(), subject.images(options.calibration)
     tidy: list[dict[str, Any]] = []
     main: dict[Size, Measured] = {}
     for measured in sweep(subject, options, test, outside, validation):
         tidy.append(measured.row)
         row = measured.row
-        if (row["reading"], row["repeat"], row["calibration"]) == (options.readings[0], 0, options.calibration):
+        if (row["reading"], row["repeat"], row["calibration"]) == (options.readings[0], 0, calibration):
             main.setdefault(measured.size, measured)
         if done is not None:
             done(row)
@@ -67,7 +67,8 @@ def evaluate(
         "readings": list(options.readings),
         "out_of_domain": options.out_of_domain if outside is not None else None,
         "machine": machine(subject.device),
-        "rows": rows_of(tidy, options.readings[0], options.calibration),
+        "calibration": calibration,
+        "rows": rows_of(tidy, options.readings[0], calibration),
         "tidy": [{key: value for key, value in row.items() if key != "shape"} for row in tidy],
         "reliability": [_diagram(one, labels, options.bins) for one in close],
         "correlation": _correlation(found),
@@ -164,7 +165,7 @@ def _diagram(one: Measured, labels: Tensor, bins: int) -> dict[str, Any]:
 def _of_validation(subject: Subject, one: Measured, options: Sweep, validation: Images) -> Answers:
     """What the network of a size says of the validation images."""
     samples = 0 if one.row["reading"] == "means" else options.samples
-    network = subject.cut(one.size, samples, options.calibration, 0)
+    network = subject.cut(one.size, samples, one.row["calibration"], 0)
     said = answer(subject.method, network, subject.batches(validation), samples)
     return at_temperature(said, one.row["temperature"]) if one.row["reading"] == "scaled" else said
 

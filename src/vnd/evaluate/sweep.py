@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -83,14 +83,20 @@ class Subject:
         method: What it was made and trained by.
         model: The network, in evaluation mode.
         normalise: From pixels to what it is fed.
-        statistics: Batches of training images that BatchNorm's statistics are collected from: so many images, 0 for
-            all, and other ones in each repeat. None where the network is calibrated already.
+        statistics: Batches of training images that BatchNorm's statistics are collected from: so many images, and other
+            ones in each repeat. None where the network is calibrated already.
+        available: Number of training images; None where that is not known.
     """
 
     method: Method
     model: nn.Module
     normalise: Normalise
     statistics: Callable[[int, int], Iterable[Tensor]] | None = None
+    available: int | None = None
+
+    def images(self, wanted: int) -> int:
+        """How many images the statistics are collected from where so many are wanted, 0 for all."""
+        return wanted if self.available is None else min(wanted or self.available, self.available)
 
     @property
     def device(self) -> torch.device:
@@ -185,19 +191,26 @@ def sweep(
         outside: Images out of its domain, as large and with as many channels.
         validation: Images with labels that the temperature of the reading "scaled" is fitted on.
     """
-    if "masks" in options.readings and not hasattr(unwrap(subject.model), "_vnd_plan"):
+    check_readings(subject.model, options)
+    if test.labels is None:
+        raise ValueError("evaluate: the test images have no labels to be right about; give a set that has")
+    run = _Run(subject, options, test, outside, validation)
+    first, *others = dict.fromkeys(subject.images(count) for count in (options.calibration, *options.statistics))
+    for repeat in range(options.repeats):
+        for size in subject.method.sizes(subject.model, options.sizes):
+            yield from run.read(size, options.readings, first, repeat)
+            for count in others:
+                yield from run.read(size, options.readings[:1], count, repeat)
+        if "masks" in options.readings:
+            yield run.read_masks(first, repeat)
+
+
+def check_readings(model: nn.Module, options: Sweep) -> None:
+    """Refuse readings that a network cannot have."""
+    if "masks" in options.readings and not hasattr(unwrap(model), "_vnd_plan"):
         raise ValueError(
             "readings: masks needs a nested network, whose masks can be drawn; leave it out for this method"
         )
-    run = _Run(subject, options, test, outside, validation)
-    for repeat in range(options.repeats):
-        for size in subject.method.sizes(subject.model, options.sizes):
-            for reading in dict.fromkeys("samples" if r == "scaled" else r for r in options.readings if r != "masks"):
-                yield from run.read(size, reading, options.calibration, repeat)
-            for count in options.statistics:
-                yield from run.read(size, options.readings[0], count, repeat)
-        if "masks" in options.readings:
-            yield run.read_masks(repeat)
 
 
 class _Run:
@@ -218,8 +231,15 @@ class _Run:
         self.example = next(iter(in_order(test, subject.normalise, subject.device, batch=1)))
         self.costs: dict[Size, dict[str, Any]] = {}
 
-    def read(self, size: Size, reading: Reading, calibration: int, repeat: int) -> Iterator[Measured]:
-        """One size in one reading, and scaled as well where that is wanted of it."""
+    def read(self, size: Size, wanted: Sequence[Reading], calibration: int, repeat: int) -> Iterator[Measured]:
+        """One size in the readings that are wanted of it."""
+        for reading in dict.fromkeys("samples" if one == "scaled" else one for one in wanted if one != "masks"):
+            yield from self._read(size, reading, wanted, calibration, repeat)
+
+    def _read(
+        self, size: Size, reading: Reading, wanted: Sequence[Reading], calibration: int, repeat: int
+    ) -> Iterator[Measured]:
+        """One size with samples or means, as such and scaled."""
         samples = 0 if reading == "means" else self.options.samples
         network = self.subject.cut(size, samples, calibration, repeat)
         cost = self._cost(size, network)
@@ -228,9 +248,9 @@ class _Run:
         seconds = time.perf_counter() - start
         strange = None if self.outside is None else self._answer(network, self.outside, samples, repeat)
         about = {"repeat": repeat, "calibration": calibration, **cost, "test_seconds": seconds}
-        if reading in self.options.readings:
+        if reading in wanted:
             yield self._measured({"reading": reading, **about}, size, said, strange)
-        if reading == "samples" and "scaled" in self.options.readings and calibration == self.options.calibration:
+        if reading == "samples" and "scaled" in wanted:
             if self.validation is None or self.known is None:
                 raise ValueError("readings: scaled needs validation images to fit a temperature on; got none")
             known = self._answer(network, self.validation, samples, repeat)
@@ -239,7 +259,7 @@ class _Run:
             strange = None if strange is None else at_temperature(strange, temperature)
             yield self._measured({"reading": "scaled", **about}, size, at_temperature(said, temperature), strange)
 
-    def read_masks(self, repeat: int) -> Measured:
+    def read_masks(self, calibration: int, repeat: int) -> Measured:
         """An average over networks of random masks, as many as there are samples."""
         method, options = self.subject.method, self.options
         size = Size("sampled", "random masks", None)
@@ -247,7 +267,7 @@ class _Run:
         said, strange, costs, seconds = list[Answers](), list[Answers](), list[dict[str, int]](), 0.0
         for index, shape in enumerate(shapes):
             one = min(1, options.samples)
-            network = self.subject.cut(Size("sampled", "", shape), one, options.calibration, repeat)
+            network = self.subject.cut(Size("sampled", "", shape), one, calibration, repeat)
             seed = repeat * len(shapes) + index  # another draw of the weights for each
             start = time.perf_counter()
             said.append(self._answer(network, self.test, one, seed))
@@ -259,7 +279,7 @@ class _Run:
         row = {
             "reading": "masks",
             "repeat": repeat,
-            "calibration": options.calibration,
+            "calibration": calibration,
             "kind": size.kind,
             "label": size.label,
             "fraction": None,

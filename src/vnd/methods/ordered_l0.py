@@ -83,9 +83,9 @@ def expected_size(model: nn.Module, charge: Literal["weights", "units"]) -> Tens
     Summed by tails, $\sum_j j β_j = \sum_i P(z_i = 1)$; a weight counts with its output channel.
     """
     plan, root = plan_of(model), unwrap(model)
+    sizes = [torch.zeros((), device=next(root.parameters()).device)]
     if charge == "units":
-        return torch.stack([unit.survival().sum() for unit in plan.units.values()]).sum()
-    sizes = []
+        return torch.stack([*sizes, *(unit.survival().sum() for unit in plan.units.values())]).sum()
     for name, layout in plan.outputs.items():
         layer: Any = root.get_submodule(name)
         if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):

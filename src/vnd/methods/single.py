@@ -12,6 +12,7 @@ import vnd.nn as nested
 from vnd.methods.method import Batch, Size, Sizes, Step, cost_of, rules_of
 from vnd.models.initialise import initialise
 from vnd.nn import BayesLayer, Prediction
+from vnd.nn.extract import ORIGINS
 from vnd.nn.plan import Shape
 from vnd.nn.width import Width
 
@@ -37,7 +38,7 @@ class Single:
 
     def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
         """A copy of the network: what is done to it is not done to the one in training."""
-        return copy.deepcopy(model)
+        return copied(model)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
         """Average the probabilities over draws of the weights, if they have a posterior."""
@@ -71,11 +72,21 @@ def narrowed(
     return small
 
 
+def copied(model: nn.Module) -> nn.Module:
+    """A copy that knows as well what it was cut from, so that `vnd.load` can build it again."""
+    new = copy.deepcopy(model)
+    if model in ORIGINS:
+        ORIGINS[new] = ORIGINS[model]
+    return new
+
+
 def with_means(model: nn.Module) -> nn.Module:
     """The network with torch's own layers in the place of Bayesian ones; itself if it has none."""
     if not any(isinstance(module, BayesLayer) for module in model.modules()):
         return model
-    plain = copy.deepcopy(model)
+    plain = copied(model)
+    if plain in ORIGINS:
+        ORIGINS[plain] = ORIGINS[plain] | {"bayesian": False}
     for parent in list(plain.modules()):
         for name, module in list(parent.named_children()):
             if isinstance(module, BayesLayer):

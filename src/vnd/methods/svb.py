@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 import vnd.nn as nested
 from vnd.methods.method import Batch, Step, Terms, check, cost_of, cross_entropy
-from vnd.methods.single import Single, narrowed, with_means
+from vnd.methods.single import Single, copied, narrowed, with_means
 from vnd.nn import BayesLayer
 from vnd.nn.bayesian import Estimator
 from vnd.nn.width import Width
@@ -61,7 +60,7 @@ class SVB(Single):
     @torch.no_grad()
     def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
         """A copy of the network without the weights that are noise."""
-        pruned = copy.deepcopy(model)
+        pruned = copied(model)
         for layer in pruned.modules():
             if isinstance(layer, BayesLayer) and layer.bayesian and layer.log_variance is not None:
                 noise = layer.posterior().log_alpha > self.threshold

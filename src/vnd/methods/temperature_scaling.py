@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-BOUNDS = (-5.0, 5.0)  # of log T: from 0.007, where every answer is sure, to 148, where none is
+BOUNDS = (-5.0, 5.0)  # of log T: at 0.007 every answer is sure, at 148 none
 STEPS = 60
 
 
@@ -30,13 +30,13 @@ def fit_temperature(probs: Tensor, labels: Tensor) -> float:
     $$T = \arg\min_T \sum_n -\log \mathrm{softmax}(\log p_n / T)_{y_n}$$
 
     The sum is convex in 1/T, so its derivative changes sign once: found by halving, in float64, to 1e-15 of log T.
-    Where every answer is right there is no smallest T: the bound 0.007 is given.
+    Where every answer is right the likelihood has no maximum, and nothing can be learned of how sure to be: T = 1.
 
     Args:
         probs: Class probabilities (N, C) of validation images.
         labels: Their classes (N,).
     """
-    logits = probs.detach().cpu().double().clamp_min(torch.finfo(torch.float64).tiny).log()
+    logits = probs.detach().cpu().clamp_min(torch.finfo(probs.dtype).tiny).double().log()  # as `scaled` has them
     own = logits.gather(1, labels.detach().cpu().long()[:, None])
 
     def slope(log_temperature: float) -> float:
@@ -46,7 +46,7 @@ def fit_temperature(probs: Tensor, labels: Tensor) -> float:
 
     low, high = BOUNDS
     if slope(low) <= 0:
-        return math.exp(low)
+        return 1.0
     if slope(high) >= 0:
         return math.exp(high)
     for _ in range(STEPS):

@@ -55,6 +55,8 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
         place = torch.arange(layer.weight.numel(), device=layer.weight.device).view(layer.weight.shape)
         dropped = place >= len(plan.units[unit].kept_channels(groups[unit]))
         _put(layer, "weight", layer.weight.masked_fill(dropped, 0.0))
+        if getattr(layer, "log_variance", None) is not None and layer.log_variance.shape == dropped.shape:
+            _put(layer, "log_variance", layer.log_variance.masked_fill(dropped, -torch.inf))
     for name, module in list(small.named_modules()):
         if statistics is not None and name in statistics:
             module.running_mean.copy_(statistics[name][0])

@@ -46,7 +46,11 @@ class Finished:
         if options.out_of_domain is None:
             return None
         folder = None if options.out_of_domain_folder is None else Path(options.out_of_domain_folder)
-        channels, _, size = self.splits.train.pixels.shape[1:]
+        channels, height, size = self.splits.train.pixels.shape[1:]
+        if height != size:
+            raise ValueError(
+                f"evaluate.out_of_domain: other images can be brought to squares only, and these are {height}×{size}"
+            )
         return fit_to(load_images(options.out_of_domain, "test", folder), channels, size)
 
     def subject(self) -> Subject:
@@ -55,11 +59,13 @@ class Finished:
         def statistics(images: int, repeat: int) -> Iterator[Tensor]:
             return calibration(self.recipe, self.splits, self.device, images, repeat)
 
-        return Subject(self.recipe.method, self.model, self.splits.normalise(self.device), statistics)
+        normalise, images = self.splits.normalise(self.device), len(self.splits.train)
+        return Subject(self.recipe.method, self.model, normalise, statistics, images)
 
     def cut(self, size: Size, samples: int) -> nn.Module:
         """The network of a size, calibrated."""
-        return self.subject().cut(size, samples, self.recipe.evaluate.calibration, 0)
+        subject = self.subject()
+        return subject.cut(size, samples, subject.images(self.recipe.evaluate.calibration), 0)
 
     def results(self, options: Sweep, test: Images, command: str, done: Any = None) -> dict[str, Any]:
         """Calibrate, sweep, and say where it all comes from: what `results.json` holds."""
@@ -114,6 +120,15 @@ def recipe_name(folder: Path) -> str | None:
     return None if not isinstance(name, str) or name.startswith("-") else Path(name).with_suffix("").as_posix()
 
 
+def find_network(folder: Path, which: Which | None = None) -> tuple[Recipe, Which]:
+    """The recipe of a run, and which of its networks is meant; refused where that is not there."""
+    recipe = parse_run(folder)
+    which = which or recipe.evaluate.which
+    if not (folder / which / "network.json").exists():
+        raise ValueError(f"{folder} has no {which} network yet; go on with vnd train --resume {folder}")
+    return recipe, which
+
+
 def open_run(folder: Path, which: Which | None = None) -> Finished:
     """Open a trained run.
 
@@ -121,10 +136,7 @@ def open_run(folder: Path, which: Which | None = None) -> Finished:
         folder: The run.
         which: The network with the best validation accuracy, or the last; None for what the recipe says.
     """
-    recipe = parse_run(folder)
-    which = which or recipe.evaluate.which
-    if not (folder / which / "network.json").exists():
-        raise ValueError(f"{folder} has no {which} network yet; go on with vnd train --resume {folder}")
+    recipe, which = find_network(folder, which)
     # Trained on a GPU or not, it can be evaluated on what there is.
     place = "cuda" if recipe.train.device != "cpu" and torch.cuda.is_available() else "cpu"
     model = load(folder / which).to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]

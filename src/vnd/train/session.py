@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from vnd.data.arrays import Images, fit_to, hold_out
 from vnd.data.batches import Batches, Normalise, in_order, key, statistics
 from vnd.data.catalogue import load
-from vnd.evaluate.sweep import accuracy_of
+from vnd.evaluate.sweep import accuracy_of, check_readings
 from vnd.files import write_text
 from vnd.methods import Sizes
 from vnd.nn.plan import unwrap
@@ -26,6 +27,8 @@ from vnd.store import save
 from vnd.train import checkpoint
 from vnd.train.recipe import Data, Recipe
 from vnd.train.run import Log, environment
+
+BATCH = 512  # images in a batch that statistics are collected from
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class Session:
         if not self.accelerator.is_main_process:
             return
         self.method.sizes(self.root, self.recipe.evaluate.sizes)  # one that it cannot have is refused now
+        check_readings(self.root, self.recipe.evaluate)
         self.folder.mkdir(parents=True, exist_ok=True)
         about = {
             "name": self.recipe.data.name,
@@ -155,7 +159,7 @@ class Session:
         """
         if not self.accelerator.is_main_process:
             return {}
-        wanted = Sizes(fractions=self.recipe.train.validate_at)
+        wanted = Sizes(fractions=self.recipe.train.validate_at, leading=self.recipe.evaluate.sizes.leading)
         normalise = self.splits.normalise(self.accelerator.device)
         with self.averaged():
             sizes = self.method.sizes(self.root, wanted)
@@ -239,7 +243,7 @@ def build_model(recipe: Recipe, images: Images) -> nn.Module:
 def calibration(
     recipe: Recipe, splits: Splits, device: torch.device | str, images: int | None = None, repeat: int = 0
 ) -> Iterator[Tensor]:
-    """Full batches of training images as they are in a test, unaugmented, always the same ones.
+    """Batches of training images as they are in a test, unaugmented, always the same ones.
 
     Args:
         recipe: That of the run.
@@ -250,10 +254,10 @@ def calibration(
     """
     wanted = recipe.evaluate.calibration if images is None else images
     count = min(wanted or len(splits.train), len(splits.train))
-    size = min(512, count)
     generator = np.random.default_rng(key(recipe.train.seed, "calibration", *([repeat] if repeat else [])))
-    chosen = generator.permutation(len(splits.train))[: count // size * size]
-    return in_order(splits.train.take(chosen), splits.normalise(device), device, size)
+    chosen = generator.permutation(len(splits.train))[:count]
+    for part in np.array_split(chosen, math.ceil(count / BATCH)):  # as even as can be: each counts as much as another
+        yield from in_order(splits.train.take(part), splits.normalise(device), device, len(part))
 
 
 def _average_of(root: nn.Module) -> dict[str, Tensor]:
