@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vnd.cli import main
-from vnd.report import comparison
+from vnd.report import compare, comparison, plates, sections
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from fake_runs import fake_run, write_runs
@@ -16,7 +16,11 @@ from fake_runs import fake_run, write_runs
 
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small PNG files and fewer figures: tests/report draws all."""
     monkeypatch.setattr(comparison, "DPI", 20)
+    monkeypatch.setattr(compare, "measured", lambda series, key: key == "accuracy")
+    monkeypatch.setattr(plates, "of_theory", list)
+    monkeypatch.setattr(sections, "of_theory", lambda pictures: [])
 
 
 def fails(capsys: pytest.CaptureFixture[str], *args: object) -> str:
@@ -47,10 +51,25 @@ def test_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert (tmp_path / "out" / "summary.csv").read_text(encoding="utf-8").count("\n") == 1 + 6 + 6
 
 
+def test_a_run_of_a_folder_that_was_not_evaluated_is_left_out_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, failed = write_runs(tmp_path / "runs", {"a": fake_run(), "b": fake_run()})
+    (failed / "results.json").rename(failed / "recipe.yaml")
+    main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
+    said = capsys.readouterr()
+    assert said.err == f"vnd: report: left out, not evaluated: {failed}\n"
+    assert f"report:  {tmp_path / 'out' / 'report.html'}" in said.out
+    assert "Left out: b, not evaluated." in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
 def test_bad_input_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, broken = write_runs(tmp_path, {"a": fake_run(), "b": fake_run()})
     (run / "results.json").rename(run / "recipe.yaml")
-    assert fails(capsys, run) == f"vnd: report: {run}/results.json is missing; run `vnd evaluate {run}` first\n"
+    go_on = f"is not trained to the end; go on with `vnd train --resume {run}`"
+    assert fails(capsys, run) == f"vnd: report: {run} {go_on}\n"
+    (run / "last").mkdir()
+    assert fails(capsys, run) == f"vnd: report: {run} was not evaluated; run `vnd evaluate {run}` first\n"
     (broken / "results.json").write_text('{"format": 1,')
     assert f"vnd: report: {broken}/results.json must be JSON in UTF-8: " in fails(capsys, broken)
     assert "/none does not exist" in fails(capsys, tmp_path / "none")

@@ -1,7 +1,5 @@
 """A result file such as an evaluation writes, with numbers and pictures that are made up but likely."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,13 +63,6 @@ def fake_results(
         },
         "curves": [_point(random, step) for step in range(10, 10 * points + 10, 10)],
     }
-
-
-def write_fake(folder: Path, **options: Any) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "results.json"
-    path.write_text(json.dumps(fake_results(**options)))
-    return path
 
 
 def _row(kind: str, label: str, fraction: float | None, level: float | None, shape: dict[str, int], units: int) -> dict:

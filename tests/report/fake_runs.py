@@ -35,6 +35,7 @@ def fake_run(
     data: str = "cifar10",
     recipe: str | None = None,
     run: str | None = None,
+    settings: str | None = None,
     lift: float = 0.0,
 ) -> dict[str, Any]:
     random = np.random.default_rng([len(method), seed or 0, round(1000 * min(fractions))])
@@ -66,7 +67,8 @@ def fake_run(
         "examples": None,
         "curves": None,
         "series": {"run": run or f"{method}-{seed}", "recipe": recipe, "method": method, "network": network}
-        | {"data": data, "seed": seed},
+        | {"data": data, "seed": seed}
+        | ({"settings": settings} if settings else {}),
         "tidy": tidy,
     }
     if method not in ("bn3", "ordered_l0"):

@@ -15,6 +15,7 @@ from test_page import HOSTILE, Reader, lines, words
 
 from vnd.metrics import Interval
 from vnd.report import compare, comparison, plates, sections, studies
+from vnd.report.captions import PARTS
 from vnd.report.comparison import split, write
 from vnd.report.explain import number
 from vnd.report.runs import open_results
@@ -161,6 +162,20 @@ def test_who_is_best_where(text: str, tmp_path: Path) -> None:
     assert found.verdict == "single"
 
 
+def test_scaled_answers_are_not_called_more_often_right(tmp_path: Path) -> None:
+    runs = {"a": fake_run("fn3", readings=("samples", "scaled")), "b": fake_run("us_net", lift=0.1)}
+    (block,) = blocks(tmp_path, runs)
+    found = {key: lead(block, places(block)["quarter"], key) for key in ("accuracy", "ece")}
+    names = [(one.best.name, one.next.name) for one in found.values() if one is not None and one.next is not None]
+    assert names == [("FN³", "US-Net"), ("FN³-TS", "US-Net")]
+    runs["b"] = fake_run("us_net", readings=("scaled",))  # read in no other way
+    (block,) = blocks(tmp_path / "alone", runs)
+    one = lead(block, places(block)["quarter"], "accuracy")
+    assert one is not None
+    assert {one.best.name, one.next.name if one.next else ""} == {"FN³", "US-Net-TS"}
+    assert len(compare.curves(block.series, "accuracy").axes[0].lines) == 2
+
+
 def test_less_is_better_of_errors(tmp_path: Path) -> None:
     (block,) = blocks(tmp_path, {"a": fake_run("bn3"), "b": fake_run("fn3")})
     for key, best in (("ece", "BN³"), ("nll", "BN³"), ("accuracy", "BN³")):
@@ -276,6 +291,51 @@ def test_lengths_are_differences_of_survival(tmp_path: Path) -> None:
         assert studies.learned_layers(own) == {}
 
 
+def test_captions_say_which_of_several_trainings_is_shown(text: str, tmp_path: Path) -> None:
+    once = blocks(tmp_path, {"a": fake_run(studies=True)})
+    drawn = [plates.Plate(key, key, "", Figure()) for key in PARTS]
+    alone = comparison.html(once, [drawn], dict.fromkeys(PARTS, "<svg></svg>"))
+    said = dict.fromkeys(("lengths", "cascade", "reliability"), "the first is shown")
+    for key, which in (said | {"correlation": "the mean is shown", "selective": "the curves are of the first"}).items():
+        assert which in text.split(f'id="block-1-{key}"')[1].split("</section>")[0]
+        assert "Of several trainings" not in alone.split(f'id="block-1-{key}"')[1].split("</section>")[0]
+
+
+def test_numbers_of_validation_images_are_not_called_those_of_test_images(tmp_path: Path, text: str) -> None:
+    runs = {"a": fake_run(studies=True) | {"split": "validation"}}
+    found = blocks(tmp_path, runs)
+    drawn = [plates.Plate(key, key, "", Figure()) for key in PARTS]
+    told = words(comparison.html(found, [drawn], dict.fromkeys(PARTS, "<svg></svg>")))
+    assert told.count("test images") == 1
+    assert "All numbers are of validation images, not of test images." in told
+    assert "measured on validation images" in told
+    assert json.loads(comparison.numbers(found, []))["split"] == "validation"
+    assert "All numbers are of" not in text
+    assert "measured on test images" in text
+    mixed = write_runs(tmp_path, runs | {"b": fake_run("fn3")})
+    with pytest.raises(ValueError, match=r"^report: runs must all be measured on the same images; got validation"):
+        write(mixed, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_legend_of_many_series_leaves_the_curves_their_room(tmp_path: Path) -> None:
+    names = [f"bn3 of a rather long name and number {number}" for number in range(30)]
+    (block,) = blocks(tmp_path, {name: fake_run(name, fractions=(0.5, 1.0), learned=2) for name in names})
+    heights = []
+    for series in (block.series[:3], block.series):
+        figure = compare.curves(series, "ece")
+        figure.savefig(tmp_path / "figure.png", dpi=100)
+        (key,) = figure.legends
+        place, left = key.get_window_extent(), figure.axes[0].get_window_extent()
+        assert place.x1 <= figure.bbox.x1
+        assert place.y0 >= left.y1
+        heights.append(left.height / figure.dpi)
+    assert heights[1] == pytest.approx(heights[0], abs=0.3)
+    assert len(key.get_texts()) == 30
+    looks = compare.styles(block.series[:21])
+    assert len({look[:2] for look in looks.values()}) == 21  # also of points without a line
+
+
 def test_correlations_are_means_over_runs(tmp_path: Path) -> None:
     runs = {name: fake_run(seed=seed, studies=True) for seed, name in enumerate("abc")}
     runs["b"]["correlation"]["inside"][0][1] = 0.0
@@ -384,8 +444,26 @@ def test_the_folder_of_a_run_is_not_written_into(tmp_path: Path) -> None:
         write([run], run)
 
 
+def test_runs_that_were_not_evaluated_are_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "measured", lambda series, key: False)
+    write_runs(tmp_path / "runs", {"a": fake_run()})
+    for name in ("b<i>", "c"):
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "recipe.yaml").touch()
+    said: list[str] = []
+    text = write([tmp_path / "runs"], tmp_path / "out", say=said.append).read_text(encoding="utf-8")
+    assert said == [f"report: left out, not evaluated: {tmp_path}/runs/b<i>, {tmp_path}/runs/c"]
+    assert "<p>Left out: b&lt;i&gt;, c, not evaluated.</p>" in text
+    assert json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))["left_out"] == ["b<i>", "c"]
+    said.clear()
+    whole = write([tmp_path / "runs" / "a"], tmp_path / "out", say=said.append).read_text(encoding="utf-8")
+    assert said == []
+    assert "Left out" not in whole
+
+
 def test_a_bad_run_among_good_ones_writes_nothing(tmp_path: Path) -> None:
     runs = write_runs(tmp_path, {"a": fake_run(), "b": {"format": 1}})
-    with pytest.raises(ValueError, match=r"/b/results.json: title is missing$"):
-        write(runs, tmp_path / "out")
+    for given in (runs, [tmp_path]):  # broken is not unfinished
+        with pytest.raises(ValueError, match=r"/b/results.json: title is missing$"):
+            write(given, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 from fake_results import SMALL, fake_results
+from fake_runs import fake_run
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.figure import Figure
 
@@ -22,7 +23,13 @@ CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
     "reliability": lambda results: results["reliability"][0]["accuracy"].__setitem__(14, 0.2),
     "examples": lambda results: results["examples"]["least_certain"][0].update(prediction="Hat"),
     "training": lambda results: results["curves"][10].update(loss=5.0),
+    "selective": lambda results: results["selective"].update(risk=0.1),
+    "cascade": lambda results: results["cascade"]["single"][0].update(accuracy=0.5),
 }
+
+
+def small() -> dict[str, Any]:
+    return fake_results(**SMALL) | {key: fake_run(studies=True)[key] for key in ("selective", "cascade")}
 
 
 def png(figure: Figure) -> bytes:
@@ -37,11 +44,11 @@ def texts(figure: Figure) -> list[str]:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_figure_changes_with_its_data_and_only_then(name: str) -> None:
-    draw, results = getattr(figures, name), fake_results(**SMALL)
+    draw, results = getattr(figures, name), small()
     first = png(draw(results))
     assert first.startswith(b"\x89PNG")
     assert len(first) > 2000
-    assert png(draw(fake_results(**SMALL))) == first
+    assert png(draw(small())) == first
     CHANGES[name](results)
     assert png(draw(results)) != first
     assert Gcf.get_all_fig_managers() == []  # none of pyplot's
@@ -148,3 +155,23 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         ModuleNotFoundError, match=r"need matplotlib; pip install 'variational-nested-dropout\[report\]'$"
     ):
         figures.accuracy(fake_results())
+
+
+def test_the_curves_of_trust_are_those_of_the_file() -> None:
+    results = fake_run(studies=True)
+    rows = results["selective"]["rows"]
+    (axis,) = figures.selective(results).axes
+    lines = {line.get_label(): line for line in axis.lines}
+    assert [label for label in lines if not label.startswith("_")] == ["6.25 %", "25 %", "50 %", "100 %"]
+    assert lines["100 %"].get_ydata()[-1] == pytest.approx(100 * rows[-1]["curve"]["risk"][-1])
+    spots = [(line.get_xdata()[0], line.get_ydata()[0]) for line in axis.lines if len(line.get_xdata()) == 1]
+    wanted = [(100 * rows[i]["coverage"], 100 * rows[i]["risk"]) for i in (2, 3, 5)]  # the smallest has no threshold
+    np.testing.assert_allclose(spots, wanted)
+    assert [line.get_ydata()[0] for line in axis.lines if line.get_linestyle() == ":" and len(line.get_xdata()) == 2][
+        -1
+    ] == 5
+    found = results["cascade"]
+    (axis,) = figures.cascade(results).axes
+    for line, key in zip(axis.lines, ("curve", "single"), strict=True):
+        np.testing.assert_allclose(line.get_xdata(), [point["macs"] for point in found[key]])
+        np.testing.assert_allclose(line.get_ydata(), [100 * point["accuracy"] for point in found[key]])

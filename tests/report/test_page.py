@@ -9,7 +9,8 @@ from typing import Any
 
 import matplotlib
 import pytest
-from fake_results import SMALL, fake_results, write_fake
+from fake_results import SMALL, fake_results
+from fake_runs import fake_run
 
 from vnd.report import page
 
@@ -46,7 +47,11 @@ class Reader(HTMLParser):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    assert page.write(write_fake(folder), folder) == folder / "report.html"
+    results = fake_results() | {key: fake_run(studies=True)[key] for key in ("selective", "cascade")}
+    (folder / "results.json").write_text(json.dumps(results))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "DPI", 60)
+        assert page.write(folder, folder) == folder / "report.html"
     return folder
 
 
@@ -133,12 +138,12 @@ def test_the_page_needs_nothing_else(text: str) -> None:
 
 
 def test_the_figures_are_in_the_page_and_beside_it(text: str, folder: Path) -> None:
-    assert text.count("<svg") == len(page.FIGURES) == 7
+    assert text.count("<svg") == len(page.FIGURES) == 9
     for name, (heading, _) in page.FIGURES.items():
         assert f'aria-label="{heading}"' in text
         picture = (folder / "figures" / f"{name}.png").read_bytes()
         assert picture.startswith(b"\x89PNG")
-        assert len(picture) > 10_000
+        assert len(picture) > 4_000
     assert sorted(path.name for path in folder.iterdir()) == ["figures", "report.html", "results.json"]
 
 
@@ -177,9 +182,78 @@ def test_a_page_of_the_least_there_can_be(tmp_path: Path) -> None:
     least = {"format": 1, "title": "t", "data": {"name": "d"}, "rows": [row], "examples": examples, "curves": []}
     text = made(least, tmp_path)
     Reader(text)
+    assert "<svg" not in text  # one size is no curve
+    assert text.count('<div class="card ') == 1
+    for wrong in ("sizes", "order", "full size", "Samples per prediction"):
+        assert wrong not in words(text)
+    assert "A network was trained on “d”. Here it is measured at one size on test images" in words(text)
+    text = made(least | {"rows": [row, row | {"label": "50 %", "parameters": 5}]}, tmp_path)
     assert text.count("<svg") == 2  # accuracy and calibration
     assert "None" not in words(text)
     assert ["100 %", "uniform", "10", "50.0 %", "1.000", "10.0 %"] in lines(text)
+
+
+def of(method: str | None, rows: int | None = None, **more: Any) -> str:
+    """The words of the page of a method, without figures."""
+    results = fake_results(**SMALL) | {"method": method} | more
+    results["rows"] = results["rows"][:rows]
+    return words(page.html(results | {"chosen": None}, {}))
+
+
+@pytest.mark.parametrize(
+    ("methods", "rows", "begins", "samples"),
+    [
+        (("bn3",), None, "One network was trained once on {}. It learned which of its units matter most", True),
+        (("ordered_l0",), None, "One network was trained once on {}. It learned which of its units matter most", False),
+        (("fn3", "us_net"), None, "One network was trained once on {}. Its units stand in a fixed order and", False),
+        (("ibnn", "svb"), 1, "One network of one size was trained on {}. Here it is", True),
+        (("plain",), 1, "One network of one size was trained on {}. Here it is", False),
+        ((None, "mine", ""), None, "A network was trained on {}. Here it is", True),
+    ],
+)
+def test_the_words_fit_the_method(
+    methods: tuple[str | None, ...], rows: int | None, begins: str, samples: bool
+) -> None:
+    for method in methods:
+        told = of(method, rows)
+        assert begins.format("11,000 images of “fashion”, 10 classes") in told
+        assert ("learned which of its units" in told) == (method in ("bn3", "ordered_l0"))
+        assert ("without training again" in told) == (method in ("bn3", "ordered_l0", "fn3", "us_net"))
+        assert ("Samples per prediction" in told) == samples
+        where = "measured at 11 sizes on 3,000 test images" if rows is None else "measured on 3,000 test images"
+        assert where in told
+        assert " 1 sizes" not in told
+    assert "measured at one size on 3,000" in of("bn3", 1)
+    series = fake_run("plain")["series"]
+    assert "One network of one size" in of("bn3", 1, series=series)  # what the series says comes first
+
+
+def test_what_was_learned_is_shown_where_something_was() -> None:
+    for method in ("bn3", "ordered_l0", "fn3", "us_net", None):
+        results = fake_results(**SMALL) | {"method": method}
+        assert page._has(results, "survival") == (method not in ("fn3", "us_net"))
+    assert not page._has(results | {"survival": {}}, "survival")
+
+
+def test_curves_of_trust_are_there_where_the_file_has_them(text: str) -> None:
+    assert "for at most 5\u00a0% wrong answers, the dotted line, measured on the test images" in text
+    assert "tried on the first of 25\u00a0% and 100\u00a0%, and goes on to the next" in text
+    results = fake_results(**SMALL)
+    for name in ("selective", "cascade"):
+        assert not page._has(results, name)
+        assert not page._has(results | {name: None}, name)
+        assert page._has(results | {name: fake_run(studies=True)[name]}, name)
+    bare = {"risk": 0.05, "rows": [{"label": "100 %", "coverage": 0.0, "risk": None}]}
+    assert not page._has(results | {"selective": bare}, "selective")
+
+
+def test_validation_images_are_not_called_test_images() -> None:
+    results = fake_results(**SMALL) | {"split": "validation", "selective": fake_run(studies=True)["selective"]}
+    del results["data"]["test"]
+    told = words(page.html(results, {"selective": "<svg></svg>"}))
+    assert "on 1,000 validation images, which it was not trained on; but training kept what was best on them" in told
+    assert "measured on the same images, which is too kind" in told
+    assert told.count("test images") == 1  # which may turn out worse
 
 
 def test_a_row_without_a_measure_has_a_dash() -> None:
@@ -194,7 +268,7 @@ def test_a_row_without_a_measure_has_a_dash() -> None:
 
 def test_names_in_any_script(tmp_path: Path) -> None:
     results = {key: value for key, value in fake_results().items() if key in ("format", "title", "data", "rows")}
-    results["rows"] = results["rows"][:1]
+    results["rows"] = results["rows"][:2]
     results["title"] = results["rows"][0]["label"] = "时装 👗 été"
     assert "时装 👗 été" in made(results, tmp_path)
 

@@ -13,12 +13,13 @@ from vnd.report.series import Series, group
 
 
 def made(*results: dict[str, Any]) -> list[Run]:
-    names = ("method", "recipe", "network", "data", "seed")
+    names = ("method", "recipe", "network", "data", "seed", "settings")
     return [
         Run(
             Path("results.json"),
             one["series"]["run"],
-            *(one["series"][name] for name in names),
+            *(one["series"].get(name) for name in names),
+            "test",
             tuple(one["tidy"]),
             one,
         )
@@ -64,6 +65,63 @@ def test_runs_with_one_seed_and_recipe_are_told_apart_by_their_folder() -> None:
     assert names(fake_run(run="a"), fake_run(run="b")) == ["BN³ (a)", "BN³ (b)"]
     assert names(fake_run(run="a"), fake_run(run="a")) == ["BN³", "BN³ (no. 2)"]
     assert names(fake_run(seed=None, run="a"), fake_run(seed=None, run="b")) == ["BN³ (a)", "BN³ (b)"]
+
+
+def tried(rate: float, seed: int, method: str = "bn3", share: float | None = None, says: bool = True) -> dict[str, Any]:
+    """A run of a grid of rates, as a sweep calls its folder; `says`, whether its file has its settings."""
+    width = "" if share is None else f"-fraction={share}"
+    return fake_run(
+        method,
+        seed,
+        fractions=(0.5, 1.0) if share is None else (share,),
+        recipe=f"c10/{method}",
+        run=f"c10-{method}-start={rate:g}{width}-{seed}-f8ee065{seed}",
+        settings=f"{rate}" if says else None,
+    )
+
+
+def test_runs_of_equal_settings_are_one_series_whatever_their_seed() -> None:
+    found = group(made(*(tried(rate, seed) for rate in (0.1, 1e-5) for seed in (0, 1))))
+    assert [own.name for own in found] == ["BN³ (start=0.1)", "BN³ (start=1e-05)"]
+    assert [point.measures["accuracy"].count for own in found for point in own.points] == [2] * 4
+    assert {point.over for own in found for point in own.points} == {"seeds"}
+
+
+def test_runs_of_other_settings_are_no_repetition_though_their_seeds_differ() -> None:
+    found = group(made(tried(0.1, 0), tried(0.2, 1)))
+    assert [own.name for own in found] == ["BN³ (start=0.1)", "BN³ (start=0.2)"]
+    assert [point.over for own in found for point in own.points] == [""] * 4
+    older = group(made(tried(0.1, 0, says=False), tried(0.2, 1, says=False)))
+    assert [len(own.runs) for own in older] == [2]  # what the key is for: nothing else tells these apart
+
+
+def test_settings_are_told_apart_by_recipe_where_recipes_differ() -> None:
+    runs = [fake_run(recipe=f"c10/bn3{end}", settings=end or "s", run=f"x{end}-0-f8ee0651") for end in ("", "-wide")]
+    assert names(*runs) == ["BN³", "BN³ (wide)"]
+    runs += [fake_run(recipe="c10/bn3", settings="t", run="x-rate=2-0-f8ee0652")]
+    assert names(*runs) == ["BN³", "BN³ (wide)", "BN³ (rate=2)"]
+    assert names(*(fake_run(settings=hint, run="x-0") for hint in "abc")) == ["BN³", "BN³ (no. 2)", "BN³ (no. 3)"]
+
+
+def test_the_same_run_evaluated_twice_is_no_repetition() -> None:
+    found = group(made(tried(0.1, 0), tried(0.1, 0), tried(0.2, 0)))
+    assert [own.name for own in found] == ["BN³ (start=0.1)", "BN³ (start=0.1, no. 2)", "BN³ (start=0.2)"]
+    assert {point.over for own in found for point in own.points} == {""}
+
+
+@pytest.mark.parametrize("method", ["ibnn", "plain"])
+def test_widths_of_other_settings_are_not_one_curve(method: str) -> None:
+    runs = [tried(rate, seed, method, share) for rate in (0.1, 0.2) for share in (0.5, 1.0) for seed in (0, 1)]
+    found = group(made(*runs))
+    assert [own.name.partition(" (")[2] for own in found] == ["start=0.1)", "start=0.2)"]
+    assert [(p.fraction, p.measures["nll"].count) for own in found for p in own.points] == [(0.5, 2), (1.0, 2)] * 2
+    apart = group(made(tried(0.1, 0, method, 0.5), tried(0.2, 0, method, 1.0)))
+    assert [len(own.points) for own in apart] == [1, 1]
+
+
+def test_files_with_and_without_settings_are_not_one() -> None:
+    found = group(made(tried(0.1, 0), tried(0.1, 1), tried(0.2, 0, says=False), tried(0.2, 1, says=False)))
+    assert [(own.name, len(own.runs)) for own in found] == [("BN³ (start=0.1)", 2), ("BN³ (start=0.2)", 2)]
 
 
 @pytest.mark.parametrize("method", ["ibnn", "plain"])
@@ -163,3 +221,10 @@ def test_parts_of_separate_trainings_are_put_together() -> None:
     own = only(*runs)
     assert own.parts("selective") == [{"label": "50 %", "coverage": 0}, {"label": "100 %", "coverage": 0}]
     assert own.parts("reliability") == [{"label": "50 %"}, {"label": "100 %"}]
+
+
+def test_parts_are_those_of_the_first_run() -> None:
+    runs = [fake_run(seed=seed) for seed in (0, 1, 2)]
+    for one, labels in zip(runs, ("", "ab", "bc"), strict=True):
+        one["reliability"] = [{"label": label} for label in labels]
+    assert only(*runs).parts("reliability") == [{"label": "a"}, {"label": "b"}]

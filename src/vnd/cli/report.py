@@ -15,13 +15,17 @@ def report(runs: list[Path], out: Path = Path("runs/report"), title: str | None 
     Example: vnd report runs/cifar10-bn3-* runs/cifar10-fn3-* --out runs/report
 
     Args:
-        runs: Folders of runs that `vnd evaluate` was run on, their results.json, or folders that hold such runs.
+        runs: Folders of runs that `vnd evaluate` was run on, their results.json, or folders that hold such runs; of
+            these, runs that were not evaluated are left out, and the page says so.
         out: Folder for report.html, figures/, summary.csv and summary.json.
         title: Heading of the page.
     """
     from vnd.report import comparison
 
-    page = comparison.write(runs, out, title).resolve()
+    def say(line: str) -> None:
+        Console(stderr=True).print(f"vnd: {line}", soft_wrap=True, highlight=False, markup=False)
+
+    page = comparison.write(runs, out, title, say).resolve()
     figures = page.parent / "figures"
     words = f"report:  {page}\nfigures: {figures}\nnumbers: {page.parent / 'summary.csv'}, summary.json"
     Console().print(words, soft_wrap=True, highlight=False, markup=False)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 INK, MUTED, GRID = "#1f2933", "#5f6b76", "#d9dee3"
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#aa4499"
 HALF, WIDE = 5.4, 10.8  # inches; a wide figure fills a page of 1,040 pixels
+LETTER = 0.075  # inches that a letter of a legend takes
 
 
 def canvas(
@@ -55,15 +56,30 @@ def panels(count: int, across: int, height: float, share: bool = False) -> tuple
     return figure, flat[:count]
 
 
-def legend(figure: Figure, *axes: Axes, columns: int | None = None) -> None:
-    """Above the axes, where it can cover nothing; a label that several axes have is there once."""
+def legend(figure: Figure, *axes: Axes) -> int:
+    """Above the axes, where it can cover nothing, in as many columns as there is room for; the number of its rows.
+
+    A label that several axes have is there once.
+    """
     entries: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    columns = columns or (2 if figure.get_figwidth() <= HALF else 4)
+    columns = _columns(list(entries), figure.get_figwidth())
     style: dict[str, Any] = {"ncols": columns, "frameon": False, "fontsize": 9, "labelcolor": INK}
     figure.legend(list(entries.values()), list(entries), loc="outside upper left", **style)
+    return math.ceil(len(entries) / columns)
+
+
+def _columns(labels: list[str], width: float) -> int:
+    """As many columns as labels have room for, filled one after the other; few labels need not fill the width."""
+    most = 2 if width <= HALF else 4 if len(labels) <= 16 else 6
+    for columns in range(most, 1, -1):
+        rows = math.ceil(len(labels) / columns)
+        longest = [max(map(len, labels[start : start + rows])) for start in range(0, len(labels), rows)]
+        if sum(LETTER * letters + 0.55 for letters in longest) <= width:  # with the line before each
+            return columns
+    return 1
 
 
 def tidy(axis: Axes) -> None:

@@ -4,7 +4,12 @@ SUMMARY = (
     "The best number of a place is bold, where all are of one width. ± is half a 95 % interval over trainings from "
     "other seeds; with † over repeated evaluations of one training; a number without it was measured once."
 )
-# Heading and note, in the order of the page; `{other}` is the name of the out-of-domain data.
+WORDS = "What the numbers below mean, without the paper."
+NOT_TEST = (
+    "All numbers are of validation images, not of test images. Training kept what was best on them, and thresholds and "
+    "temperatures were fitted on them: on new images the numbers may be worse."
+)
+# Heading and note, in the order of the page; `{other}` is the name of the out-of-domain data, `{split}` of the images.
 PARTS = {
     "accuracy": (
         "Accuracy",
@@ -37,7 +42,7 @@ PARTS = {
     "times": (
         "Time",
         "Training: of all networks that the method needs; N trainings where it needs one for each width. "
-        "Testing: all test images once, at the full width. Times of different machines do not compare.",
+        "Testing: all {split} images once, at the full width. Times of different machines do not compare.",
     ),
     "lengths": (
         "How many units each layer keeps",
@@ -58,18 +63,26 @@ PARTS = {
         "Answering only when sure",
         "A network that withholds its least certain answers makes fewer mistakes. Each curve is a width; further "
         "right is more answered, lower is fewer mistakes. The marker is the threshold fitted on validation images for "
-        "the risk at the dotted line, measured on test images.",
+        "the risk at the dotted line, measured on {split} images.",
     ),
     "cascade": (
         "Narrow networks first",
         "Every image is tried on a narrow network, and goes on to a wider one only where that is uncertain: accuracy "
-        "against the mean cost, beside each width for itself. Further up and left is better.",
+        "against the mean cost, beside each size for itself. Further up and left is better.",
     ),
     "reliability": (
         "Confidence against accuracy",
         "Of the answers given with some confidence, how many were right; on the dotted line the two agree. Pale bars "
-        "rest on too few images to tell. One run of each method.",
+        "rest on too few images to tell.",
     ),
+}
+# What is added where a series has several trainings, which these figures do not average, or not all of them.
+REPEATED = {
+    "lengths": "Of several trainings from other seeds, the first is shown.",
+    "correlation": "Of several trainings from other seeds, the mean is shown, of those with the sizes of the first.",
+    "selective": "Of several trainings from other seeds, the curves are of the first; the numbers are means.",
+    "cascade": "Of several trainings from other seeds, the first is shown.",
+    "reliability": "Of several trainings from other seeds, the first is shown.",
 }
 THEORY = {
     "downhill": (

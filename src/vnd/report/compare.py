@@ -7,7 +7,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from vnd.report.canvas import MUTED, WIDE, canvas, legend, plain, size_axis, tidy, title
-from vnd.report.series import Point, Series, points, read_as
+from vnd.report.series import Point, Series, answering, points, read_as
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,12 +26,11 @@ STYLES: dict[str, tuple[str, str, Any]] = {
     "US-Net": ("#8a6d00", "<", ":"),
     "plain": ("#5f6b76", "h", (0, (1, 1))),
 }
-OTHERS = [
-    (color, marker, line)
-    for line in ((0, (7, 2)), (0, (4, 1, 1, 1, 1, 1)), (0, (2, 1)))
-    for color, marker in zip(
-        ("#332288", "#117733", "#882255", "#0b7a75", "#b5651d", "#44556b", "#c2185b"), "dp>8H1x", strict=True
-    )
+COLORS, MARKERS = ("#332288", "#117733", "#882255", "#0b7a75", "#b5651d", "#44556b", "#c2185b"), "dp>8H1x"
+OTHERS: list[tuple[str, str, Any]] = [
+    (color, MARKERS[(first + place) % len(MARKERS)], line)  # no two alike, also where there is no line
+    for first, line in enumerate(((0, (7, 2)), (0, (4, 1, 1, 1, 1, 1)), (0, (2, 1))))
+    for place, color in enumerate(COLORS)
 ]
 # What a measure is called on its axis, what its numbers are multiplied with, and whether more is better.
 AXES: dict[str, tuple[str, float, bool]] = {
@@ -41,6 +40,8 @@ AXES: dict[str, tuple[str, float, bool]] = {
     "aupr": ("AUPR, unfamiliar images (%)", 100, True),
     "nll": ("negative log-likelihood (nats)", 1, False),
 }
+HEIGHT, ROW = 3.9, 0.19  # inches: of a figure, and what each row of its legend adds
+MANY = 12  # series; with more, only they are in the legend
 COUNTS = [("#0072b2", "o"), ("#d55e00", "s"), ("#009e73", "^"), ("#7a4b9a", "D"), ("#8a6d00", "v"), ("#5f6b76", "X")]
 
 
@@ -66,9 +67,8 @@ def curves(series: Sequence[Series], key: str) -> Figure:
     """
     name, factor, _ = AXES[key]
     looks = styles(series)
-    if key == "accuracy":  # that of scaled answers is that of the others
-        series = [own for own in series if own.reading != "scaled"] or series
-    figure, (left, right) = canvas(WIDE, 4.4 + 0.2 * (len(series) // 4), columns=2)
+    series = answering(series) if key == "accuracy" else series
+    figure, (left, right) = canvas(WIDE, HEIGHT, columns=2)
     right.sharey(left)
     for own in series:
         known = [point for point in own.points if key in point.measures]
@@ -77,7 +77,9 @@ def curves(series: Sequence[Series], key: str) -> Figure:
         _line(left, [p.fraction or 0 for p in shares], shares, key, factor, own.name, style)
         for kind in ("uniform", "learned", "sampled") if own.main else ("uniform", "sampled"):  # enough lines as it is
             some = [point for point in known if point.kind == kind]
-            label = f"{own.name}, learned" if kind == "learned" else own.name
+            label = own.name
+            if kind == "learned":
+                label = f"{own.name}, learned" if len(series) <= MANY else "_"  # the caption says what is hollow
             _line(right, [p.parameters for p in some], some, key, factor, label, style, hollow=kind == "learned")
     _width_axis(left)
     size_axis(right, [p.parameters for own in series for p in own.points if key in p.measures])
@@ -88,7 +90,7 @@ def curves(series: Sequence[Series], key: str) -> Figure:
         _chance(left, [p.costs["base_rate"] for own in series for p in own.points if "base_rate" in p.costs])
     for axis in (left, right):
         tidy(axis)
-    legend(figure, right, left)
+    figure.set_figheight(HEIGHT + ROW * legend(figure, right, left))
     return figure
 
 
@@ -149,7 +151,7 @@ def _line(
     found = [point.measures[key] for point in shown]
     mean, low, high = ([factor * getattr(one, part) for one in found] for part in ("mean", "low", "high"))
     low, high = [max(0.0, x) for x in low], [x if key == "nll" else min(factor, x) for x in high]  # what can be
-    look: dict[str, Any] = {"color": color, "marker": marker, "label": plain(label, 40), "zorder": 3}
+    look: dict[str, Any] = {"color": color, "marker": marker, "label": plain(label, 60), "zorder": 3}
     if len(shown) == 1:
         across = shown[0].costs.get("usage_std", 0) if axis.get_xscale() == "log" or places[0] > 1 else 0
         reach = [[mean[0] - low[0]], [high[0] - mean[0]]] if found[0].count > 1 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from vnd.files import write_text
 from vnd.report import canvas, plates, sections
 from vnd.report.document import document
 from vnd.report.results import RESULTS
-from vnd.report.runs import Run, find, open_results
+from vnd.report.runs import Run, find, open_results, split_of
 from vnd.report.series import group
 from vnd.report.summary import Block, as_csv, efficiency, rows, times, withheld
 
@@ -22,13 +22,16 @@ PAGE, NUMBERS, TABLE = "report.html", "summary.json", "summary.csv"
 DPI = 144  # of the PNG files
 
 
-def write(places: Sequence[Path], out: Path, title: str | None = None) -> Path:
+def write(
+    places: Sequence[Path], out: Path, title: str | None = None, say: Callable[[str], object] | None = None
+) -> Path:
     """Compare runs: a page, its figures, and its numbers.
 
     Args:
         places: Run folders, result files, or folders that hold runs.
         out: Folder for `report.html`, `figures/`, `summary.csv` and `summary.json`; it is made if need be.
         title: Heading of the page; one that says how much is compared, if not given.
+        say: Called with one line where runs of a folder are left out, since they were not evaluated.
 
     Returns:
         The path of the page.
@@ -36,14 +39,20 @@ def write(places: Sequence[Path], out: Path, title: str | None = None) -> Path:
     out = Path(out)
     if (out / RESULTS).exists():
         raise ValueError(f"report: out must not be a run's folder, whose {PAGE} it would replace; got {out}")
-    blocks = split([open_results(path) for path in find(places)])
+    found = find(places)
+    runs = [open_results(path) for path in found.results]
+    split_of(runs)
+    left_out = [path.name for path in found.left_out]
+    if say is not None and left_out:
+        say(f"report: left out, not evaluated: {', '.join(map(str, found.left_out))}")
+    blocks = split(runs)
     drawn = [plates.of_block(block, prefix) for block, prefix in zip(blocks, plates.prefixes(blocks), strict=True)]
     theory = plates.of_theory()
     every = {plate.name: plate.figure for part in (*drawn, theory) for plate in part}
     pictures = canvas.pictures(every, out / "figures", DPI)
     write_text(out / TABLE, as_csv(rows(blocks)))
-    write_text(out / NUMBERS, numbers(blocks, list(every)))
-    write_text(out / PAGE, html(blocks, drawn, pictures, title))
+    write_text(out / NUMBERS, numbers(blocks, list(every), left_out))
+    write_text(out / PAGE, html(blocks, drawn, pictures, title, left_out))
     return out / PAGE
 
 
@@ -56,19 +65,23 @@ def split(runs: Sequence[Run]) -> list[Block]:
 
 
 def html(
-    blocks: Sequence[Block], drawn: Sequence[list[plates.Plate]], pictures: dict[str, str], title: str | None = None
+    blocks: Sequence[Block],
+    drawn: Sequence[list[plates.Plate]],
+    pictures: dict[str, str],
+    title: str | None = None,
+    left_out: Sequence[str] = (),
 ) -> str:
-    """The page, of the blocks, their plates, and each figure as SVG."""
+    """The page, of the blocks, their plates, each figure as SVG, and the names of runs that are missing."""
     count = sum(len(block.runs) for block in blocks)
     said = title or f"Comparison of {count} run{'s' * (count > 1)}"
     marks = [f"block-{index}" for index in range(1, len(blocks) + 1)]
-    body = [sections.top(blocks, said), _links(blocks, marks)]
+    body = [sections.top(blocks, said, left_out), _links(blocks, marks)]
     for block, own, mark in zip(blocks, drawn, marks, strict=True):
         body += sections.of_block(block, pictures, own, mark, alone=len(blocks) == 1)
     return document(said, [*body, *sections.of_theory(pictures), sections.made(blocks)])
 
 
-def numbers(blocks: Sequence[Block], figures: list[str]) -> str:
+def numbers(blocks: Sequence[Block], figures: list[str], left_out: Sequence[str] = ()) -> str:
     """What the page says, as JSON."""
     tables = [
         {
@@ -81,7 +94,8 @@ def numbers(blocks: Sequence[Block], figures: list[str]) -> str:
         }
         for block in blocks
     ]
-    found = {"format": FORMAT, "blocks": tables, "figures": [f"figures/{name}.png" for name in figures]}
+    found: dict[str, Any] = {"format": FORMAT, "split": blocks[0].runs[0].split, "left_out": list(left_out)}
+    found |= {"blocks": tables, "figures": [f"figures/{name}.png" for name in figures]}
     return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False, default=_plain) + "\n"
 
 

@@ -105,5 +105,5 @@ def fold(summary: str, content: str) -> str:
 
 
 def pair(*sections: str) -> str:
-    """Two sections beside each other where there is room."""
-    return f'<div class="pair">{"".join(sections)}</div>'
+    """Two sections beside each other where there is room; empty ones leave none."""
+    return f'<div class="pair">{"".join(sections)}</div>' if any(sections) else ""

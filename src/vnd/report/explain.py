@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from vnd.metrics import Interval
-from vnd.report.series import SEPARATE, Point, Series
+from vnd.report.families import SEPARATE
+from vnd.report.series import Point, Series
 from vnd.report.summary import Block, Lead, comparable, lead, places
 from vnd.words import short
 
@@ -13,7 +14,7 @@ TERMS = {
     "Nested": "The units of every layer are ordered by importance, so that the first few of each layer are a smaller "
     "network that works without training again: one training gives all sizes.",
     "Width": "The share of every layer that is kept. Half the width has about a quarter of the parameters.",
-    "Accuracy": "The share of test images that are classified right. More is better.",
+    "Accuracy": "The share of {split} images that are classified right. More is better.",
     "ECE": "Expected calibration error: how far, on average, the stated confidence is from the share of right answers. "
     "A network that is right on 90 of 100 images that it is “90 % sure” of has none. Less is better.",
     "NLL": "Negative log-likelihood: the price of wrong answers, the higher the surer they were. Less is better.",
@@ -51,9 +52,9 @@ REPEATED = "†"  # after an interval that is not over seeds
 CHANCE = "Where intervals overlap, or a number was measured once, the difference may be chance."
 
 
-def terms() -> str:
-    """The terms, as HTML."""
-    return _words({escape(name): escape(text) for name, text in TERMS.items()})
+def terms(split: str = "test") -> str:
+    """The terms, as HTML, of numbers measured on these images."""
+    return _words({escape(name): escape(text.format(split=split)) for name, text in TERMS.items()})
 
 
 def methods(block: Block) -> str:

@@ -23,6 +23,7 @@ from vnd.report.canvas import (
     tidy,
 )
 from vnd.report.results import chosen_row, full_row
+from vnd.report.trust import answers, cascade_panel, selective_panel
 from vnd.words import short
 
 if TYPE_CHECKING:
@@ -111,6 +112,24 @@ def reliability(results: dict[str, Any]) -> Figure:
     for row, name in enumerate(("images right (%)", "images")):
         axes[row][0].set_ylabel(name)
     legend(figure, axes[0][0])
+    return figure
+
+
+def selective(results: dict[str, Any]) -> Figure:
+    """Errors among the answers given against the share of images answered, of the sizes that were looked at closely."""
+    figure, axis = canvas(HALF, 4.2)
+    found = results["selective"]
+    selective_panel(axis, answers(found["rows"]), found["risk"])
+    axis.set_ylabel("wrong among these (%)")
+    axis.set_ylim(bottom=0)
+    return figure
+
+
+def cascade(results: dict[str, Any]) -> Figure:
+    """Accuracy against the mean cost of an answer, of narrow networks first, beside each width for itself."""
+    figure, axis = canvas(HALF, 4.2)
+    cascade_panel(axis, results["cascade"])
+    axis.set_ylabel("accuracy (% of images)")
     return figure
 
 

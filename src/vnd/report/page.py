@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from vnd.files import write_text
 from vnd.report import canvas, figures
 from vnd.report.document import COLUMNS, document, fold, pair, picture, section, table
-from vnd.report.results import chosen_row, full_row, read, smallest_row
-from vnd.words import short
+from vnd.report.opening import cards, cell, method_of, order_of, summary
+from vnd.report.results import chosen_row, read
+from vnd.report.series import CERTAIN
+from vnd.report.trust import answers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Heading, and what the figure shows; `{other}` is the name of the out-of-domain data.
+# Heading, and what the figure shows; in braces what `_said` has words for.
 FIGURES = {
     "accuracy": (
         "Accuracy at every size",
@@ -29,6 +31,17 @@ FIGURES = {
         "Can its confidence be believed?",
         "Left: how far apart stated confidence and accuracy are. Right: the price of wrong answers, the higher the "
         "surer they were. Lower is better in both.",
+    ),
+    "selective": (
+        "Answering only when sure",
+        "A network that withholds its least certain answers makes fewer mistakes: further right is more answered, "
+        "lower is fewer mistakes. A marker is the threshold fitted on validation images for at most {risk} wrong "
+        "answers, the dotted line, {fitted}; a size without a marker has no such threshold.",
+    ),
+    "cascade": (
+        "Narrow networks first",
+        "Every image is tried on the first of {levels}, and goes on to the next only where that is uncertain: accuracy "
+        "against the mean cost, beside each size for itself. Further up and left is better.",
     ),
     "survival": (
         "What the network learned to keep",
@@ -45,8 +58,17 @@ FIGURES = {
     ),
     "training": ("Training", "The loss over the steps of training, pale as it was and bold as a running mean."),
 }
+KINDS = {
+    "uniform": "Uniform: the same share of every layer.",
+    "learned": "Learned: as many units of each layer as training found worth keeping.",
+    "sampled": "Sampled: a random share each time.",
+}
 DPI = 144  # of the PNG files
-NEEDS = {"survival": "survival", "reliability": "reliability", "examples": "examples", "training": "curves"}
+NEEDS = {
+    **{"survival": "survival", "reliability": "reliability", "examples": "examples", "training": "curves"},
+    "cascade": "cascade",
+}
+HALVES = ("accuracy", "detection", "selective", "cascade", "training")
 
 
 def write(results: Path, out: Path) -> Path:
@@ -68,71 +90,44 @@ def write(results: Path, out: Path) -> Path:
 
 def html(results: dict[str, Any], pictures: dict[str, str]) -> str:
     """The page, of what `results.read` gave and of each figure as SVG."""
-    other = f"“{results['out_of_domain']}”" if results.get("out_of_domain") else "another kind"
-    blocks = {name: _block(name, svg, other) for name, svg in pictures.items()}
-    body = [f"<h1>{escape(results['title'])}</h1>", _summary(results, other), _cards(results)]
+    said = _said(results)
+    blocks = {name: _block(name, svg, said) for name, svg in pictures.items()}
+    body = [f"<h1>{escape(results['title'])}</h1>", summary(results, said["other"]), cards(results)]
     body.append(pair(blocks.pop("accuracy", ""), blocks.pop("detection", "")))
+    body.append(blocks.pop("calibration", ""))
+    body.append(pair(blocks.pop("selective", ""), blocks.pop("cascade", "")))
     last = pair(blocks.pop("training", ""), _made(results))
     body += [*blocks.values(), _rows(results), last]
     return document(results["title"], body)
 
 
-def _summary(results: dict[str, Any], other: str) -> str:
-    """What was trained, and what came of it, in words."""
-    data, full, chosen = results["data"], full_row(results), chosen_row(results)
-    images = f"{data['train']:,} images of " if data.get("train") else ""
-    classes = f", {len(data['classes'])} classes" if data.get("classes") else ""
-    split = results.get("split") or "test"
-    measured = f"{data[split]:,} {split} images" if data.get(split) else f"{split} images"
-    words = [
-        f"One network was trained once on {images}“{data['name']}”{classes}. It learned which of its units matter most "
-        f"and keeps them in that order, so that smaller networks are cut from it without training again. Here it is "
-        f"measured at {len(results['rows'])} sizes on {measured}, which it was not trained on."
-    ]
-    if chosen is not None:
-        reason = f" ({results['chosen']['reason']})" if results["chosen"].get("reason") else ""
-        words.append(
-            f"The chosen network, {chosen['label']}{reason}, has {short(chosen['parameters'])} parameters, "
-            f"{_share(chosen, full)} of the full {short(full['parameters'])}. It is right on "
-            f"{100 * chosen['accuracy']:.1f} % of these images; the full network on {100 * full['accuracy']:.1f} %. "
-            f"On average its stated confidence is {100 * chosen['ece']:.1f} percentage points off."
-        )
-        if chosen.get("auroc") is not None:
-            words[-1] += (
-                f" Shown one of these and one of {other}, which it was not trained for, it is less certain of "
-                f"the latter in {100 * chosen['auroc']:.0f} of 100 cases."
-            )
-    return "\n".join(f"<p>{escape(text)}</p>" for text in words)
-
-
-def _cards(results: dict[str, Any]) -> str:
-    """The full, the chosen and the smallest network, in numbers."""
-    full = full_row(results)
-    named = {"Full size": full, "Chosen": chosen_row(results), "Smallest": smallest_row(results)}
-    return f'<div class="cards">{"".join(_card(name, row, full) for name, row in named.items() if row)}</div>'
-
-
-def _card(name: str, row: dict[str, Any], full: dict[str, Any]) -> str:
-    measures = {"accuracy": "Accuracy", "ece": "Calibration error (ECE)", "auroc": "Unfamiliar noticed (AUROC)"}
-    items = "".join(f"<dt>{label}</dt><dd>{_cell(row, key)}</dd>" for key, label in measures.items())
-    return (
-        f'<div class="card {name.split()[0].lower()}"><span>{name}: {escape(row["label"])}, {row["kind"]}</span>'
-        f"<b>{short(row['parameters'])} parameters</b>{_share(row, full)} of the full size<dl>{items}</dl></div>"
-    )
+def _said(results: dict[str, Any]) -> dict[str, str]:
+    """What captions say of these results."""
+    selective, levels = results.get("selective") or {}, (results.get("cascade") or {}).get("levels", [])
+    fitted = "measured on the test images"
+    if results.get("split") == "validation":
+        fitted = "measured on the same images, which is too kind"
+    return {
+        "other": f"“{results['out_of_domain']}”" if results.get("out_of_domain") else "another kind",
+        "risk": f"{100 * selective.get('risk', 0):g}\u00a0%",
+        "fitted": fitted,
+        "levels": " and ".join(filter(None, (", ".join(levels[:-1]), *levels[-1:]))).replace(" %", "\u00a0%"),
+    }
 
 
 def _rows(results: dict[str, Any]) -> str:
     """Every size in numbers; the units of each layer under a fold."""
     rows, chosen = results["rows"], chosen_row(results)
     keys = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
-    note = (
-        "Uniform: the same share of every layer. Learned: as many units of each layer as training found worth keeping. "
+    kinds = {row["kind"] for row in rows}
+    note = "".join(f"{words} " for kind, words in KINDS.items() if kind in kinds and len(rows) > 1)
+    note += (
         "NLL: negative log-likelihood. ECE: expected calibration error. Of accuracy, AUROC and AUPR more is better, of "
         "the others less."
     )
-    if keys[-1:] == ["base_rate"] and len({_cell(row, "base_rate") for row in rows}) == 1:  # one number needs no column
-        note += f" By chance, AUPR would be {_cell(rows[0], keys.pop())}."
-    lines = [[escape(row["label"]), row["kind"], *(_cell(row, key) for key in keys)] for row in rows]
+    if keys[-1:] == ["base_rate"] and len({cell(row, "base_rate") for row in rows}) == 1:  # one number needs no column
+        note += f" By chance, AUPR would be {cell(rows[0], keys.pop())}."
+    lines = [[escape(row["label"]), row["kind"], *(cell(row, key) for key in keys)] for row in rows]
     numbers = table(["Network", "Kind", *(COLUMNS[key][0] for key in keys)], lines, [row is chosen for row in rows])
     more = ""
     shaped = [row for row in rows if row.get("shape")]
@@ -141,16 +136,14 @@ def _rows(results: dict[str, Any]) -> str:
         lines = [[escape(layer), *(f"{row['shape'].get(layer, '–')}" for row in shaped)] for layer in layers]
         units = table(["Layer", *(escape(row["label"]) for row in shaped)], lines)
         more = fold("Units kept in each layer", units)
-    return section("All sizes in numbers", note, numbers + more)
-
-
-def _cell(row: dict[str, Any], key: str) -> str:
-    return COLUMNS[key][1](row[key]) if row.get(key) is not None else "–"
+    return section("All sizes in numbers" if len(rows) > 1 else "In numbers", note, numbers + more)
 
 
 def _made(results: dict[str, Any]) -> str:
     """Where the numbers come from."""
     data, chosen, samples = results["data"], results.get("chosen") or {}, results.get("samples")
+    if method_of(results) in CERTAIN:  # weights without a posterior: none are drawn
+        samples = None
     sizes = ", ".join(f"{data[part]:,} {part}" for part in ("train", "validation", "test") if data.get(part))
     items = {
         "Command": results.get("command"),
@@ -166,19 +159,20 @@ def _made(results: dict[str, Any]) -> str:
     return section("How it was made", "", f"<dl>{lines}</dl>")
 
 
-def _block(name: str, svg: str, other: str) -> str:
+def _block(name: str, svg: str, said: dict[str, str]) -> str:
     heading, caption = FIGURES[name]
-    kind = "half" if name in ("accuracy", "detection", "training") else "wide"
-    return section(heading, caption.format(other=other), picture(svg, heading, kind))
-
-
-def _share(row: dict[str, Any], full: dict[str, Any]) -> str:
-    return f"{100 * row['parameters'] / full['parameters']:.3g} %"
+    return section(heading, caption.format(**said), picture(svg, heading, "half" if name in HALVES else "wide"))
 
 
 def _has(results: dict[str, Any], name: str) -> bool:
-    """Whether the results hold what a figure draws."""
+    """Whether the results hold what a figure draws, and it is true of them."""
+    if name in ("accuracy", "detection", "calibration") and len(results["rows"]) == 1:
+        return False  # one point is no curve; its numbers are said
     if name == "detection":
         return any(row.get("auroc") is not None for row in results["rows"])
+    if name == "selective":
+        return bool(answers((results.get("selective") or {"rows": []})["rows"]))
+    if name == "survival" and order_of(results) == "fixed":
+        return False  # nothing was learned
     part = results.get(NEEDS[name]) if name in NEEDS else results["rows"]
     return any(part.values()) if isinstance(part, dict) else bool(part)

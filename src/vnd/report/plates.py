@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vnd.report import compare, figures, studies, theory
+from vnd.report import compare, figures, studies, theory, trust
 from vnd.report.summary import Block
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ def of_block(block: Block, prefix: str = "") -> list[Plate]:
             found.append(Plate("statistics", f"{prefix}statistics-{name}", own.name, compare.statistics(own)))
         if any(run.results.get("correlation") for run in own.runs):
             found.append(Plate("correlation", f"{prefix}correlation-{name}", own.name, studies.correlation(own)))
-        diagrams = studies.spread(own.parts("reliability"), DIAGRAMS)
+        diagrams = trust.spread(own.parts("reliability"), DIAGRAMS)
         if diagrams:
             figure = figures.reliability({"reliability": diagrams})
             found.append(Plate("reliability", f"{prefix}reliability-{name}", own.name, figure))
-    answering = [own for own in main if studies.answers(own)]
+    answering = [own for own in main if trust.answers(own.parts("selective"))]
     if answering:
         found.append(Plate("selective", f"{prefix}selective", "", studies.selective(answering)))
     growing = [own for own in main if own.runs[0].results.get("cascade")]

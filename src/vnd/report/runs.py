@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from vnd.report.results import RESULTS, read
 
 SIGNS = ("recipe.yaml", "checkpoints", "metrics.jsonl")  # of a run's folder, evaluated or not
+LAST = "last"  # the network at the end of training
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Run:
         network: The network's name.
         data: The data set's name.
         seed: Of its training; None where the file does not say.
+        settings: A hash of all else that decides its training, but a width of its own; None where the file has none.
+        split: Whether it was measured on "test" or on "validation" images.
         rows: One a reading, number of images for BatchNorm, size and repeat.
         results: All that the file holds.
     """
@@ -36,26 +39,48 @@ class Run:
     network: str
     data: str
     seed: int | None
+    settings: str | None
+    split: str
     rows: tuple[dict[str, Any], ...]
     results: dict[str, Any]
 
 
-def find(places: Iterable[Path]) -> list[Path]:
-    """The result files of runs, of files themselves, and of folders that hold runs; each once, in the order given.
+@dataclass(frozen=True)
+class Found:
+    """What lies where runs were looked for.
 
-    A folder that is a run and was not evaluated is an error, also where it is one of several: a comparison from which
-    runs are silently missing misleads.
+    Args:
+        results: Result files, each once, in the order given.
+        left_out: Folders of runs without one, in folders that hold others.
+    """
+
+    results: tuple[Path, ...]
+    left_out: tuple[Path, ...]
+
+
+def find(places: Iterable[Path]) -> Found:
+    """The result files of runs, of files themselves, and of folders that hold runs.
+
+    A run that is named and was not evaluated is an error. In a folder of runs it is left out, and the page says so: a
+    sweep may have runs that failed, and a comparison from which runs are silently missing misleads.
 
     Args:
         places: Run folders, result files, or folders with runs one level down.
     """
     found: dict[Path, Path] = {}
-    for place in places:
-        for path in _in(Path(place)):
-            found.setdefault(path.resolve(), path)
+    left_out: dict[Path, Path] = {}
+    for place in map(Path, places):
+        for run in _in(place):
+            path = run / RESULTS if run.is_dir() else run
+            (found if path.exists() else left_out).setdefault(path.resolve(), path)
+    if not found and left_out:
+        names = ", ".join(path.parent.name for path in left_out.values())
+        raise FileNotFoundError(
+            f"report: none of the runs was evaluated ({names}); run `vnd evaluate` on those that are trained"
+        )
     if not found:
         raise ValueError("report: at least one run must be given; got none")
-    return list(found.values())
+    return Found(tuple(found.values()), tuple(path.parent for path in left_out.values()))
 
 
 def open_results(path: Path) -> Run:
@@ -74,26 +99,47 @@ def open_results(path: Path) -> Run:
         network=series.get("network") or "unnamed network",
         data=series.get("data") or results["data"]["name"],
         seed=series.get("seed"),
+        settings=series.get("settings") or None,
+        split=results.get("split") or "test",
         rows=tuple(results.get("tidy") or _from_rows(results)),
         results=results,
     )
 
 
-def _in(place: Path) -> list[Path]:
-    if not place.exists():
-        where = (
-            f"run `vnd evaluate {place.parent}` first" if place.name == RESULTS else f"give run folders or {RESULTS}"
+def split_of(runs: Sequence[Run]) -> str:
+    """The images that all of some runs were measured on: "test" or "validation"; a mixture is refused."""
+    first = runs[0]
+    other = next((run for run in runs if run.split != first.split), first)
+    if other is not first:
+        raise ValueError(
+            f"report: runs must all be measured on the same images; got {first.split} images in {first.path} and "
+            f"{other.split} images in {other.path}"
         )
-        raise FileNotFoundError(f"report: {place} does not exist; {where}")
+    return first.split
+
+
+def _in(place: Path) -> list[Path]:
+    """The runs of a place: itself, which must be evaluated then, or those one level down."""
     if not place.is_dir():
-        return [place]
+        if place.exists():
+            return [place]
+        if place.name == RESULTS and _is_run(place.parent):
+            raise FileNotFoundError(_unfinished(place.parent))
+        raise FileNotFoundError(f"report: {place} does not exist; give run folders or {RESULTS}")
     if (place / RESULTS).exists():
-        return [place / RESULTS]
-    below = [] if _is_run(place) else sorted(path for path in place.iterdir() if path.is_dir() and _is_run(path))
-    for run in below or [place]:
-        if not (run / RESULTS).exists():
-            raise FileNotFoundError(f"report: {run / RESULTS} is missing; run `vnd evaluate {run}` first")
-    return [run / RESULTS for run in below]
+        return [place]
+    if _is_run(place):
+        raise FileNotFoundError(_unfinished(place))
+    below = sorted(path for path in place.iterdir() if path.is_dir() and _is_run(path))
+    if not below:
+        raise FileNotFoundError(f"report: {place} holds no run; give run folders or folders that hold them")
+    return below
+
+
+def _unfinished(run: Path) -> str:
+    if (run / LAST).is_dir():
+        return f"report: {run} was not evaluated; run `vnd evaluate {run}` first"
+    return f"report: {run} is not trained to the end; go on with `vnd train --resume {run}`"
 
 
 def _is_run(folder: Path) -> bool:

@@ -15,6 +15,7 @@ BIN, PART, PEARSON = "a number in 0 … 1, or null", "a number in (0, 1]", "a nu
 IMAGE = "rows of whole numbers in 0 … 255, H × W or H × W × 3"
 
 KINDS = ("uniform", "learned", "sampled")
+SPLITS = ("test", "validation")
 READINGS = ("samples", "means", "masks", "scaled")
 
 # A key with "?" may be missing, null or empty. {"*": …} has keys of its own, […] holds one or more, (…) the choices.
@@ -32,7 +33,10 @@ TIDY = {
     **dict.fromkeys(("classwise_ece?", "adaptive_ece?", "batch_ece?", "auroc?", "aupr?", "fpr95?"), SHARE),
     **{"base_rate?": SHARE, "dense_parameters?": POSITIVE, "temperature?": POSITIVE},
 }
-SERIES = {"run": TEXT, "recipe?": TEXT, "method": TEXT, "network": TEXT, "data": TEXT, "seed?": COUNT}
+SERIES = {
+    **{"run": TEXT, "recipe?": TEXT, "method": TEXT, "network": TEXT, "data": TEXT, "seed?": COUNT},
+    "settings?": TEXT,
+}
 SELECTIVE = {
     **{"label": TEXT, "threshold?": NUMBER, "coverage": SHARE, "risk?": SHARE, "aurc?": NATURAL},
     **{"curve?": {"coverage": [SHARE], "risk": [SHARE]}},
@@ -51,7 +55,7 @@ SCHEMA: dict[str, Any] = {
     "method?": TEXT,
     "machine?": TEXT,
     "out_of_domain?": TEXT,
-    "split?": TEXT,
+    "split?": SPLITS,
     "samples?": COUNT,
     "seconds?": {"*": NUMBER},
     "chosen?": {"label": TEXT, "parameters?": SIZE, "reason?": TEXT, "folder?": TEXT},

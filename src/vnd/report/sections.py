@@ -6,21 +6,27 @@ from collections.abc import Sequence
 from html import escape
 
 from vnd.report import explain
-from vnd.report.captions import PARTS, SUMMARY, THEORY
+from vnd.report.captions import NOT_TEST, PARTS, REPEATED, SUMMARY, THEORY, WORDS
 from vnd.report.document import COLUMNS, fold, picture, section, table
 from vnd.report.plates import Plate
+from vnd.report.series import Series
 from vnd.report.summary import Block, comparable, efficiency, lead, places, times, withheld
 from vnd.words import short
 
 
-def top(blocks: Sequence[Block], title: str) -> str:
-    """Heading, what was compared, and what the words mean."""
+def top(blocks: Sequence[Block], title: str, left_out: Sequence[str] = ()) -> str:
+    """Heading, what was compared and what is missing, and what the words mean."""
     runs = sum(len(block.runs) for block in blocks)
     names = list(dict.fromkeys(own.name for block in blocks for own in block.series))
     where = "; ".join(f"{block.network} on {block.data}" for block in blocks)
-    said = f"{runs} run{'s' * (runs > 1)} of {where}. Shown: {', '.join(names)}."
-    note = "What the numbers below mean, without the paper."
-    return f"<h1>{escape(title)}</h1><p>{escape(said)}</p>" + section("In plain words", note, explain.terms(), "words")
+    split = blocks[0].runs[0].split
+    lines = [f"{runs} run{'s' * (runs > 1)} of {where}. Shown: {', '.join(names)}."]
+    if split != "test":
+        lines.append(NOT_TEST)
+    if left_out:
+        lines.append(f"Left out: {', '.join(left_out)}, not evaluated.")
+    words = section("In plain words", WORDS, explain.terms(split), "words")
+    return f"<h1>{escape(title)}</h1>" + "".join(f"<p>{escape(line)}</p>" for line in lines) + words
 
 
 def of_block(block: Block, pictures: dict[str, str], plates: list[Plate], mark: str, alone: bool) -> list[str]:
@@ -34,7 +40,10 @@ def of_block(block: Block, pictures: dict[str, str], plates: list[Plate], mark: 
         own = [plate for plate in plates if plate.section == key]
         content = _drawn(own, pictures, heading) + tables.get(key, "")
         if content:
-            parts.append(section(heading, note.format(other=other or "another kind"), content, f"{mark}-{key}"))
+            said = note.format(other=other or "another kind", split=block.runs[0].split)
+            if key in REPEATED and any(_repeated(one) for one in block.series if one.main):
+                said += f" {REPEATED[key]}"
+            parts.append(section(heading, said, content, f"{mark}-{key}"))
     return parts
 
 
@@ -54,6 +63,10 @@ def made(blocks: Sequence[Block]) -> str:
             lines.append([escape(cell) for cell in cells])
     note = "summary.csv and summary.json beside this page hold every point of the figures; figures/ holds them as PNG."
     return section("Where the numbers come from", note, table(head, lines), "runs")
+
+
+def _repeated(own: Series) -> bool:
+    return any(point.over == "seeds" for point in own.points)
 
 
 def _summary(block: Block, mark: str) -> str:

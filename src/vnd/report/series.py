@@ -1,14 +1,15 @@
-"""Series of a comparison: runs that differ in their seed alone, as points with intervals, under one name."""
+"""Series of a comparison: runs that differ in their seed alone, read in one way, as points with intervals."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from vnd.metrics import Interval, confidence_interval
+from vnd.report.families import SEPARATE, families, size_of
 from vnd.report.runs import Run
 
 # Names in figures, in the order of legends and tables.
@@ -18,7 +19,6 @@ NAMES = {
 }  # fmt: skip
 FORMS = {"samples": "{}", "means": "DT-{}", "masks": "{}-MC", "scaled": "{}-TS"}
 CERTAIN = ("fn3", "ordered_l0", "us_net", "plain")  # weights that are not drawn: samples and means are one
-SEPARATE = ("ibnn", "plain")  # one training a width
 MEASURES = (
     *("accuracy", "nll", "brier", "ece", "classwise_ece", "adaptive_ece", "batch_ece", "auroc", "aupr", "fpr95"),
     "aurc",
@@ -57,7 +57,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """Runs of one method and recipe, read in one way."""
+    """Runs of one method and settings, read in one way."""
 
     name: str
     method: str
@@ -71,10 +71,11 @@ class Series:
         return points([read_as(run, self.reading) for run in self.runs], separate=self.method in SEPARATE)
 
     def parts(self, key: str) -> list[dict[str, Any]]:
-        """What its runs say of sizes under a key, each label once: with one training a width, of all widths."""
+        """What its first run says of sizes under a key; with one training a width, the first of each width."""
+        runs = [run for run in self.runs if run.results.get(key)]
         found: dict[str, dict[str, Any]] = {}
-        for run in self.runs:
-            said = run.results.get(key) or []
+        for run in runs if self.method in SEPARATE else runs[:1]:
+            said = run.results[key]
             for row in said["rows"] if isinstance(said, dict) else said:
                 found.setdefault(row["label"], row)
         return list(found.values())
@@ -93,9 +94,7 @@ class Series:
 def group(runs: Iterable[Run]) -> list[Series]:
     """Series of the runs of one data set and network, in the order of `NAMES`; those of unknown methods last.
 
-    Runs of one method and recipe that differ in their seed are one series. Runs that would be one and have the same
-    seed at the same size differ in something else: each is a series, told apart by its folder. A method with one
-    training a width is one series over its widths.
+    Which runs are one series, `families` says.
     """
     methods: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
@@ -103,26 +102,16 @@ def group(runs: Iterable[Run]) -> list[Series]:
     order = sorted(methods, key=lambda name: list(NAMES).index(name) if name in NAMES else len(NAMES))
     found: list[Series] = []
     for method in order:
-        families = _families(method, methods[method])
-        named = zip(_without_prefix(list(families)), families.values(), strict=True)
+        named = families(method, methods[method])
         for label, family in sorted(named, key=lambda one: one[0] != ""):  # the one that needs no words first
-            found += _readings(NAMES.get(method, method), f" ({label})" if label else "", method, family)
+            found += _readings(NAMES.get(method, method), f" ({label})" if label else "", method, tuple(family))
     return found
 
 
-def _without_prefix(labels: list[str]) -> list[str]:
-    """Labels without what they all begin with; one of them may be that alone, and needs no words.
-
-    >>> _without_prefix(["cifar10/vgg11-bn3", "cifar10/vgg11-bn3-sandwich"]), _without_prefix(["a/x-1", "a/x-25"])
-    (['', 'sandwich'], ['1', '25'])
-    """
-    if len(labels) < 2:
-        return [""] * len(labels)
-    differ = (index for index, letters in enumerate(zip(*labels, strict=False)) if len(set(letters)) > 1)
-    shared = labels[0][: next(differ, min(map(len, labels)))]
-    if shared not in labels or any(label[len(shared) :][:1] not in ("", *"-/_,") for label in labels):
-        shared = shared[: max(shared.rfind(mark) for mark in "-/_ ") + 1]
-    return [label[len(shared) :].strip("-/_, ") for label in labels]
+def answering(series: Sequence[Series]) -> list[Series]:
+    """The series whose answers differ: a scaled reading has those of another one of its runs, and other confidences."""
+    other = {run.path for own in series if own.reading != "scaled" for run in own.runs}
+    return [own for own in series if own.reading != "scaled" or any(run.path not in other for run in own.runs)]
 
 
 def display(name: str, method: str, reading: str) -> str:
@@ -164,13 +153,6 @@ def points(runs: list[list[dict[str, Any]]], separate: bool = False) -> list[Poi
     return sorted((_point(size) for size in sizes.values()), key=lambda point: point.parameters)
 
 
-def size_of(row: dict[str, Any], separate: bool = False) -> Hashable:
-    """What tells the size of a row from others of its kind: its share of every layer, or its label."""
-    if row.get("fraction") is not None:
-        return round(float(row["fraction"]), 6)
-    return (row["label"], row["parameters"]) if separate else str(row["label"])
-
-
 def _point(runs: list[list[dict[str, Any]]]) -> Point:
     first = runs[0][0]
     over = "seeds" if len(runs) > 1 else "repeats" if len(runs[0]) > 1 else ""
@@ -192,34 +174,6 @@ def _learned(rows: list[dict[str, Any]]) -> list[str]:
     """Labels of the learned shapes of a run, from the smallest to the largest."""
     shapes = [row for row in rows if row["kind"] == "learned"]
     return list(dict.fromkeys(row["label"] for row in sorted(shapes, key=lambda row: row["parameters"])))
-
-
-def _families(method: str, runs: list[Run]) -> dict[str, tuple[Run, ...]]:
-    """Runs of a method that belong together, by what tells them apart."""
-    if method in SEPARATE and not _clash(runs):
-        return {"": tuple(runs)}
-    recipes: dict[str | None, list[Run]] = defaultdict(list)
-    for run in runs:
-        recipes[run.recipe].append(run)
-    found: dict[str, tuple[Run, ...]] = {}
-    for recipe, family in recipes.items():
-        parts = [[run] for run in family] if _clash(family) else [family]
-        for part in parts:
-            label = recipe if recipe and len(parts) == 1 else part[0].name
-            copies = sum(1 for known in found if known == label or known.startswith(f"{label}, no. "))
-            found[f"{label}, no. {copies + 1}" if copies else label] = tuple(part)
-    return found
-
-
-def _clash(runs: list[Run]) -> bool:
-    """Whether two runs have one seed and a size in common."""
-    seen: set[Hashable] = set()
-    for run in runs:
-        own = {(run.seed, row["kind"], size_of(row, run.method in SEPARATE)) for row in run.rows}
-        if seen & own:
-            return True
-        seen |= own
-    return False
 
 
 def _readings(name: str, added: str, method: str, runs: tuple[Run, ...]) -> list[Series]:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vnd.report import theory
-from vnd.report.canvas import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, panels, plain, size_axis, tidy, title
+from vnd.report.canvas import BLUE, INK, MUTED, panels, plain, tidy, title
 from vnd.report.compare import styles
 from vnd.report.series import Series
+from vnd.report.trust import answers, cascade_panel, selective_panel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SIZES = [(BLUE, "o", "-"), (ORANGE, "s", "--"), (GREEN, "^", "-."), (PURPLE, "D", ":")]  # of curves that share a panel
-POINTS = 200  # of a curve: more cannot be seen
 FEW = 12  # widths whose correlations are written out
 
 
@@ -110,62 +109,26 @@ def mean_correlation(own: Series) -> tuple[list[str], dict[str, Any]]:
 
 
 def selective(series: Sequence[Series]) -> Figure:
-    """Errors among the answers given against the share of images answered; the fitted threshold is marked."""
+    """Errors among the answers given against the share of images answered, a panel a series."""
     figure, axes = panels(len(series), 3, 3.5, share=True)
     for axis, own in zip(axes, series, strict=True):
-        for row, (color, marker, line) in zip(spread(answers(own), len(SIZES)), SIZES, strict=False):
-            share, risk = (np.asarray(row["curve"][key], dtype=float) for key in ("coverage", "risk"))
-            kept = np.unique(np.linspace(0, len(share) - 1, POINTS).round().astype(int))
-            label = plain(row["label"], 14)
-            axis.plot(100 * share[kept], 100 * risk[kept], color=color, linestyle=line, label=label, linewidth=1.6)
-            if row.get("risk") is not None:
-                spot: dict[str, Any] = {"marker": marker, "markersize": 8, "markeredgecolor": INK, "linestyle": "none"}
-                axis.plot(100 * row["coverage"], 100 * row["risk"], color=color, zorder=4, **spot)
         target = next(run.results["selective"]["risk"] for run in own.runs if run.results.get("selective"))
-        axis.axhline(100 * target, color=MUTED, linestyle=":", linewidth=1.2)
+        selective_panel(axis, answers(own.parts("selective")), target)
         title(axis, own.name, 30)
-        axis.set_xlabel("images answered (%)")
-        axis.set_xlim(0, 103)
-        axis.legend(edgecolor="none", fontsize=8.5, labelcolor=INK)
-        tidy(axis)
     for axis in axes[::3]:
         axis.set_ylabel("wrong among these (%)")
     axes[0].set_ylim(bottom=0)  # of all, once all are drawn
     return figure
 
 
-def answers(own: Series) -> list[dict[str, Any]]:
-    """The sizes that have a curve of errors against answers."""
-    return [row for row in own.parts("selective") if row.get("curve")]
-
-
-def spread(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """At most so many of some rows, from the first to the last.
-
-    >>> spread([{"label": size} for size in "abcdefg"], 3)
-    [{'label': 'a'}, {'label': 'd'}, {'label': 'g'}]
-    """
-    kept = dict.fromkeys(round(index * (len(rows) - 1) / (most - 1)) for index in range(most))
-    return [rows[index] for index in kept] if rows else []
-
-
 def cascade(series: Sequence[Series]) -> Figure:
-    """Accuracy against the mean cost of an answer, of narrow networks first, beside each width for itself."""
+    """Accuracy against the mean cost of an answer, of narrow networks first, a panel a series; of its first run."""
     figure, axes = panels(len(series), 3, 3.5, share=True)
     looks = styles(series)
     for axis, own in zip(axes, series, strict=True):
-        found, (color, marker, _) = own.runs[0].results["cascade"], looks[own.name]
-        curve = sorted(found["curve"], key=lambda point: point["macs"])
-        costs, right = ([point[key] for point in curve] for key in ("macs", "accuracy"))
-        axis.plot(costs, [100 * one for one in right], color=color, linewidth=2, label="narrow first", zorder=3)
-        single = sorted(found["single"], key=lambda point: point["macs"])
-        look: dict[str, Any] = {"color": MUTED, "marker": marker, "markersize": 6, "markerfacecolor": "white"}
-        values = [100 * point["accuracy"] for point in single]
-        axis.plot([point["macs"] for point in single], values, linestyle="--", linewidth=1, label="one width", **look)
+        color, marker, _ = looks[own.name]
+        cascade_panel(axis, own.runs[0].results["cascade"], color, marker)
         title(axis, own.name, 30)
-        size_axis(axis, [*costs, *(point["macs"] for point in single)], "multiply-adds an image (log scale)")
-        axis.legend(edgecolor="none", fontsize=8.5, labelcolor=INK)
-        tidy(axis)
     for axis in axes[::3]:
         axis.set_ylabel("accuracy (% of images)")
     return figure

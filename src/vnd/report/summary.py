@@ -10,8 +10,9 @@ from typing import Any
 
 from vnd.metrics import confidence_interval
 from vnd.report.compare import AXES
+from vnd.report.families import SEPARATE, size_of
 from vnd.report.runs import Run
-from vnd.report.series import CERTAIN, COSTS, MEASURES, SEPARATE, Point, Series, size_of
+from vnd.report.series import CERTAIN, COSTS, MEASURES, Point, Series, answering
 
 QUARTER, WHOLE, NEAR = 0.25, 1.0, 0.011
 READING = {
@@ -76,8 +77,9 @@ def comparable(points: dict[str, Point]) -> bool:
 
 
 def lead(block: Block, points: dict[str, Point], key: str) -> Lead | None:
-    """The best of some points in a measure; None where none has it."""
-    named = [(own, points[own.name]) for own in block.series if own.name in points and key in points[own.name].measures]
+    """The best of some points in a measure; None where none has it. Of accuracy, scaled answers are no others."""
+    some = [own for own in block.series if own.name in points and key in points[own.name].measures]
+    named = [(own, points[own.name]) for own in (answering(some) if key == "accuracy" else some)]
     if not named:
         return None
     sign = -1 if AXES[key][2] else 1

@@ -64,7 +64,7 @@ def downhill(n: int = 24, temperatures: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)
 def noise_costs() -> Figure:
     """The KL of a weight with Gaussian noise from the log-uniform prior, exact and by three approximations.
 
-    Paper: the figure of approximations to Eq. (16), over log α; below, how far each is from the exact one.
+    Paper: the figure of approximations to Eq. (16), over log α; on the right, how far each is from the exact one.
     """
     log_alpha = torch.linspace(-8, 8, 401)
     exact = log_uniform_kl(log_alpha, form="exact")
