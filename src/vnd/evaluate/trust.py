@@ -59,6 +59,8 @@ def cascade(found: list[tuple[dict[str, Any], Answers]], levels: list[str], labe
         torch.tensor([float(row["macs"]) for row, _ in chosen]),
         labels,
     )
+    kinds = {row["kind"] for row, _ in chosen}
+    alike = [row for row, _ in found if row["kind"] in kinds]
     parts = (curve.threshold.tolist(), curve.accuracy.tolist(), curve.cost.tolist(), curve.share.tolist())
     return {
         "levels": levels,
@@ -66,5 +68,5 @@ def cascade(found: list[tuple[dict[str, Any], Answers]], levels: list[str], labe
             {"threshold": t if math.isfinite(t) else None, "accuracy": a, "macs": c, "share": s}
             for t, a, c, s in zip(*parts, strict=True)
         ],
-        "single": [{key: row[key] for key in ("label", "accuracy", "macs")} for row, _ in found],
+        "single": [{key: row[key] for key in ("label", "accuracy", "macs")} for row in alike],
     }
