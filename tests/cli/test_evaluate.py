@@ -172,6 +172,8 @@ def test_two_runs_have_a_folder_each_and_rows_in_one_table(
         rows += [(name, row["label"], str(row["accuracy"])) for row in results["tidy"]]
     with (tmp_path / "rows.csv").open(newline="") as file:
         assert [(row["run"], row["label"], row["accuracy"]) for row in csv.DictReader(file)] == rows
+    told = json.loads((tmp_path / "rows.json").read_text())
+    assert [(row["run"], row["label"], str(row["accuracy"])) for row in told] == rows
     other = shutil.copytree(runs / "plain", tmp_path / "other" / "nested")  # the same name in another folder
     before = (tmp_path / "nested" / "results.json").read_bytes()
     assert "two runs are called nested" in fails(capsys, "evaluate", both[0], other, "--out", tmp_path)

@@ -52,7 +52,7 @@ def evaluate(
         which: The network with the best validation accuracy, or the last; as the recipe says if not given.
         split: The images to evaluate on.
         out: Folder for results.json, rows.csv and report.html, the run's own if not given; of several runs, a folder
-            for each in it, and rows.csv of all.
+            for each in it, and the rows of all as rows.csv and rows.json.
     """
     said = {
         "fractions": fractions, "levels": levels, "parameters": parameters, "learned": learned, "samples": samples,
@@ -78,7 +78,9 @@ def evaluate(
         every.append(_evaluate(opened, options, split, folder, shlex.join(["vnd", "evaluate", str(run), *words])))
     if out is not None and len(runs) > 1:
         write_rows(every, out)
-        Console().print(f"all rows: {(out / 'rows.csv').resolve()}", soft_wrap=True, highlight=False, markup=False)
+        Console().print(
+            f"all rows: {(out / 'rows.csv').resolve()}, rows.json", soft_wrap=True, highlight=False, markup=False
+        )
 
 
 def _evaluate(

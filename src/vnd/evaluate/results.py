@@ -87,22 +87,34 @@ def evaluate(
 def write(results: dict[str, Any], folder: Path) -> Path:
     """Write `results.json` and its tidy rows as `rows.csv`; the path of the first."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_rows([results], folder)
+    write_text(folder / "rows.csv", as_csv(tidy_rows([results])))
     write_text(folder / "results.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     return folder / "results.json"
 
 
 def write_rows(every: list[dict[str, Any]], folder: Path) -> None:
-    """Write the tidy rows of some results as `rows.csv`, what they are of in front."""
+    """Write the tidy rows of some results, all in one, as `rows.csv` and `rows.json`."""
+    rows = tidy_rows(every)
+    write_text(folder / "rows.csv", as_csv(rows))
+    write_text(folder / "rows.json", json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+
+
+def tidy_rows(every: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The tidy rows of some results, what they are of in front."""
     rows = []
     for results in every:
         own = {"train_seed" if key == "seed" else key: x for key, x in (results.get("series") or {}).items()}
         rows += [own | row for row in results["tidy"]]
+    return rows
+
+
+def as_csv(rows: list[dict[str, Any]]) -> str:
+    """Rows as a table; what a row does not have is empty."""
     buffer = io.StringIO()
     table = csv.DictWriter(buffer, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    write_text(folder / "rows.csv", buffer.getvalue())
+    return buffer.getvalue()
 
 
 def machine(device: torch.device) -> str:
