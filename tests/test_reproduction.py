@@ -29,10 +29,16 @@ def recipes(page: str) -> set[str]:
 
 
 def rows(page: str) -> list[list[str]]:
-    """The cells of the tables, heads left out."""
-    lines = [line for line in page.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [row for row in cells if not set(row[0]) <= {"-"} and row[-1] != "status"]
+    """The cells of the tables that end in a status, heads left out."""
+    found, head = [], [""]
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if cells and not head:
+            head = cells
+        elif cells and head[-1] == "status" and not set(cells[0]) <= {"-"}:
+            found.append(cells)
+        head = head if cells else []
+    return found
 
 
 def unknown(page: str) -> set[str]:
