@@ -7,10 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-import vnd.nn as nested
 from vnd.functional import LogUniformForm
-from vnd.methods.method import Batch, Step, Terms, check, cross_entropy
-from vnd.methods.single import Single, narrowed
+from vnd.methods.method import Batch, Step, Terms, check
+from vnd.methods.single import Single, narrowed, variational_loss
 from vnd.nn.bayesian import Estimator
 
 
@@ -54,7 +53,4 @@ class IBNN(Single):
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""
-        likelihood = cross_entropy(model(batch[0]), batch[1], self.label_smoothing)
-        divergence = nested.kl(model)
-        total = likelihood + step.kl_weight / step.num_data * divergence
-        return Terms(total, {"nll": likelihood.detach(), "kl": divergence.detach()})
+        return variational_loss(model, batch, step, self.label_smoothing)

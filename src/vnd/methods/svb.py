@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import vnd.nn as nested
-from vnd.methods.method import Batch, Step, Terms, check, cost_of, cross_entropy
-from vnd.methods.single import Single, copied, narrowed, with_means
+from vnd.methods.method import Batch, Step, Terms, check, cost_of
+from vnd.methods.single import Single, copied, narrowed, variational_loss, with_means
 from vnd.nn import BayesLayer
 from vnd.nn.bayesian import Estimator
 from vnd.nn.width import Width
@@ -52,10 +51,7 @@ class SVB(Single):
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""
-        likelihood = cross_entropy(model(batch[0]), batch[1], self.label_smoothing)
-        divergence = nested.kl(model)
-        total = likelihood + step.kl_weight / step.num_data * divergence
-        return Terms(total, {"nll": likelihood.detach(), "kl": divergence.detach()})
+        return variational_loss(model, batch, step, self.label_smoothing)
 
     @torch.no_grad()
     def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
