@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -359,29 +358,6 @@ def test_the_statistics_of_training_are_others() -> None:
 
 
 # Learning
-
-
-@pytest.mark.parametrize("method", [BN3(num_groups=4, measure_every=2), Plain()], ids=["bn3", "plain"])
-def test_a_method_learns_32_images_by_heart(method: Method) -> None:
-    model = model_of(method)
-    x, y = batch(32)  # noise: there is nothing to learn but the images themselves
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    losses = []
-    torch.manual_seed(0)
-    for index in range(80):
-        now = Step(index, torch.tensor(0.01), 2.0, 32)
-        method.prepare(model, (x, y), now, same)
-        terms = method.loss(model, (x, y), now)
-        optimizer.zero_grad()
-        terms.total.backward()
-        optimizer.step()
-        losses.append(float(terms.parts["nll"]))
-    assert all(map(math.isfinite, losses))
-    assert losses[0] > 0.9
-    size = method.sizes(model, Sizes(fractions=(1.0,)))[0]
-    method.calibrate(model, lambda: [x], [size.width], samples=False)
-    probs = method.predict(method.cut(model, size.width, 0), x, 0).probs
-    assert (probs.argmax(1) == y).float().mean() >= 0.9
 
 
 def test_several_draws_a_step_run_parts_of_the_batch_at_masks_spread_evenly() -> None:

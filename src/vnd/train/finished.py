@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from vnd.evaluate.sweep import Subject, Sweep, Which
 from vnd.methods import Size
 from vnd.store import load
 from vnd.train.parse import parse_run
-from vnd.train.recipe import Recipe
+from vnd.train.recipe import Recipe, digest_of
 from vnd.train.run import Log
 from vnd.train.session import Splits, calibration, read_splits
 
@@ -106,8 +105,8 @@ def settings_of(recipe: Recipe) -> str:
     given = recipe.to_dict()
     for section, keys in (("train", ("seed", "device")), ("method", ("fraction", "shape")), ("data", ("folder",))):
         given[section] = {key: value for key, value in given[section].items() if key not in keys}
-    del given["about"], given["evaluate"]
-    return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:12]
+    del given["evaluate"]
+    return digest_of(given)[:12]
 
 
 def recipe_name(folder: Path) -> str | None:

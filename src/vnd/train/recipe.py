@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -166,6 +168,14 @@ class Recipe:
     def to_yaml(self) -> str:
         """The recipe with every value spelt out; `parse` reads it back."""
         return str(yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120))
+
+
+def digest_of(settings: dict[str, Any]) -> str:
+    """The SHA-256 of what `Recipe.to_dict` gave, or of a part of it, in any order of the keys, without `about`."""
+    decides = {key: value for key, value in settings.items() if key != "about"}
+    if rules := decides["method"].get("rules"):  # of these the later ones win: their order decides
+        decides["method"] = {**decides["method"], "rules": list(rules.items())}
+    return hashlib.sha256(json.dumps(decides, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import re
@@ -17,7 +16,7 @@ from typing import Any
 import yaml
 
 from vnd.train.parse import parse, parse_run
-from vnd.train.recipe import Network, Recipe
+from vnd.train.recipe import Network, Recipe, digest_of
 from vnd.train.source import read_yaml
 from vnd.words import nearest
 
@@ -130,7 +129,7 @@ def digest(recipe: Recipe) -> str:
     >>> digest(parse("demo")) == digest(parse("demo", ["--train.seed=1"]))
     False
     """
-    return _digest(recipe.to_dict())
+    return digest_of(recipe.to_dict())
 
 
 def holds(folder: Path, wanted: str) -> bool:
@@ -139,7 +138,7 @@ def holds(folder: Path, wanted: str) -> bool:
         ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError
     ):  # it is much faster to look than to parse
         text = (folder / "recipe.yaml").read_text(encoding="utf-8")
-        if _digest(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))) == wanted:
+        if digest_of(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))) == wanted:
             return True
     return digest(parse_run(folder)) == wanted
 
@@ -196,13 +195,6 @@ def _found(runs: Iterable[Run], out: Path) -> Iterator[Run]:
     for run in runs:
         there = None if (run.folder / "recipe.yaml").exists() else elsewhere.get(run.digest)
         yield run if there is None else dataclasses.replace(run, folder=there)
-
-
-def _digest(settings: dict[str, Any]) -> str:
-    decides = {key: value for key, value in settings.items() if key != "about"}
-    if rules := decides["method"].get("rules"):  # of these the later ones win: their order decides
-        decides["method"] = {**decides["method"], "rules": list(rules.items())}
-    return hashlib.sha256(json.dumps(decides, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _seeded(recipe: Recipe, seed: int) -> Recipe:
