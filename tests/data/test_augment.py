@@ -2,36 +2,152 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from vnd.data.augment import Augment, Draw, apply, draw
+from vnd.data.augment import GREY, Augment, Draw, Padding, apply, draw
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def cropped(images: Tensor, pad: int, drawn: Draw) -> Tensor:
+def cropped(images: Tensor, pad: int, drawn: Draw, padding: Padding = "black") -> Tensor:
     """One image at a time: pad, mirror the crop, cut."""
+    mode: Any = {"black": "constant", "reflect": "reflect"}[padding]
     out = []
     for image, (top, left), mirrored in zip(images, drawn.offset.tolist(), drawn.mirrored.tolist(), strict=True):
-        crop = F.pad(image, (pad,) * 4)[:, top : top + image.size(1), left : left + image.size(2)]
+        padded = torch.from_numpy(np.pad(image.numpy(), ((0, 0), (pad, pad), (pad, pad)), mode=mode))
+        crop = padded[:, top : top + image.size(1), left : left + image.size(2)]
         out.append(crop.flip(2) if mirrored else crop)
     return torch.stack(out)
 
 
+def still(count: int = 1, **others: Tensor) -> Draw:
+    """Nothing is done to an image that is not padded, but for what is given."""
+    own = {"offset": torch.zeros(count, 2).long(), "mirrored": torch.zeros(count).bool(), "angle": torch.zeros(count)}
+    return Draw(**(own | others))
+
+
+def covered(images: Tensor, side: int, drawn: Draw) -> Tensor:
+    """One image at a time: a grey square about the centre, as far as there is an image."""
+    out = images.clone()
+    assert drawn.centre is not None
+    assert drawn.covered is not None
+    height, width = images.shape[2:]
+    for image, (row, column), wanted in zip(out, drawn.centre.tolist(), drawn.covered.tolist(), strict=True):
+        top, left = int(row * height) - side // 2, int(column * width) - side // 2
+        if wanted:
+            image[:, max(top, 0) : max(top + side, 0), max(left, 0) : max(left + side, 0)] = 128
+    return out
+
+
+@pytest.mark.parametrize("padding", ["black", "reflect"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-@pytest.mark.parametrize(("pad", "flip"), [(0, True), (2, False), (4, True)])
-def test_crop_and_flip_are_those_of_a_loop_over_images(pad: int, flip: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("pad", "flip"), [(0, True), (2, False), (4, True), (15, True)])
+def test_crop_and_flip_are_those_of_a_loop_over_images(
+    pad: int, flip: bool, dtype: torch.dtype, padding: Padding
+) -> None:
     images = torch.randint(0, 256, (64, 3, 9, 7)).to(dtype)
-    augment = Augment(pad=pad, flip=flip)
+    before = images.clone()
+    augment = Augment(pad=pad, flip=flip, padding=padding)
     drawn = draw(augment, 64, generator())
     out = apply(augment, images, drawn)
     assert out.dtype == dtype
-    assert torch.equal(out, cropped(images, pad, drawn))
+    assert torch.equal(out, cropped(images, pad, drawn, padding))
+    assert torch.equal(images, before)
+
+
+def test_reflection_by_hand() -> None:
+    image = torch.arange(1, 7, dtype=torch.uint8).view(1, 1, 2, 3)  # 1 2 3 over 4 5 6
+    for offset, wanted in {(0, 0): [3, 2, 1, 6, 5, 4], (1, 1): [5, 4, 5, 2, 1, 2], (3, 4): [6, 5, 4, 3, 2, 1]}.items():
+        out = apply(Augment(pad=2, padding="reflect"), image, still(offset=torch.tensor([offset])))
+        assert out.flatten().tolist() == wanted
+    pixel = torch.full((1, 1, 1, 1), 7, dtype=torch.uint8)  # there is nothing to reflect: as numpy has it, itself
+    assert apply(Augment(pad=1, padding="reflect"), pixel, still(offset=torch.tensor([[2, 0]]))).item() == 7
+
+
+def test_a_square_by_hand() -> None:
+    image = torch.zeros(1, 1, 4, 4, dtype=torch.uint8)
+    grey = torch.tensor([True])
+    for side, centre, wanted in [
+        (2, (0.5, 0.5), ["....", ".##.", ".##.", "...."]),
+        (2, (0.0, 0.99), ["..##", "....", "....", "...."]),
+        (3, (0.0, 0.0), ["##..", "##..", "....", "...."]),
+        (3, (0.75, 0.25), ["....", "....", "###.", "###."]),
+        (9, (0.0, 0.0), ["####", "####", "####", "####"]),
+        (1, (0.5, 0.75), ["....", "....", "...#", "...."]),
+    ]:
+        out = apply(Augment(cutout=side), image, still(centre=torch.tensor([centre]), covered=grey))
+        assert ["".join(".#"[int(pixel == GREY)] for pixel in row) for row in out[0, 0]] == wanted, (side, centre)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
+@pytest.mark.parametrize(("side", "share"), [(1, 1.0), (4, 0.5), (5, 1.0), (20, 0.3)])
+def test_squares_are_those_of_a_loop_over_images(side: int, share: float, dtype: torch.dtype) -> None:
+    images = torch.randint(0, 128, (64, 3, 9, 7)).to(dtype)
+    before, augment = images.clone(), Augment(cutout=side, cutout_share=share)
+    drawn = draw(augment, 64, generator())
+    out = apply(augment, images, drawn)
+    assert out.dtype == dtype
+    assert torch.equal(out, covered(images, side, drawn))
+    assert torch.equal(images, before)
+
+
+def test_the_loop_catches_a_wrong_square() -> None:
+    images = torch.randint(0, 128, (64, 3, 9, 9), dtype=torch.uint8)
+    drawn = draw(Augment(cutout=4, cutout_share=0.5), 64, generator())
+    assert drawn.centre is not None
+    assert drawn.covered is not None
+    where = {"angle": drawn.angle, "centre": drawn.centre, "covered": drawn.covered}
+    for fault in (
+        {"centre": drawn.centre.flip(1)},  # rows and columns
+        {"centre": drawn.centre * 5 / 9 + 2 / 9},  # squares that are never cut off
+        {"covered": ~drawn.covered},
+    ):
+        wrong = apply(Augment(cutout=4), images, still(64, **(where | fault)))
+        assert not torch.equal(wrong, covered(images, 4, drawn))
+
+
+def test_a_square_comes_last_and_does_not_turn() -> None:
+    augment = Augment(pad=2, flip=True, rotation=45, cutout=4)
+    out = apply(augment, torch.zeros(256, 1, 12, 12, dtype=torch.uint8), draw(augment, 256, generator()))
+    assert torch.equal(out, covered(torch.zeros(256, 1, 12, 12), 4, draw(augment, 256, generator())))
+
+
+def test_squares_cover_all_of_an_image_and_the_share_that_is_asked_for() -> None:
+    drawn = draw(Augment(cutout=8, cutout_share=0.3), 20_000, generator())
+    assert drawn.centre is not None
+    assert drawn.covered is not None
+    assert float(drawn.covered.double().mean()) == pytest.approx(0.3, abs=0.02)
+    assert float(drawn.centre.max()) < 1
+    counts = torch.bincount((drawn.centre * 5).long().flatten(), minlength=5) / 40_000
+    assert len(counts) == 5
+    assert float((counts - 0.2).abs().max()) < 0.02
+    place = torch.stack((*drawn.centre.T, drawn.covered.float()))
+    assert float((place.corrcoef() - torch.eye(3)).abs().max()) < 0.03
+    for share, wanted in ((0.0, 0), (1.0, 20_000)):
+        all_or_none = draw(Augment(cutout=8, cutout_share=share), 20_000, generator()).covered
+        assert all_or_none is not None
+        assert int(all_or_none.sum()) == wanted
+
+
+@pytest.mark.parametrize("more", [{}, {"padding": "reflect"}, {"cutout": 3, "cutout_share": 0.5}])
+def test_what_came_first_is_drawn_as_ever(more: dict[str, Any]) -> None:
+    """Runs of old are repeated bit for bit: the three lines that drew before there were squares."""
+    drawn, old = draw(Augment(4, True, 20, **more), 32, generator(3)), generator(3)
+    assert torch.equal(drawn.offset, torch.randint(9, (32, 2), generator=old))
+    assert torch.equal(drawn.mirrored, torch.rand(32, generator=old) < 0.5)
+    assert torch.equal(drawn.angle, (2 * torch.rand(32, generator=old) - 1) * 20)
+
+
+def test_squares_that_were_not_drawn_are_missed() -> None:
+    with pytest.raises(ValueError, match="cutout is 3, and no squares were drawn"):
+        apply(Augment(cutout=3), torch.zeros(1, 1, 4, 4), draw(Augment(), 1, generator()))
 
 
 @pytest.mark.parametrize("fault", ["rows and columns", "mirror before the crop", "offset from the edge of the image"])
@@ -87,13 +203,20 @@ def test_no_augmentation_changes_nothing() -> None:
 
 
 def test_a_share_of_the_draws_is_that_share() -> None:
-    augment, images = Augment(2, True, 30), torch.randint(0, 256, (8, 1, 6, 6), dtype=torch.uint8)
+    augment = Augment(2, True, 30, "reflect", 3, 0.5)
+    images = torch.randint(0, 256, (8, 1, 6, 6), dtype=torch.uint8)
     drawn = draw(augment, 8, generator())
     whole = apply(augment, images, drawn)
     assert torch.equal(apply(augment, images[3:6], drawn.share(slice(3, 6))), whole[3:6])
 
 
-@pytest.mark.parametrize("options", [{"pad": -1}, {"rotation": 200.0}, {"rotation": -1.0}])
-def test_bad_options_are_refused(options: dict[str, float]) -> None:
+BAD = [
+    {"pad": -1}, {"rotation": 200.0}, {"rotation": -1.0}, {"padding": "edge"}, {"cutout": -1}, {"cutout_share": -0.1},
+    {"cutout_share": 1.1}, {"cutout_share": float("nan")},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", BAD)
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(options))} must"):
         Augment(**options)

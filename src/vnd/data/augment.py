@@ -1,10 +1,14 @@
-"""Augmentation of whole batches, on the device that they are on: pad and crop, flip, rotate."""
+"""Augmentation of whole batches, on the device that they are on: pad and crop, flip, rotate, cut out."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+Padding = Literal["black", "reflect"]
+GREY = 128  # of 255: near the mean of photographs; that of the data at hand is not known here
 
 
 @dataclass(frozen=True)
@@ -12,48 +16,77 @@ class Augment:
     """Random changes of training images; by default none.
 
     Args:
-        pad: Black pixels put around an image before a crop of its own size is cut at random.
+        pad: Pixels put around an image before a crop of its own size is cut at random.
         flip: Mirror every second image, at random.
         rotation: Largest angle in degrees, to either side; corners become black.
+        padding: What is put around it: "black", or "reflect" for its own mirror image about the outermost pixels.
+        cutout: Side in pixels of a grey square laid over every image, its centre anywhere in it, with the same
+            probability; what lies beyond the edges is cut off (DeVries and Taylor, 2017). Grey is 128 of 255.
+        cutout_share: Share of the images that get a square, at random.
     """
 
     pad: int = 0
     flip: bool = False
     rotation: float = 0.0
+    padding: Padding = "black"
+    cutout: int = 0
+    cutout_share: float = 1.0
 
     def __post_init__(self) -> None:
         if self.pad < 0:
             raise ValueError(f"pad must be 0 or more; got {self.pad}")
         if not 0 <= self.rotation <= 180:
             raise ValueError(f"rotation must lie in [0, 180] degrees; got {self.rotation}")
+        if self.padding not in get_args(Padding):
+            raise ValueError(f"padding must be {' or '.join(get_args(Padding))}; got {self.padding!r}")
+        if self.cutout < 0:
+            raise ValueError(f"cutout must be 0 or more; got {self.cutout}")
+        if not 0 <= self.cutout_share <= 1:
+            raise ValueError(f"cutout_share must lie in [0, 1]; got {self.cutout_share}")
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What is done to each image: offset (batch, 2) of its crop, whether it is mirrored, its angle in degrees."""
+    """What is done to each image: offset (batch, 2) of its crop, whether it is mirrored, its angle in degrees.
+
+    Where a square is asked for: its centre (batch, 2) in shares of height and width, and whether the image gets it.
+    """
 
     offset: Tensor
     mirrored: Tensor
     angle: Tensor
+    centre: Tensor | None = None
+    covered: Tensor | None = None
 
     def share(self, part: slice) -> "Draw":
         """The draws of some of the images."""
-        return Draw(self.offset[part], self.mirrored[part], self.angle[part])
+        centre = None if self.centre is None else self.centre[part]
+        covered = None if self.covered is None else self.covered[part]
+        return Draw(self.offset[part], self.mirrored[part], self.angle[part], centre, covered)
 
 
 def draw(augment: Augment, batch: int, generator: torch.Generator) -> Draw:
-    """Draw on the CPU, so that a seed means the same on every device; all three, whatever is asked for."""
+    """Draw on the CPU, so that a seed means the same on every device.
+
+    Crop, mirror and angle come first, whatever is asked for: no option changes the draws of another one.
+    """
     offset = torch.randint(2 * augment.pad + 1, (batch, 2), generator=generator)
     mirrored = (torch.rand(batch, generator=generator) < 0.5) & augment.flip
     angle = (2 * torch.rand(batch, generator=generator) - 1) * augment.rotation
-    return Draw(offset, mirrored, angle)
+    if not augment.cutout:
+        return Draw(offset, mirrored, angle)
+    centre = torch.rand(batch, 2, generator=generator)
+    return Draw(offset, mirrored, angle, centre, torch.rand(batch, generator=generator) < augment.cutout_share)
 
 
 def apply(augment: Augment, images: Tensor, drawn: Draw) -> Tensor:
-    r"""Augment a batch, (batch, channels, height, width), uint8 or floating; float32 if it is rotated.
+    r"""Augment a batch, (batch, channels, height, width), uint8 or floating, of pixels between 0 and 255.
+
+    The type stays, but for float32 where images are rotated; the images that are given stay as they are.
 
     Crop and mirror are one gather: pixel (r, c) comes from row $o_r + r$ and column $o_c + c$, or
-    $o_c + W - 1 - c$ where mirrored, of the padded image.
+    $o_c + W - 1 - c$ where mirrored, of the padded image. A square of side s with its centre in row m covers s rows
+    from $m - \lfloor s/2 \rfloor$ on, columns alike; it comes last, and is upright whatever the angle.
 
     >>> images = torch.arange(4, dtype=torch.uint8).view(1, 1, 2, 2)
     >>> still = Draw(torch.tensor([[1, 1]]), torch.tensor([True]), torch.zeros(1))
@@ -61,21 +94,32 @@ def apply(augment: Augment, images: Tensor, drawn: Draw) -> Tensor:
     [1, 0, 3, 2]
     """
     if augment.pad or augment.flip:
-        images = _crop(images, augment.pad, drawn)
-    return _rotate(images, drawn.angle) if augment.rotation else images
+        images = _crop(images, augment.pad, augment.padding, drawn)
+    if augment.rotation:
+        images = _rotate(images, drawn.angle)
+    return _cover(images, augment.cutout, drawn) if augment.cutout else images
 
 
-def _crop(images: Tensor, pad: int, drawn: Draw) -> Tensor:
+def _crop(images: Tensor, pad: int, padding: Padding, drawn: Draw) -> Tensor:
     batch, channels, height, width = images.shape
     device = images.device
-    padded = F.pad(images, (pad, pad, pad, pad)) if pad else images
+    padded = F.pad(images, (pad, pad, pad, pad)) if pad and padding == "black" else images
     offset = drawn.offset.to(device, non_blocking=True)
     columns = torch.arange(width, device=device).expand(batch, width)
     columns = torch.where(drawn.mirrored.to(device, non_blocking=True)[:, None], columns.flip(1), columns)
-    rows = offset[:, :1] + torch.arange(height, device=device)
-    places = rows[:, :, None] * padded.size(3) + (offset[:, 1:] + columns)[:, None, :]
+    rows, columns = offset[:, :1] + torch.arange(height, device=device), offset[:, 1:] + columns
+    if pad and padding == "reflect":  # by place: torch pads no uint8 by reflection, and nothing is copied
+        rows, columns = _reflected(rows - pad, height), _reflected(columns - pad, width)
+    places = rows[:, :, None] * padded.size(3) + columns[:, None, :]
     flat = padded.flatten(2)
     return flat.gather(2, places.view(batch, 1, -1).expand(batch, channels, -1)).view(images.shape)
+
+
+def _reflected(place: Tensor, size: int) -> Tensor:
+    """The place within 0 … size - 1 that a place outside shows: back and forth, as often as need be."""
+    period = max(2 * (size - 1), 1)
+    place = place.remainder(period)
+    return torch.minimum(place, period - place)
 
 
 def _rotate(images: Tensor, angle: Tensor) -> Tensor:
@@ -85,3 +129,20 @@ def _rotate(images: Tensor, angle: Tensor) -> Tensor:
     matrix = torch.stack((cosine, -sine / ratio, zero, sine * ratio, cosine, zero), 1).view(-1, 2, 3)
     grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
     return F.grid_sample(images.float(), grid, align_corners=False)
+
+
+def _cover(images: Tensor, side: int, drawn: Draw) -> Tensor:
+    if drawn.centre is None or drawn.covered is None:
+        raise ValueError(f"apply: cutout is {side}, and no squares were drawn; draw with the same options")
+    device = images.device
+    centre = drawn.centre.to(device, non_blocking=True)
+    rows, columns = (_within(centre[:, axis], images.size(2 + axis), side) for axis in (0, 1))
+    rows = rows & drawn.covered.to(device, non_blocking=True)[:, None]
+    return torch.where(rows[:, None, :, None] & columns[:, None, None, :], GREY, images)
+
+
+def _within(centre: Tensor, size: int, side: int) -> Tensor:
+    """Which of so many rows a square takes, (batch, size), by its centre as a share of them."""
+    first = (centre * size).long()[:, None] - side // 2
+    place = torch.arange(size, device=centre.device)
+    return (place >= first) & (place < first + side)
