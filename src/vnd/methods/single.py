@@ -34,7 +34,7 @@ class Single:
     def calibrate(
         self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
     ) -> None:
-        """Nothing: its statistics are those of training."""
+        """Nothing: its statistics are those of training, or those that came with a moving average of its weights."""
 
     def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
         """A copy of the network: what is done to it is not done to the one in training."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 
 from vnd.data.arrays import Images, fit_to, hold_out
 from vnd.data.batches import Batches, Normalise, in_order, key, statistics
@@ -190,17 +191,27 @@ class Session:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """The moving average of the weights in place of the weights, if there is one."""
+        """The moving average of the weights in place of the weights, if there is one.
+
+        BatchNorm's statistics are those of other weights then. A nested network has them collected for each width by
+        its method; one of a single size gets those that it shows in training, of the images of `calibration`.
+        """
         if self.ema is None:
             yield
             return
-        parameters = dict(self.root.named_parameters())
-        own = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        single = not hasattr(self.root, "_vnd_plan")
+        places: dict[str, Tensor] = dict(self.root.named_parameters())
+        if single:
+            places |= dict(self.root.named_buffers())
+        own = {name: place.detach().clone() for name, place in places.items()}
         try:
-            _fill(parameters, self.ema)
+            _fill(places, self.ema)
+            if single:
+                torch.manual_seed(key(self.recipe.train.seed, "statistics"))  # of the noise in weights and dropout
+                update_bn(self.calibration(), self.root)
             yield
         finally:
-            _fill(parameters, own)
+            _fill(places, own)
 
     @torch.no_grad()
     def move_average(self) -> None:
@@ -265,6 +276,6 @@ def _average_of(root: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _fill(parameters: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
-    for name, parameter in parameters.items():
-        parameter.copy_(values[name])
+def _fill(places: dict[str, Tensor], values: dict[str, Tensor]) -> None:
+    for name, value in values.items():
+        places[name].copy_(value)
