@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vnd.cli import main
-from vnd.report import compare, comparison, plates, sections
+from vnd.report import compare, comparison, markdown, marked, plates, sections
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from fake_runs import fake_run, write_runs
@@ -37,7 +37,7 @@ def test_help_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
         main(["report", "--help"])
     assert stopped.value.code == 0
     said = capsys.readouterr().out
-    for word in ("RUN [RUN ...]", "--out", "--title", "Example: vnd report"):
+    for word in ("RUN [RUN ...]", "--out", "--title", "--keep", "--markdown", "--sizes", "Example: vnd report"):
         assert word in said
 
 
@@ -49,6 +49,44 @@ def test_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert f"report:  {page}" in said
     assert "<h1>Two of them</h1>" in page.read_text(encoding="utf-8")
     assert (tmp_path / "out" / "summary.csv").read_text(encoding="utf-8").count("\n") == 1 + 6 + 6
+
+
+def test_runs_are_kept_and_a_page_of_documentation_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(markdown, "DPI", 20)
+    write_runs(tmp_path / "runs", {"b": fake_run("bn3", learned=2, run="b"), "a": fake_run("fn3", run="a")})
+    Path("page.md").write_text(f"before\n{marked.BEGIN}\n{marked.END}\nafter\n")
+    options = ["--keep", "kept", "--markdown", str(tmp_path / "page.md"), "--sizes", "[2e5, 1000000]"]
+    main(["report", "runs/b", str(tmp_path / "runs" / "a"), "--out", "one", *options])
+    said = capsys.readouterr().out
+    assert f"kept:    {tmp_path / 'kept'} (2 runs, " in said
+    assert f"tables:  {tmp_path / 'page.md'} (" in said
+    text = Path("page.md").read_text(encoding="utf-8")
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    command = "vnd report runs/b runs/a --out one --keep kept --markdown page.md --sizes '[200000, 1000000]'"
+    assert f"\n{command}\n" in text
+    assert "| Method | ≤ 200 k | ≤ 1 M | Full |" in text
+    main(["report", "kept", "--out", "two"])
+    assert Path("two/summary.csv").read_bytes() == Path("one/summary.csv").read_bytes()
+
+
+def test_bad_options_are_refused_before_the_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run,) = write_runs(tmp_path, {"a": fake_run()})
+    (tmp_path / "page.md").write_text("prose")
+    out = ("--out", tmp_path / "out")
+    said = fails(capsys, run, *out, "--markdown", tmp_path / "page.md")
+    assert said.startswith(f"vnd: report: {tmp_path}/page.md must have the lines {marked.BEGIN} and {marked.END}, ")
+    for sizes in ("[0]", "[-5]", "[.nan]", "[.inf]"):
+        assert "report: sizes must be numbers of parameters above 0; got [" in fails(
+            capsys, run, *out, "--sizes", sizes
+        )
+    assert "vnd report --help" in fails(capsys, run, *out, "--sizes", "[many]")
+    assert not (tmp_path / "out").exists()
+    said = fails(capsys, run, *out, "--keep", run)
+    assert said == f"vnd: report: keep must be a folder for runs, not a run's own; got {run}\n"
 
 
 def test_a_run_of_a_folder_that_was_not_evaluated_is_left_out_and_said(

@@ -2,30 +2,72 @@
 
 from __future__ import annotations
 
+import math
+import os
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from vnd.words import short
 
-def report(runs: list[Path], out: Path = Path("runs/report"), title: str | None = None) -> None:
+OUT, SIZES = Path("runs/report"), (110_000, 350_000, 1_100_000)
+
+
+def report(
+    runs: list[Path],
+    out: Path = OUT,
+    title: str | None = None,
+    keep: Path | None = None,
+    markdown: Path | None = None,
+    sizes: Sequence[float] = SIZES,
+) -> None:
     """Compare evaluated runs: one page that explains itself, its figures as PNG, its numbers as CSV and JSON.
 
     Runs that differ in their seed alone are one curve with intervals. Each data set and network has its own part.
 
     Example: vnd report runs/cifar10-bn3-* runs/cifar10-fn3-* --out runs/report
+    Example: vnd report runs/cifar10 --keep docs/results/cifar10 --markdown docs/benchmarks.md --sizes "[1e5, 1e6]"
 
     Args:
         runs: Folders of runs that `vnd evaluate` was run on, their results.json, or folders that hold such runs; of
             these, runs that were not evaluated are left out, and the page says so.
         out: Folder for report.html, figures/, summary.csv and summary.json.
         title: Heading of the page.
+        keep: Folder to which what a report reads of each run is copied, small enough to commit and without absolute
+            paths: `vnd report` of it gives the same tables and figures.
+        markdown: Markdown file; its part between the lines <!-- vnd report: begin --> and <!-- vnd report: end --> is
+            replaced by tables and figures, which go to images/ beside it. A file that does not exist is made.
+        sizes: Numbers of parameters at which the table of the Markdown file compares methods.
     """
-    from vnd.report import comparison
+    from vnd.report import comparison, marked
+    from vnd.report import keep as keeping
+    from vnd.report import markdown as text
 
     def say(line: str) -> None:
         Console(stderr=True).print(f"vnd: {line}", soft_wrap=True, highlight=False, markup=False)
 
-    page = comparison.write(runs, out, title, say).resolve()
-    figures = page.parent / "figures"
-    words = f"report:  {page}\nfigures: {figures}\nnumbers: {page.parent / 'summary.csv'}, summary.json"
+    if not all(math.isfinite(size) and size > 0 for size in sizes):
+        raise ValueError(f"report: sizes must be numbers of parameters above 0; got {list(sizes)}")
+    if markdown is not None:
+        marked.parts(markdown)  # what is wrong with it is said before the work
+    found = comparison.read(runs, say)
+    page = comparison.write_page(found, out, title).resolve()
+    words = f"report:  {page}\nfigures: {page.parent / 'figures'}\nnumbers: {page.parent / 'summary.csv'}, summary.json"
+    if keep is not None:
+        kept = keeping.keep(found.runs, keep)
+        words += f"\nkept:    {keep.resolve()} ({len(kept.folders)} runs, {short(kept.size, 'B')})"
+    if markdown is not None:
+        given = {"out": out if out != OUT else None, "title": title, "keep": keep, "markdown": markdown}
+        options = [word for name, value in given.items() if value is not None for word in (f"--{name}", _shown(value))]
+        options += ["--sizes", f"[{', '.join(f'{size:.12g}' for size in sizes)}]"]
+        command = shlex.join(["vnd", "report", *map(_shown, runs), *options])
+        drawn = text.write(found.blocks, markdown, sizes, command)
+        words += f"\ntables:  {markdown.resolve()} ({len(drawn)} figures in {text.IMAGES}/)"
     Console().print(words, soft_wrap=True, highlight=False, markup=False)
+
+
+def _shown(value: Path | str) -> str:
+    """A word of the command; a path as it is from the current folder."""
+    return os.path.relpath(value) if isinstance(value, Path) else value

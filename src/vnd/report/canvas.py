@@ -10,7 +10,7 @@ import math
 import re
 import warnings
 from collections.abc import Sequence
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +129,21 @@ def pictures(drawn: dict[str, Figure], folder: Path, dpi: int) -> dict[str, str]
             figure.set_layout_engine("none")  # laid out now; once is enough
             found[name] = _svg(figure)
     return found
+
+
+def png(figure: Figure, dpi: int, most: int) -> bytes:
+    """A figure as a PNG file of 256 colours and at most so many bytes, coarser than `dpi` if need be."""
+    from PIL import Image  # which matplotlib writes PNG files with
+
+    while True:
+        drawn, buffer = BytesIO(), BytesIO()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")
+            figure.savefig(drawn, format="png", dpi=dpi)
+        Image.open(drawn).convert("RGB").quantize(256).save(buffer, "PNG", optimize=True)
+        if buffer.tell() <= most or dpi < 40:
+            return buffer.getvalue()
+        dpi = dpi * 4 // 5
 
 
 def _svg(figure: Figure) -> str:

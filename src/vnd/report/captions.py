@@ -84,6 +84,46 @@ REPEATED = {
     "cascade": "Of several trainings from other seeds, the first is shown.",
     "reliability": "Of several trainings from other seeds, the first is shown.",
 }
+# Of Markdown pages: before the table of methods and that of sizes; then headings and captions of figures.
+BUDGET = (
+    "Accuracy in % of {split} images, of the largest network of each method that has no more parameters than the head "
+    "of the column says; in small, its parameters. Methods that learn the shapes of their networks are taken at "
+    "learned shapes, others at the same share of every layer; a method with one training a size is one row. “Full” and "
+    "what follows “Worst ECE” are of the full network. “Worst ECE” is the expected calibration error in % "
+    "(pooled{bins}) of the size where it is largest, which is named. ± is half a 95 % interval (Student's t) over "
+    "trainings from other seeds; without it, there is one. “Training” is one run, times the runs that a method needs "
+    "for its sizes."
+)
+SIZES = (
+    "Every size of {name} on the {split} images; all but NLL (nats) in %, AUROC and AUPR against “{other}”. AURC is "
+    "the mean risk over all shares of answers withheld. Where a plain network of the same shape was trained for "
+    "itself, its accuracy is beside it, and by how many points the row is better."
+)
+OVER = {
+    "accuracy": (
+        "Accuracy over parameters",
+        "Higher is better, further left is smaller. Hollow markers are learned shapes; bands and bars are 95 % "
+        "intervals over seeds, and a wide one may reach past the figure.",
+    ),
+    "ece": (
+        "Calibration error over parameters",
+        "Expected calibration error: lower is better, 0 is perfect. TS is temperature scaling, fitted for each size.",
+    ),
+    "nll": (
+        "Negative log-likelihood over parameters",
+        "The price of wrong answers, the higher the surer they were: lower is better.",
+    ),
+    "auroc": (
+        "Noticing unfamiliar images, over parameters",
+        "Of an image of its own kind and one of {other}, how often a network is less certain of the latter: higher is "
+        "better, by chance 50 %.",
+    ),
+}
+SURVIVAL = (
+    "What the network learned to keep",
+    "Each cell is one unit of a layer of {name}, of its first run. Bright units stay even in small networks, dark ones "
+    "are the first to go.",
+)
 THEORY = {
     "downhill": (
         "The law behind it: ordered masks",

@@ -7,7 +7,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from vnd.report.canvas import MUTED, WIDE, canvas, legend, plain, size_axis, tidy, title
-from vnd.report.series import Point, Series, answering, points, read_as
+from vnd.report.series import Point, Series, answering, by_size, point_of, read_as
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,6 +41,7 @@ AXES: dict[str, tuple[str, float, bool]] = {
     "nll": ("negative log-likelihood (nats)", 1, False),
 }
 HEIGHT, ROW = 3.9, 0.19  # inches: of a figure, and what each row of its legend adds
+PAGE = 8.2  # inches: what a page of documentation has room for
 MANY = 12  # series; with more, only they are in the legend
 COUNTS = [("#0072b2", "o"), ("#d55e00", "s"), ("#009e73", "^"), ("#7a4b9a", "D"), ("#8a6d00", "v"), ("#5f6b76", "X")]
 
@@ -57,7 +58,11 @@ def styles(series: Sequence[Series]) -> dict[str, tuple[str, str, Any]]:
 
 def measured(series: Sequence[Series], key: str) -> bool:
     """Whether there is anything to draw of a measure."""
-    return any(key in point.measures for own in series for point in own.points)
+    return any(_has(own, key) for own in series)
+
+
+def _has(own: Series, key: str) -> bool:
+    return any(key in point.measures for point in own.points)
 
 
 def curves(series: Sequence[Series], key: str) -> Figure:
@@ -94,6 +99,30 @@ def curves(series: Sequence[Series], key: str) -> Figure:
     return figure
 
 
+def over_parameters(series: Sequence[Series], key: str) -> Figure:
+    """A measure of main readings against parameters, on one axis; learned shapes have hollow markers.
+
+    Scaled readings are there where confidence itself is measured, unless there are too many series.
+    """
+    name, factor, _ = AXES[key]
+    looks = styles(series)
+    shown = [own for own in series if own.main or (own.reading == "scaled" and key in ("ece", "nll"))]
+    shown = [own for own in (shown if len(shown) <= MANY else [own for own in shown if own.main]) if _has(own, key)]
+    figure, axis = canvas(PAGE, HEIGHT)
+    for own in shown:
+        for kind in dict.fromkeys(point.kind for point in own.points):
+            some = [point for point in own.points if point.kind == kind and key in point.measures]
+            label, hollow = f"{own.name}, learned" if kind == "learned" else own.name, kind == "learned"
+            _line(axis, [p.parameters for p in some], some, key, factor, label, looks[own.name], hollow)
+    known = [point for own in shown for point in own.points if key in point.measures]
+    size_axis(axis, [point.parameters for point in known])
+    axis.set_ylabel(name)
+    _limit(axis, [factor * point.measures[key].mean for point in known])
+    tidy(axis)
+    figure.set_figheight(HEIGHT + ROW * legend(figure, axis))
+    return figure
+
+
 def counts(own: Series) -> list[int]:
     """The numbers of images that BatchNorm's statistics were collected from, as its runs say; 0, all, last."""
     found = {row.get("calibration") for run in own.runs for row in run.rows if row["reading"] == own.reading}
@@ -109,7 +138,9 @@ def statistics(own: Series) -> Figure:
     figure, axes = canvas(WIDE, 4.2, columns=2)
     for index, count in enumerate(counts(own)):
         runs = [rows for run in own.runs if (rows := read_as(run, own.reading, count))]
-        sizes = sorted((p for p in points(runs) if p.fraction is not None), key=lambda p: p.fraction or 0)
+        sizes = sorted(
+            (p for p in map(point_of, by_size(runs)) if p.fraction is not None), key=lambda p: p.fraction or 0
+        )
         color, marker = COUNTS[index % len(COUNTS)]
         label = "all images" if count == 0 else f"{count:,} images"
         for axis, key in zip(axes, ("accuracy", "ece"), strict=True):

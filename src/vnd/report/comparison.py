@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,19 @@ PAGE, NUMBERS, TABLE = "report.html", "summary.json", "summary.csv"
 DPI = 144  # of the PNG files
 
 
+@dataclass(frozen=True)
+class Compared:
+    """What is compared: all that is known of some runs, and the names of those that are left out."""
+
+    blocks: tuple[Block, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs, block by block."""
+        return [run for block in self.blocks for run in block.runs]
+
+
 def write(
     places: Sequence[Path], out: Path, title: str | None = None, say: Callable[[str], object] | None = None
 ) -> Path:
@@ -36,16 +50,25 @@ def write(
     Returns:
         The path of the page.
     """
-    out = Path(out)
-    if (out / RESULTS).exists():
-        raise ValueError(f"report: out must not be a run's folder, whose {PAGE} it would replace; got {out}")
+    return write_page(read(places, say), out, title)
+
+
+def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> Compared:
+    """Read the runs of some places, and find out what can be compared with what; the arguments are those of `write`."""
     found = find(places)
     runs = [open_results(path) for path in found.results]
     split_of(runs)
-    left_out = [path.name for path in found.left_out]
-    if say is not None and left_out:
+    if say is not None and found.left_out:
         say(f"report: left out, not evaluated: {', '.join(map(str, found.left_out))}")
-    blocks = split(runs)
+    return Compared(tuple(split(runs)), tuple(path.name for path in found.left_out))
+
+
+def write_page(found: Compared, out: Path, title: str | None = None) -> Path:
+    """Write the page of what was read, its figures and its numbers; its path."""
+    out = Path(out)
+    if (out / RESULTS).exists():
+        raise ValueError(f"report: out must not be a run's folder, whose {PAGE} it would replace; got {out}")
+    blocks, left_out = found.blocks, found.left_out
     drawn = [plates.of_block(block, prefix) for block, prefix in zip(blocks, plates.prefixes(blocks), strict=True)]
     theory = plates.of_theory()
     every = {plate.name: plate.figure for part in (*drawn, theory) for plate in part}

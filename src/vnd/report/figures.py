@@ -111,7 +111,7 @@ def reliability(results: dict[str, Any]) -> Figure:
         _draw_reliability(axes[0][column], axes[1][column], width)
     for row, name in enumerate(("images right (%)", "images")):
         axes[row][0].set_ylabel(name)
-    legend(figure, axes[0][0])
+    legend(figure, *axes[0])
     return figure
 
 
@@ -198,7 +198,8 @@ def _draw_reliability(diagram: Axes, counts: Axes, width: dict[str, Any]) -> Non
         (number >= FEW, 1.0, "images right"),
         (some & (number < FEW), 0.35, f"the same, of fewer than {FEW} images"),
     ):
-        diagram.bar(left[shown], 100 * right[shown], color=BLUE, alpha=strength, label=label, **style)
+        if shown.any():  # or the legend has a wrong colour for nothing
+            diagram.bar(left[shown], 100 * right[shown], color=BLUE, alpha=strength, label=label, **style)
     dashes = diagram.hlines(100 * sure[some], left[some], left[some] + style["width"], color=ORANGE, linewidth=2.2)
     dashes.set_label("mean confidence")
     diagram.plot((0, 100), (0, 100), color=MUTED, linestyle=":", linewidth=1.2, label="perfectly calibrated")

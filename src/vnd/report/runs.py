@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from vnd.report.results import RESULTS, read
 
 SIGNS = ("recipe.yaml", "checkpoints", "metrics.jsonl")  # of a run's folder, evaluated or not
 LAST = "last"  # the network at the end of training
+ORDER = "order.json"  # of the runs that `keep` put into a folder, by name
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,20 @@ def split_of(runs: Sequence[Run]) -> str:
     return first.split
 
 
+def order_of(folder: Path) -> list[str]:
+    """The names of the runs of a folder in the order that they were given in; none where no file says."""
+    path = folder / ORDER
+    if not path.exists():
+        return []
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"report: {path} must be a JSON list of the names of runs; mend it, or remove it")
+    return names
+
+
 def _in(place: Path) -> list[Path]:
     """The runs of a place: itself, which must be evaluated then, or those one level down."""
     if not place.is_dir():
@@ -130,7 +146,9 @@ def _in(place: Path) -> list[Path]:
         return [place]
     if _is_run(place):
         raise FileNotFoundError(_unfinished(place))
-    below = sorted(path for path in place.iterdir() if path.is_dir() and _is_run(path))
+    ranks = {name: rank for rank, name in enumerate(order_of(place))}
+    found = [path for path in place.iterdir() if path.is_dir() and _is_run(path)]
+    below = sorted(found, key=lambda path: (ranks.get(path.name, len(ranks)), path.name))
     if not below:
         raise FileNotFoundError(f"report: {place} holds no run; give run folders or folders that hold them")
     return below

@@ -28,6 +28,8 @@ COSTS = (
     "temperature",
 )
 
+Rows = list[list[dict[str, Any]]]  # of each run, of one reading
+
 
 @dataclass(frozen=True)
 class Point:
@@ -66,9 +68,14 @@ class Series:
     runs: tuple[Run, ...]
 
     @cached_property
+    def sizes(self) -> list[Rows]:
+        """The rows of each size, from the smallest to the largest, those of each run together."""
+        return by_size([read_as(run, self.reading) for run in self.runs], separate=self.method in SEPARATE)
+
+    @cached_property
     def points(self) -> list[Point]:
         """The sizes, from the smallest to the largest."""
-        return points([read_as(run, self.reading) for run in self.runs], separate=self.method in SEPARATE)
+        return [point_of(size) for size in self.sizes]
 
     def parts(self, key: str) -> list[dict[str, Any]]:
         """What its first run says of sizes under a key; with one training a width, the first of each width."""
@@ -131,18 +138,18 @@ def read_as(run: Run, reading: str, calibration: int | None = -1) -> list[dict[s
     return [row for row in rows if row.get("calibration") == calibration]
 
 
-def points(runs: list[list[dict[str, Any]]], separate: bool = False) -> list[Point]:
-    """The sizes of runs that differ in their seed alone; repeats are averaged before runs are compared.
+def by_size(runs: Rows, separate: bool = False) -> list[Rows]:
+    """The rows of runs that differ in their seed alone, by size, from the smallest to the largest.
 
     Learned shapes are called otherwise in every run, so the i-th smallest of each are one size.
 
     Args:
-        runs: Rows of each run, of one reading.
+        runs: Their rows.
         separate: Each run has a size of its own: no i-th smallest of it is that of another.
     """
     ranks = [{label: rank for rank, label in enumerate(_learned(rows))} for rows in runs]
     by_rank = not separate and len({len(names) for names in ranks if names}) == 1
-    sizes: dict[Hashable, list[list[dict[str, Any]]]] = {}
+    sizes: dict[Hashable, Rows] = {}
     for rows, rank in zip(runs, ranks, strict=True):
         own: dict[Hashable, list[dict[str, Any]]] = defaultdict(list)
         for row in rows:
@@ -150,10 +157,11 @@ def points(runs: list[list[dict[str, Any]]], separate: bool = False) -> list[Poi
             own[(row["kind"], rank[row["label"]] if learned else size_of(row, separate))].append(row)
         for key, repeats in own.items():
             sizes.setdefault(key, []).append(repeats)
-    return sorted((_point(size) for size in sizes.values()), key=lambda point: point.parameters)
+    return sorted(sizes.values(), key=lambda size: point_of(size).parameters)
 
 
-def _point(runs: list[list[dict[str, Any]]]) -> Point:
+def point_of(runs: Rows) -> Point:
+    """One size, of the rows of each run; repeats are averaged before runs are compared."""
     first = runs[0][0]
     over = "seeds" if len(runs) > 1 else "repeats" if len(runs[0]) > 1 else ""
     measures, costs = {}, {}
