@@ -1,0 +1,175 @@
+"""Make a shipped network of a run: cut it down, keep it nested, measure what is shipped, write its card.
+
+From a nested run (`vnd train`) it takes the learned shape of at most so many parameters, and writes the folder
+`src/vnd/pretrained/NAME`: network, normalisation, classes, BatchNorm's statistics for the widths 0.25, 0.5, 0.75 and
+1.0 of it, and the card. The card's numbers are measured here, on what was written and loaded again: validation and
+test images, and those out of domain that the recipe names. Where `results.json` of the run has a row of the same
+shape, it is printed beside. More than 1 MB is refused, and nothing is written. It takes seconds on a GPU, and many
+minutes on a CPU.
+
+    python scripts/ship.py runs/RUN cifar10-bn3-small --parameters 105000
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import vnd
+from vnd import pretrained
+from vnd.data.arrays import Images
+from vnd.data.batches import in_order
+from vnd.evaluate.results import machine
+from vnd.evaluate.scores import scores
+from vnd.evaluate.sweep import Answers, answer
+from vnd.methods import Size
+from vnd.nn import Shape
+from vnd.nn.plan import plan_of
+from vnd.pretrained.cut import cut, outside, write
+from vnd.train.finished import Finished, open_run
+
+MOST = 1_000_000  # bytes
+WIDTHS = (1.0, 0.75, 0.5, 0.25)
+LICENCE = "Apache-2.0, as the library; trained on {data}, which has terms of its own."
+SCORES = ("accuracy", "nll", "brier", "ece", "aurc", "auroc", "aupr", "fpr95")
+
+
+def ship(run: Path, name: str, parameters: float, which: Any = None, root: Path = pretrained.ROOT) -> Path:
+    """Write the folder of a shipped network.
+
+    Args:
+        run: Folder of the run.
+        name: What `vnd.load_pretrained` is to call it.
+        parameters: At most so many parameters, counted in the network of posterior means.
+        which: "best" or "last"; as the recipe says if None.
+        root: Folder of all shipped networks.
+    """
+    opened = open_run(run, which)
+    plan_of(opened.model)  # refuses a run of one size
+    shape = vnd.shape(opened.model, parameters=parameters)
+    said = {
+        "classes": list(opened.splits.train.classes), "mean": list(opened.splits.mean),
+        "deviation": list(opened.splits.deviation), "image": list(opened.splits.train.pixels.shape[1:]), "card": {},
+    }  # fmt: skip
+    sketch = cut(opened.model, shape, said)
+    shapes = {width: outside(vnd.shape(sketch, fraction=width)) for width in WIDTHS}
+    samples = max(1, opened.recipe.evaluate.samples)
+    for one in dict.fromkeys((shape, *shapes.values())):  # each by itself, as a sweep does
+        for drawn in (0, samples):
+            opened.cut(Size("learned", "", one), drawn)
+    net, folder = cut(opened.model, shape, said, shapes.values()), root / name
+    with tempfile.TemporaryDirectory() as place:  # what is shipped already stays until this one is whole
+        draft = Path(place) / name
+        fits(write(net, draft, {}), parameters)
+        rows = []
+        for width in WIDTHS:
+            rows.append(measured(opened, pretrained.read(draft), width, samples))
+            show(rows[-1], run, shapes[width])
+        fits(write(net, draft, card(opened, name, rows, samples)), parameters)
+        pretrained.read(draft)
+        for path in draft.iterdir():
+            path.chmod(0o644)  # safetensors writes for its owner alone, and a wheel would keep it so
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(draft, folder)
+    return folder
+
+
+def fits(size: int, parameters: float) -> None:
+    """Refuse what is too large."""
+    if size > MOST:
+        raise ValueError(
+            f"ship: the folder must have at most {MOST:,} bytes; got {size:,} of --parameters {parameters:g}: "
+            f"try {int(parameters * 0.97 * MOST / size):d}"
+        )
+
+
+def measured(opened: Finished, net: Any, width: float, samples: int) -> dict[str, Any]:
+    """What a width of the network that is shipped costs, and how good it is, from pixels between 0 and 1."""
+    shape = vnd.shape(net, fraction=width)
+    small = vnd.extract(net, width, bayesian=True).to(opened.device)
+    sets = {"validation": opened.splits.validation, "test": opened.test()}
+
+    def says(images: Images) -> Answers:
+        batches = in_order(images, lambda pixels: pixels.float() / 255, opened.device)  # as a user would
+        return answer(opened.recipe.method, small, batches, samples)
+
+    strange = opened.outside(opened.recipe.evaluate)
+    unknown = None if strange is None else says(strange).entropy
+    counted = vnd.profile(net, width)
+    row: dict[str, Any] = {
+        "width": width, "shape": dict(shape), "parameters": counted.parameters, "macs": counted.macs
+    }  # fmt: skip
+    for split, images in sets.items():
+        said = says(images)
+        pair = None if unknown is None or split != "test" else (said.entropy, unknown)
+        found = scores(said.probs, said.entropy, torch.as_tensor(images.labels), opened.recipe.evaluate.bins, pair)
+        row[split] = {key: found[key] for key in SCORES if key in found}
+    return row
+
+
+def card(opened: Finished, name: str, rows: list[dict[str, Any]], samples: int) -> dict[str, Any]:
+    """What there is to say of the network."""
+    recipe, splits, strange = opened.recipe, opened.splits, opened.outside(opened.recipe.evaluate)
+    begun = json.loads((opened.folder / "environment.json").read_text(encoding="utf-8"))
+    settings = recipe.to_dict()
+    settings["data"]["folder"] = settings["evaluate"]["out_of_domain_folder"] = None  # nobody else has these
+    size = {"train": len(splits.train), "validation": len(splits.validation), "test": len(opened.test())}
+    return {
+        "name": name,
+        "title": f"{recipe.method_name} on {recipe.data.name}, cut out of {recipe.network.name}",
+        "about": recipe.about,
+        "input": f"pixels between 0 and 1, (B, {', '.join(map(str, splits.train.pixels.shape[1:]))})",
+        "data": {"name": recipe.data.name, **size},
+        "out_of_domain": None if strange is None else {"name": recipe.evaluate.out_of_domain, "test": len(strange)},
+        "recipe": settings,
+        "which": opened.which,
+        "samples": samples,
+        "results": rows,
+        "measured_on": machine(opened.device),
+        "trained_with": {key: begun.get(key) for key in ("versions", "gpus")},
+        "commit": (begun.get("git") or {}).get("commit"),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "licence": LICENCE.format(data=recipe.data.name),
+    }
+
+
+def show(row: dict[str, Any], run: Path, shape: Shape) -> None:
+    """Print what was measured, and what `results.json` says of the same shape."""
+    print(f"width {row['width']:g}, {row['parameters']:,} parameters, test: {told(row['test'])}", flush=True)
+    path = run / "results.json"
+    for other in json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []:
+        if other.get("shape") == dict(shape):
+            print(f"  results.json says of {other['label']}: {told(other)}", flush=True)
+
+
+def told(row: dict[str, float]) -> str:
+    """The numbers of a row for people."""
+    return ", ".join(f"{key} {row[key]:.4f}" for key in ("accuracy", "ece", "auroc") if key in row)
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a nested run")
+    parser.add_argument("name", help="what vnd.load_pretrained is to call it")
+    parser.add_argument("--parameters", type=float, default=105_000, help="at most so many")
+    parser.add_argument("--which", choices=("best", "last"), help="as the recipe says if not given")
+    parser.add_argument("--root", type=Path, default=pretrained.ROOT, help="where to, the package if not given")
+    given = parser.parse_args()
+    try:
+        folder = ship(given.run, given.name, given.parameters, given.which, given.root)
+    except (ValueError, OSError) as error:
+        sys.exit(f"ship: {str(error).removeprefix('ship: ')}")
+    print(f"{folder}: {sum(path.stat().st_size for path in folder.iterdir()):,} bytes")
+
+
+if __name__ == "__main__":
+    main()

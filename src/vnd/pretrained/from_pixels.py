@@ -1,0 +1,121 @@
+"""A network that takes images as they are: normalisation is a part of it, and so are its classes and its card."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vnd.data.batches import Normalise
+from vnd.models import build
+from vnd.nn.extract import is_depthwise
+
+SLACK = 1e-3  # what rounding and resizing may leave beyond [0, 1]; a step between two pixel values is four times that
+
+
+class FromPixels(nn.Module):
+    r"""A network of normalised images, which takes pixels between 0 and 1 and normalises them itself.
+
+    $$y = f\left((x - \text{mean}) / \text{deviation}\right)$$
+
+    From pixels that were bytes, divided by 255, it computes bit for bit what the loop feeds a network in training.
+    `to_nested`, `extract`, `recalibrate`, `predict` and `save` take it for what it is: one network, whose input is
+    images.
+
+    Args:
+        network: f.
+        said: "mean" and "deviation" of each channel, of pixels between 0 and 1; "image", the size of one; "classes" and
+            "card"; and what `plain_of` needs.
+
+    Shape: (B, channels, height, width), floats between 0 and 1, to logits (B, classes).
+
+    Note: Values beyond [0, 1] are refused on a CPU. On a GPU to look at them would stop it, and only their dtype is
+        looked at.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, network: nn.Module, said: Mapping[str, Any]) -> None:
+        super().__init__()
+        normalise = Normalise(tuple(said["mean"]), tuple(said["deviation"]), "cpu")
+        self.register_buffer("scale", normalise.scale)  # in the state, so that they are saved, checked and cast
+        self.register_buffer("shift", normalise.shift)
+        self.network = network
+        self.said = dict(said)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of what it tells apart, in the order of its outputs."""
+        return tuple(self.said["classes"])
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """What it was trained on and by, and what was measured: a copy, plain values."""
+        return copy.deepcopy(dict(self.said["card"]))
+
+    def plain(self) -> FromPixels:
+        """The plain network that this one was made from, with weights of no meaning: what `vnd.load` takes."""
+        return plain_of(self.said)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch of images."""
+        if isinstance(x, Tensor):  # what torch.fx hands through is none
+            self._check(x)
+        logits: Tensor = self.network(x.to(self.scale.dtype) * 255 * self.scale - self.shift)
+        return logits
+
+    def _check(self, x: Tensor) -> None:
+        who, image = "images of a pretrained network", tuple(self.said["image"])
+        if not x.is_floating_point():
+            raise ValueError(f"{who} must be floats between 0 and 1; got {x.dtype}: divide bytes by 255")
+        if x.shape[1:] != image:
+            raise ValueError(f"{who} must be of the shape {image} each; got {tuple(x.shape[1:])}")
+        if x.device.type != "cpu" or torch.compiler.is_compiling() or not x.numel():
+            return
+        low, high = (float(end) for end in x.detach().aminmax())
+        if not (low >= -SLACK and high <= 1 + SLACK):  # so that NaN is refused, too
+            raise ValueError(
+                f"{who} must lie between 0 and 1, not normalised; got {low:.4g} … {high:.4g}: divide bytes by 255, "
+                f"clamp what resizing has left beyond"
+            )
+
+
+def plain_of(said: Mapping[str, Any]) -> FromPixels:
+    """The plain network of a card: of the size that its layers had, with weights of no meaning.
+
+    Args:
+        said: "network" and "config" as `build` takes them, the "shapes" of its tensors, and what `FromPixels` needs.
+    """
+    with torch.device("meta"):  # what it is cut from may be a hundred times as large
+        network = build(said["network"], **said["config"])
+    shapes = {name: tuple(shape) for name, shape in said["shapes"].items()}
+    known = set(network.state_dict())
+    if known != set(shapes):
+        name = sorted(known ^ set(shapes))[0]
+        raise ValueError(f"load_pretrained: the card and {said['network']} differ in {name}; install vnd again")
+    for name, module in network.named_modules():
+        _resize(module, name, shapes)
+    return FromPixels(network, said)
+
+
+def _resize(module: Any, name: str, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Give a layer's own tensors these shapes, on the CPU, and its attributes the numbers that follow from them."""
+    prefix = f"{name}." if name else ""
+    depthwise = is_depthwise(module)
+    for table in (module._parameters, module._buffers):
+        for key, value in table.items():
+            if value is not None:
+                new = torch.zeros(shapes[prefix + key], dtype=value.dtype)
+                table[key] = nn.Parameter(new) if isinstance(value, nn.Parameter) else new
+    if isinstance(module, nn.Linear):
+        module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, nn.Conv2d):
+        module.out_channels = module.weight.size(0)
+        module.groups = module.out_channels if depthwise else module.groups
+        module.in_channels = module.weight.size(1) * module.groups
+    elif hasattr(module, "num_features"):
+        module.num_features = module.weight.size(0)
