@@ -138,6 +138,8 @@ class Plan:
     stamps: dict[tuple[Shape, bool], int] = field(default_factory=dict)  # batches trained when they were collected
     settled: bool = True  # whether the statistics of the width that is set were looked up since
     collecting: bool = False  # whether `recalibrate` is at work
+    smallest: Any = None  # for training: the network of base groups alone, sliced; False where there is no such
+    rungs: list[Any] = field(default_factory=list)  # for training: sliced networks and their places among the sizes
 
     @property
     def key(self) -> tuple[Shape, bool]:

@@ -1,0 +1,87 @@
+"""A pass of training through a fixed width, at the cost of that width and not of the full one."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from vnd.nn.extract import extract
+from vnd.nn.plan import Shape, plan_of, unwrap
+
+Selection = tuple[Tensor | int | None, ...]  # by dimension: which entries are kept, or how many leading ones, or all
+
+
+class Sliced:
+    """A nested network at a fixed shape, run on slices of the network's own parameters: gradients reach those.
+
+    In training it computes what the masked network does, with noise and BatchNorm statistics of its own batch; running
+    statistics of the nested network are left alone. Made once, used in every step, compiled or not.
+
+    Args:
+        net: A nested network.
+        shape: What each unit keeps.
+    """
+
+    def __init__(self, net: nn.Module, shape: Shape) -> None:
+        root = unwrap(net)
+        places = copy.deepcopy(root)
+        for parameter in places.parameters():
+            parameter.data = torch.arange(parameter.numel(), dtype=torch.float64).view(parameter.shape)
+        kept = {name: value.detach().long() for name, value in extract(places, shape, bayesian=True).named_parameters()}
+        self.root = root
+        self.skeleton = extract(root, shape, bayesian=True).train().requires_grad_(False)
+        for norm in self.skeleton.modules():
+            if isinstance(
+                norm, nn.modules.batchnorm._BatchNorm
+            ):  # nobody reads them, and CUDA graphs like none to change
+                norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+                norm.track_running_stats = False
+        own = dict(root.named_parameters())
+        self.kept = {name: _selection(place.cpu(), own[name]) for name, place in kept.items()}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The output for a batch."""
+        own = dict(self.root.named_parameters())
+        slices = {name: _select(own[name], selection) for name, selection in self.kept.items()}
+        output: Tensor = functional_call(self.skeleton, slices, (x,))
+        return output
+
+
+def sliced(net: nn.Module, shape: Shape) -> Sliced | None:
+    """A network at a fixed shape, for training; None where no slice of it computes what the masked one does."""
+    plan = plan_of(net)
+    exact = plan.options["placement"] != "before_norm" and not (plan.rows or plan.elements)
+    return Sliced(net, shape) if exact and not plan.options["rescale"] else None
+
+
+def _selection(places: Tensor, parameter: Tensor) -> Selection:
+    """Which entries along each dimension of a parameter a smaller one was cut from, given their places in it."""
+    found: list[Tensor | int | None] = []
+    stride = parameter.numel()
+    for dim, size in enumerate(parameter.shape):
+        stride //= size
+        first: Any = [slice(None) if d == dim else 0 for d in range(parameter.dim())]
+        index = places[tuple(first)] // stride % size
+        if len(index) == size:
+            found.append(None)
+        elif torch.equal(index, torch.arange(len(index))):
+            found.append(len(index))
+        else:
+            found.append(index.to(parameter.device))
+    again = torch.arange(parameter.numel()).view(parameter.shape)
+    if not torch.equal(_select(again, tuple(i.cpu() if isinstance(i, Tensor) else i for i in found)), places):
+        raise ValueError("sliced: a parameter of this network is not cut along its dimensions")
+    return tuple(found)
+
+
+def _select(value: Tensor, selection: Selection) -> Tensor:
+    for dim, index in enumerate(selection):
+        if isinstance(index, int):
+            value = value.narrow(dim, 0, index)
+        elif index is not None:
+            value = value.index_select(dim, index)
+    return value
