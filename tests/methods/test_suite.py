@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 import vnd
-from methods.test_methods import batch, changed_in, everything, model_of, network, put_back, same, step
+from methods.test_methods import batch, changed_in, everything, model_of, network, same, step
 from train.small import recipe, write_blobs
 from train.test_loop import assert_same_run, stopping_at
 from vnd.methods import BN3, FN3, IBNN, METHODS, SVB, Method, OrderedL0, Plain, Sizes, Step, USNet
-from vnd.methods.nested import pinned
 from vnd.methods.ordered_l0 import expected_size
 from vnd.methods.single import with_means
 from vnd.methods.temperature_scaling import fit_temperature, scaled
@@ -28,12 +27,15 @@ from vnd.train.loop import fit
 SMALL: dict[str, Method] = {
     "bn3": BN3(num_groups=4, measure_every=2),
     "bn3 sandwich": BN3(num_groups=4, measure_every=2, sandwich=True, distil=0.5),
+    "bn3 rungs": BN3(num_groups=4, gradient="survival", sandwich=True, rungs=(1200.0,), settle=0.5, spread=0.01),
+    "bn3 paper": BN3(num_groups=4, coupling="independent", gradient="downhill"),
     "fn3": FN3(num_groups=4),
     "fn3 independent": FN3(num_groups=4, coupling="independent", draws=2),
     "ibnn": IBNN(fraction=0.5, num_groups=4),
     "svb": SVB(),
     "ordered_l0": OrderedL0(num_groups=4, measure_every=2),
     "us_net": USNet(num_groups=4),
+    "us_net rungs": USNet(num_groups=4, rungs=(1200.0,)),
     "plain": Plain(),
     "plain, half": Plain(fraction=0.5, num_groups=4),
 }
@@ -94,7 +96,7 @@ def test_what_is_cut_or_extracted_is_a_plain_copy_that_costs_what_it_says(name: 
     torch.testing.assert_close(loaded(batch()[0]), copy.deepcopy(model).eval()(batch()[0]))
 
 
-@pytest.mark.parametrize("name", ["bn3 sandwich", "fn3", "ibnn", "svb"])
+@pytest.mark.parametrize("name", ["bn3 sandwich", "bn3 rungs", "fn3", "ibnn", "svb"])
 def test_a_method_goes_on_where_it_stopped_bit_for_bit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,78 +155,10 @@ def test_the_price_of_a_network_without_units_is_nothing() -> None:
     assert float(expected_size(model, "weights")) == float(expected_size(model, "units")) == 0.0
 
 
-# Sandwich
+# Compiling
 
 
-def sandwiched(distil: float, **options: Any) -> BN3:
-    return BN3(num_groups=4, bayesian=False, gradient="survival", sandwich=True, distil=distil, **options)
-
-
-@pytest.mark.parametrize("distil", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("coupling", ["quantile", "independent"])
-def test_a_sandwich_is_the_mean_loss_of_the_full_the_smallest_and_a_sampled_network(
-    distil: float, coupling: str
-) -> None:
-    method = sandwiched(distil, coupling=coupling, label_smoothing=0.1)
-    model, (x, y) = model_of(method), batch()
-    state = everything(model)
-    torch.manual_seed(3)
-    terms = method.loss(model, (x, y), step(kl_weight=0.0))
-    put_back(model, state)
-    torch.manual_seed(3)
-    vnd.set_width(model, vnd.shape(model, fraction=1.0))
-    full = model(x)
-    vnd.set_width(model, vnd.shape(model, fraction=1e-9))
-    smallest = model(x)
-    vnd.set_width(model, None)
-    put_back(model, state)  # the rotation stands where it stood
-    sampled = model(x)
-    taught = full.detach().softmax(1)
-
-    def narrow(logits: Tensor) -> Tensor:
-        own = F.cross_entropy(logits, y, label_smoothing=0.1)
-        return (1 - distil) * own - distil * (taught * logits.log_softmax(1)).sum(1).mean()
-
-    expected = (F.cross_entropy(full, y, label_smoothing=0.1) + narrow(smallest) + narrow(sampled)) / 3
-    assert float(terms.parts["nll"]) == pytest.approx(float(expected.detach()), rel=1e-5)
-
-
-def test_the_answers_of_the_full_network_are_constants_to_the_narrower_ones() -> None:
-    method, given = sandwiched(1.0), batch()
-    model = model_of(method)
-    state, gradients = everything(model), []
-    for distil in (1.0, 0.0):
-        put_back(model, state)
-        model.zero_grad()
-        with pinned(model, smallest=False):
-            full = model(given[0])
-        taught = full.detach().softmax(1)
-        with pinned(model, smallest=True):
-            small = model(given[0])
-        soft = F.cross_entropy(small, taught) if distil else F.cross_entropy(small, given[1])
-        (F.cross_entropy(full, given[1]) + soft).backward()
-        gradients.append(model.features[4].weight.grad.clone())
-    assert not torch.equal(*gradients)
-    sizes = [u.base * u.channels // u.num_groups for u in units_of(model)]
-    unit = units_of(model)[1]
-    beyond = unit.kept_channels(unit.base)
-    rest = [c for c in range(unit.channels) if c not in beyond.tolist()]
-    assert sizes
-    assert torch.equal(gradients[0][rest], gradients[1][rest])  # what only the full network has learns from labels
-
-
-def test_a_sandwich_leaves_the_width_and_the_rotation_as_a_single_pass_does() -> None:
-    single, layered = BN3(num_groups=4, draws=2, measure_every=0), BN3(num_groups=4, draws=2, sandwich=True)
-    counts = []
-    for method in (single, layered):
-        model = model_of(method)
-        method.loss(model, batch(), step())
-        assert {int(unit.fixed_groups) for unit in units_of(model)} == {-1}
-        counts.append(int(model.features[0].ordering.quantile.count))
-    assert counts == [2, 2]
-
-
-@pytest.mark.parametrize("name", ["bn3 sandwich", "us_net", "fn3", "ordered_l0", "svb"])
+@pytest.mark.parametrize("name", ["bn3 sandwich", "bn3 paper", "us_net", "us_net rungs", "fn3", "ordered_l0", "svb"])
 def test_a_step_compiles_once_into_one_graph(name: str) -> None:
     method = SMALL[name]
     model, given = model_of(method), batch()
@@ -237,6 +171,7 @@ def test_a_step_compiles_once_into_one_graph(name: str) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(method.loss, backend=backend, fullgraph=True)
     weight = torch.tensor(0.1)
+    method.prepare(model, given, step(), same)
     for index in range(4):
         assert compiled(model, given, Step(0, weight.fill_(0.1 * index), 2.0, 50)).total.isfinite()
     assert len(graphs) <= 2  # the first pass finds a flag of the network as it was made

@@ -247,3 +247,32 @@ def test_the_objective_of_a_batch_can_be_descended():
     for _ in range(20):
         assert step().isfinite()
     assert float(vnd.kl(net).detach()) < before
+
+
+def test_the_kl_of_lengths_alone_keeps_them_apart_as_gibbs_has_it() -> None:
+    r"""Where $q_j \propto p_j e^{-(Δ_1 + … + Δ_j) / c}$, the gradient of $\sum_i P(z_i = 1) Δ_i + c\, Φ_1$ is zero."""
+    torch.manual_seed(0)
+    net = vnd.to_nested(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(1, 3), num_groups=8)
+    net = net.double()
+    (unit,) = plan_of(net).units.values()
+    changes, c = torch.randn(unit.num_nested, dtype=torch.float64) * 0.1, 0.05
+    energy = torch.cat((torch.zeros(1), changes.cumsum(0)))
+    prior = vnd.BernoulliChain(unit.prior_logits.double()).length_log_probs
+    logits = vnd.BernoulliChain.from_length_probs((prior - energy / c).softmax(0)).keep_logits
+    for shift, still in ((0.0, True), (0.5, False)):  # and it is not zero elsewhere
+        with torch.no_grad():
+            unit.keep_logits.copy_(logits + shift)
+        loss = (unit.posterior().chain.log_survival.exp() * changes).sum() + c * vnd.nn.length_kl(net)
+        (gradient,) = torch.autograd.grad(loss, unit.keep_logits)
+        assert (float(gradient.abs().max()) < 1e-8) == still
+
+
+def test_the_kl_has_that_of_the_lengths_in_it() -> None:
+    _, net, _ = make("vgg11")
+    own = vnd.nn.length_kl(net).detach()
+    assert float(own) > 0
+    assert float(vnd.nn.length_kl(nn.Linear(2, 2))) == 0.0
+    for layer in net.modules():
+        if isinstance(layer, BayesLayer):
+            layer.bayesian = False
+    assert float(vnd.kl(net).detach()) == pytest.approx(float(own))

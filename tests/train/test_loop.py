@@ -144,6 +144,19 @@ def test_the_check_notices_a_state_that_is_not_brought_back(
         assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
+def test_checkpoints_are_written_after_so_many_epochs_and_after_the_last(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    write = checkpoint.write
+    monkeypatch.setattr(
+        checkpoint, "write", lambda folder, step, *rest: (saved.append(step), write(folder, step, *rest))
+    )
+    assert fit(recipe(data, train={"epochs": 5, "save_every": 2}), tmp_path / "run", quiet=True)
+    epoch = saved[-1] // 5
+    assert saved == [2 * epoch, 4 * epoch, 5 * epoch]
+
+
 def kill(tmp_path: Path, data: Path, kills: int) -> None:
     """Train in processes that kill themselves, at steps and inside saves; then compare with a run left alone."""
     (tmp_path / "recipe.json").write_text(json.dumps(settings(data, train={"epochs": 4, "checkpoint_every": 2})))

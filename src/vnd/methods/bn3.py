@@ -11,7 +11,15 @@ from torch import Tensor, nn
 import vnd.nn as nested
 from vnd.functional import LogUniformForm
 from vnd.methods.method import Batch, Step, Terms, check, cross_entropy
-from vnd.methods.nested import Nested, in_parts, measure_order, nested_model, order_term, sandwich
+from vnd.methods.nested import (
+    Nested,
+    in_parts,
+    measure_order,
+    nested_model,
+    order_term,
+    prepare_sandwich,
+    sandwich,
+)
 from vnd.nn.bayesian import Estimator
 from vnd.nn.nested import Coupling, Rescale
 from vnd.nn.objective import Price
@@ -38,8 +46,16 @@ class BN3(Nested):
         draws: Draws of the masks in a step: the batch is run in so many parts, each with its own, and where layers are
             coupled the draws are spread evenly, so that every step sees narrow and wide networks.
         sandwich: In every step the full and the smallest network as well, each on the whole batch, the narrower ones
-            taught by the full one's answers: three passes.
+            taught by the full one's answers.
         distil: In a sandwich, the share of those answers in the targets, the labels having the rest.
+        full_share: In a sandwich, the share of the full network's loss; the others share the rest.
+        rungs: In a sandwich, learned shapes of at most so many parameters that are trained in every step as well, on
+            the whole batch, each at the cost of its size.
+        settle: Share of training after which there are rungs, and the order stays as it is.
+        sampled_share: Share of the batch that sampled networks are run on from then on.
+        spread: Weight of the KL of the lengths, beside its part in the KL: the temperature, in nats of the loss, that
+            keeps lengths apart. With 0 and a small kl_weight, each layer settles on the one length where a group is no
+            longer worth its price; see `vnd.nn.length_kl`.
         initial_logit: Where the keep logits start.
         log_alpha_init: Where log α starts.
         prior_length: Expected number of groups kept under the prior, base included; None for uniform lengths.
@@ -47,7 +63,7 @@ class BN3(Nested):
         estimator: How layers sample their weights.
         rescale: "expected" multiplies kept units by their probability in evaluation, as the paper does.
         sampler: "released" repeats a slip of the authors' code; see `OrderingUnit`.
-        label_smoothing: Share of the target given to all classes alike.
+        label_smoothing: Share of the target given to all classes alike; in a sandwich the full network's, see there.
         rules: Exceptions by name pattern of a layer: {"features.0": {"nest": false, "log_alpha_init": -8}}.
     """
 
@@ -61,6 +77,11 @@ class BN3(Nested):
     draws: int = 1
     sandwich: bool = False
     distil: float = 1.0
+    full_share: float = 1 / 3
+    rungs: tuple[float, ...] = ()
+    settle: float = 0.25
+    sampled_share: float = 0.25
+    spread: float = 0.0
     initial_logit: float = 3.0
     log_alpha_init: float = -3.0
     prior_length: float | None = None
@@ -87,16 +108,20 @@ class BN3(Nested):
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Set the temperature, and measure what one unit is worth to the loss."""
+        if self.sandwich:
+            prepare_sandwich(model, self.rungs, step.share >= self.settle)
         measure_order(self, model, step, lambda: average(self._likelihood(model, *batch)))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""
         if self.sandwich:
-            likelihood = sandwich(model, batch, self.draws, self.distil, self.label_smoothing)
+            likelihood = sandwich(model, batch, self)
         else:
             likelihood = in_parts(batch, self.draws, lambda x, y: self._likelihood(model, x, y))
         divergence = nested.kl(model, self.price)
         total = likelihood + step.kl_weight / step.num_data * divergence + order_term(self, model)
+        if self.spread:
+            total = total + self.spread * nested.length_kl(model)
         return Terms(total, {"nll": likelihood.detach(), "kl": divergence.detach()})
 
     def _likelihood(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:

@@ -26,12 +26,16 @@ class Terms:
 
 @dataclass(frozen=True)
 class Step:
-    """Where training stands; `kl_weight` is a tensor, so that a compiled step is compiled once."""
+    """Where training stands, `share` of it being done.
+
+    `kl_weight` is a tensor, so that a compiled step is compiled once; index and share are for `prepare`.
+    """
 
     index: int
     kl_weight: Tensor
     temperature: float
     num_data: int
+    share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,16 @@ def check(method: Any) -> None:
         refuse("measure_every", "be 0 (never) or more")
     if "distil" in known and not 0 <= method.distil <= 1:
         refuse("distil", "lie in [0, 1]")
+    if "full_share" in known and not 0 < method.full_share < 1:
+        refuse("full_share", "lie in (0, 1)")
+    if "rungs" in known and not all(budget > 0 for budget in method.rungs):
+        refuse("rungs", "be numbers of parameters, greater than 0")
+    if "settle" in known and not 0 <= method.settle <= 1:
+        refuse("settle", "lie in [0, 1]")
+    if "sampled_share" in known and not 0 < method.sampled_share <= 1:
+        refuse("sampled_share", "lie in (0, 1]")
+    if "spread" in known and method.spread < 0:
+        refuse("spread", "be 0 or more")
     if "fraction" in known and not 0 < method.fraction <= 1:
         refuse("fraction", "lie in (0, 1]")
     rules_of(method.rules)

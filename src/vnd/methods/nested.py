@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ import vnd.nn as nested
 from vnd.distributions import BernoulliChain
 from vnd.methods.method import Batch, Size, Sizes, Step, cost_of, cross_entropy, rules_of
 from vnd.nn.plan import plan_of, unwrap
+from vnd.nn.sliced import sliced
 from vnd.nn.width import Width
 from vnd.words import short
 
@@ -152,35 +154,100 @@ def in_parts(batch: tuple[Tensor, ...], draws: int, loss: Callable[..., Tensor])
     return torch.stack([len(part[1]) / count * loss(*part) for part in parts]).sum()
 
 
-def sandwich(model: nn.Module, batch: Batch, draws: int, distil: float, smoothing: float) -> Tensor:
-    r"""Mean loss of the full network, the smallest one and sampled ones, the narrower taught by the full one.
+def sandwich(model: nn.Module, batch: Batch, method: Any) -> Tensor:
+    r"""Loss of the full network, the smallest one, rungs and sampled ones, the narrower taught by the full one.
 
-    $$\tfrac13 \left[ \mathrm{CE}(p_\text{full}, y) + \ell(p_\text{smallest}) + \ell(p_\text{sampled}) \right],
-      \qquad \ell(p) = (1 - d)\, \mathrm{CE}(p, y) + d\, \mathrm{CE}(p, p_\text{full})$$
+    $$f\, \mathrm{CE}(p_\text{full}, y) + \frac{1 - f}{2 + R} \Bigl[ \ell(p_\text{smallest}) +
+      \sum_{r \le R} \ell(p_r) + \ell(p_\text{sampled}) \Bigr], \qquad
+      \ell(p) = (1 - d)\, \mathrm{CE}(p, y) + d\, \mathrm{CE}(p, p_\text{full})$$
 
-    The full network's answers are constants there: in-place distillation (Yu and Huang, 2019). Three passes.
+    The full network's answers are constants there: in-place distillation (Yu and Huang, 2019). One pass each, at the
+    cost of its width but for the sampled one, which is masked.
+
+    A network learns its labels by heart the better the larger it is, and is sure of itself by as much too much. So
+    labels are smoothed for the full network by s = `label_smoothing`, for the smallest not at all, for rungs between
+    by their place on the logarithmic scale of parameters, for sampled ones by s / 2; what the full network teaches is
+    freed of its own smoothing first.
+
+    Args:
+        model: A nested network that `prepare_sandwich` has seen.
+        batch: Images and labels.
+        method: Says `full_share` f, `distil` d, `label_smoothing` s, `draws`, the parts that the sampled pass is run
+            in, each at a draw of its own, and `sampled_share`, the share of the batch in it where there are rungs.
+    """
+    (images, labels), rungs = batch, plan_of(model).rungs
+    smoothing: float = method.label_smoothing
+    distil: float = method.distil
+    share: float = method.full_share
+    with pinned(model, smallest=False):
+        full = model(images)
+    taught = unsmoothed(full.detach().float().softmax(1), smoothing)
+
+    def narrower(logits: Tensor, y: Tensor, target: Tensor, place: float) -> Tensor:
+        own, classes = place * smoothing, target.size(1)
+        soft = cross_entropy(logits, (1 - own) * target + own / classes, 0.0)
+        return (1 - distil) * cross_entropy(logits, y, own) + distil * soft
+
+    losses = [narrower(_smallest(model, images), labels, taught, 0.0)]
+    losses += [narrower(rung(images), labels, taught, place) for rung, place in rungs]
+    part = tuple(x[:: round(1 / method.sampled_share)] if rungs else x for x in (images, labels, taught))
+    losses.append(in_parts(part, method.draws, lambda x, y, target: narrower(model(x), y, target, 0.5)))
+    whole = cross_entropy(full, labels, smoothing)
+    return share * whole + (1 - share) * torch.stack(losses).mean()
+
+
+def unsmoothed(probs: Tensor, smoothing: float) -> Tensor:
+    """The probabilities, (batch, classes), that smoothing would have made these of; none is below 0.
+
+    >>> unsmoothed(torch.tensor([[0.05, 0.95]]), 0.1)
+    tensor([[0., 1.]])
+    """
+    clean = (probs - smoothing / probs.size(1)).clamp(min=0)
+    return clean / clean.sum(1, keepdim=True)
+
+
+def prepare_sandwich(model: nn.Module, rungs: tuple[float, ...], settled: bool) -> None:
+    """Cut the smallest network and, of a settled order, the rungs out of a nested one, unless that was done before.
+
+    They run on its own weights. From when the rungs are cut the order stays: its logits learn no more.
 
     Args:
         model: A nested network.
-        batch: Images and labels.
-        draws: Parts that the sampled pass is run in, each at a draw of its own.
-        distil: d, the share of the full network's answers in the targets.
-        smoothing: Of the labels.
+        rungs: Learned shapes of at most so many parameters.
+        settled: Whether the order is settled.
     """
-    images, labels = batch
-    with pinned(model, smallest=False):
-        full = model(images)
-    whole = cross_entropy(full, labels, smoothing)
-    taught = full.detach().float().softmax(1)
+    plan = plan_of(model)
+    if plan.smallest is None:
+        for budget in rungs:  # one that cannot be is refused now
+            nested.shape(model, parameters=budget)
+        if rungs and torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise ValueError("rungs: networks cut to size are trained in one process only; leave them out with several")
+        plan.smallest = sliced(model, nested.shape(model, fraction=1e-9)) or False
+    if settled and rungs and not plan.rungs:
+        for unit in plan.units.values():
+            unit.keep_logits.requires_grad_(False)
+        plan.rungs = [_rung(model, nested.shape(model, parameters=budget)) for budget in rungs]
 
-    def narrower(x: Tensor, y: Tensor, target: Tensor) -> Tensor:
-        logits = model(x)
-        return (1 - distil) * cross_entropy(logits, y, smoothing) + distil * cross_entropy(logits, target, 0.0)
 
+def _rung(model: nn.Module, shape: nested.Shape) -> tuple[Callable[[Tensor], Tensor], float]:
+    """The network of a shape, in training, and its place between the smallest (0) and the full one (1) by logarithm."""
+    network = sliced(model, shape)
+    if network is None:
+        raise ValueError("rungs: no slice of this network computes what it does when masked; leave them out")
+    widths = nested.shape(model, fraction=1e-9), shape, 1.0
+    small, own, full = (math.log(nested.profile(model, width, count_macs=False).parameters) for width in widths)
+    return network, (own - small) / (full - small)
+
+
+def _smallest(model: nn.Module, images: Tensor) -> Tensor:
+    """The logits of the smallest network: by `prepare_sandwich`'s slice, at its cost, or by the masked one."""
+    plan = plan_of(model)
+    if plan.smallest:
+        logits: Tensor = plan.smallest(images)
+        return logits
     with pinned(model, smallest=True):
-        smallest = narrower(images, labels, taught)
-    sampled = in_parts((images, labels, taught), draws, narrower)
-    return (whole + smallest + sampled) / 3
+        logits = model(images)
+    return logits
 
 
 @contextmanager

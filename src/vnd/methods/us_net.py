@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
 from vnd.methods.method import Batch, Step, Terms, check
-from vnd.methods.nested import FixedOrder, sandwich, with_uniform_lengths
+from vnd.methods.nested import FixedOrder, prepare_sandwich, sandwich, with_uniform_lengths
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,10 @@ class USNet(FixedOrder):
         base: Groups that are always kept: the smallest width.
         draws: Sampled widths in a step, each on its part of the batch.
         distil: Share of the full network's answers in the targets of the narrower ones.
-        label_smoothing: Share of the target given to all classes alike.
+        full_share: Share of the full network's loss; the others share the rest.
+        rungs: Widths of at most so many parameters that are trained in every step as well.
+        sampled_share: Share of the batch that sampled widths are run on where there are rungs.
+        label_smoothing: Share of the target given to all classes alike, for the full network; see `sandwich`.
         rules: Exceptions by name pattern of a layer.
     """
 
@@ -33,6 +37,9 @@ class USNet(FixedOrder):
     base: int = 1
     draws: int = 2
     distil: float = 1.0
+    full_share: float = 1 / 3
+    rungs: tuple[float, ...] = ()
+    sampled_share: float = 0.25
     label_smoothing: float = 0.0
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -43,7 +50,11 @@ class USNet(FixedOrder):
         """Convert a plain network."""
         return with_uniform_lengths(network, example, self)
 
+    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+        """Cut the smallest network and the rungs out of the full one."""
+        prepare_sandwich(model, self.rungs, settled=True)
+
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean loss of the three kinds of width."""
-        likelihood = sandwich(model, batch, self.draws, self.distil, self.label_smoothing)
+        likelihood = sandwich(model, batch, self)
         return Terms(likelihood, {"nll": likelihood.detach()})

@@ -6,7 +6,7 @@ from vnd.nn.describe import describe
 from vnd.nn.differences import difference_term, update_differences
 from vnd.nn.extract import extract
 from vnd.nn.nested import Rule, to_nested
-from vnd.nn.objective import kl, parameter_groups, set_temperature
+from vnd.nn.objective import kl, length_kl, parameter_groups, set_temperature
 from vnd.nn.ordering import OrderingUnit, OrderReport
 from vnd.nn.plan import Shape
 from vnd.nn.predict import Prediction, predict
@@ -38,6 +38,7 @@ __all__ = [
     "difference_term",
     "extract",
     "kl",
+    "length_kl",
     "parameter_groups",
     "predict",
     "profile",

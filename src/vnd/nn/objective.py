@@ -37,12 +37,24 @@ def kl(net: nn.Module, price: Price = "output") -> Tensor:
     for part in root.modules():
         if isinstance(plan := getattr(part, "_vnd_plan", None), Plan):
             owners |= {module: (name, plan) for name, module in part.named_modules()}
-    units = [module for module in root.modules() if isinstance(module, OrderingUnit)]
-    terms = [_lengths_kl(alike_units) for alike_units in alike(units)]
+    terms = [length_kl(root)]
     for module in root.modules():
         if isinstance(module, BayesLayer) and module.bayesian:
             name, own = owners.get(module, ("", None))
             terms.append(_weights_kl(module, name, own, price))
+    return torch.stack([term.to(terms[-1].device) for term in terms]).sum()
+
+
+def length_kl(net: nn.Module) -> Tensor:
+    r"""The part of `kl` that is of the lengths, $\sum_l Φ_1^{(l)}$, in nats; 0 for a network without ordering units.
+
+    Weighed by c on its own, it keeps lengths apart: where unit j of a layer adds $Δ_j$ to the rest of the objective,
+    its optimum is the Gibbs distribution of temperature c around the prior p,
+
+    $$q_j \propto p_j \exp\Bigl(-\tfrac1c \sum_{i \le j} Δ_i\Bigr).$$
+    """
+    units = [module for module in unwrap(net).modules() if isinstance(module, OrderingUnit)]
+    terms = [_lengths_kl(alike_units) for alike_units in alike(units)]
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 

@@ -65,7 +65,7 @@ def _train(session: Session, quiet: bool) -> bool:
                 for schedule in (recipe.schedule.lr, recipe.schedule.temperature, recipe.schedule.kl_weight)
             )
             set_rates(optimizer, rate)
-            step = Step(index, kl_weight.fill_(weight), temperature, len(session.splits.train))
+            step = Step(index, kl_weight.fill_(weight), temperature, len(session.splits.train), index / session.steps)
 
             _seed(key(seed, "common", index))  # all processes draw alike: which unit is measured
             with accelerator.autocast():
@@ -89,7 +89,9 @@ def _train(session: Session, quiet: bool) -> bool:
             if epoch_ends and ((epoch + 1) % options.validate_every == 0 or session.step == session.steps):
                 watch.validated(session.validate())
             halt = stop.asked(accelerator)
-            if halt or epoch_ends or (options.checkpoint_every and session.step % options.checkpoint_every == 0):
+            due = epoch_ends and (epoch + 1) % options.save_every == 0
+            due |= options.checkpoint_every is not None and session.step % options.checkpoint_every == 0
+            if halt or due or session.step == session.steps:
                 session.save()
             if halt and session.step < session.steps:
                 return False

@@ -107,7 +107,8 @@ class Train:
         log_every: Steps between two rows of the log.
         validate_every: Epochs between two looks at the validation images.
         validate_at: Fractions of the width that are looked at; the best network has the best mean accuracy over them.
-        checkpoint_every: Steps between two checkpoints, beside that of every epoch; None for none.
+        save_every: Epochs between two checkpoints: what is written is three times the network and more.
+        checkpoint_every: Steps between two checkpoints, beside those; None for none.
     """
 
     epochs: int = 10
@@ -123,10 +124,11 @@ class Train:
     log_every: int = 20
     validate_every: int = 1
     validate_at: tuple[float, ...] = (0.25, 1.0)
+    save_every: int = 1
     checkpoint_every: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "log_every", "validate_every", "checkpoint_every"):
+        for name in ("epochs", "log_every", "validate_every", "save_every", "checkpoint_every"):
             _at_least(name, getattr(self, name), 1)
         _at_least("batch", self.batch, 2)
         if not 0 <= self.seed < LARGEST_SEED:

@@ -1,0 +1,156 @@
+"""The sandwich: the loss of the full, the smallest, fixed and sampled networks, by hand, and when its order settles."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import vnd
+from methods.test_methods import batch, everything, model_of, put_back, same, step
+from vnd.methods import BN3, Step, USNet
+from vnd.methods.nested import pinned, unsmoothed
+from vnd.nn import OrderingUnit
+from vnd.nn.plan import plan_of
+
+BUDGET = 1200.0  # between the 489 parameters of the smallest network and the 6,723 of the full one
+
+
+def units_of(model: nn.Module) -> list[OrderingUnit]:
+    return [module for module in model.modules() if isinstance(module, OrderingUnit)]
+
+
+def sandwiched(distil: float = 1.0, **options: Any) -> BN3:
+    return BN3(num_groups=4, bayesian=False, gradient="survival", sandwich=True, distil=distil, **options)
+
+
+def at(share: float) -> Step:
+    return dataclasses.replace(step(kl_weight=0.0), share=share)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("distil", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("coupling", ["quantile", "independent"])
+def test_a_sandwich_is_the_loss_of_the_full_the_smallest_a_rung_and_a_sampled_network(
+    distil: float, coupling: str, prepared: bool
+) -> None:
+    rungs = (BUDGET,) if prepared else ()
+    method = sandwiched(distil, coupling=coupling, label_smoothing=0.1, full_share=0.4, rungs=rungs, settle=0.5)
+    model, (x, y) = model_of(method), batch()
+    if prepared:
+        method.prepare(model, (x, y), at(0.5), same)
+    state = everything(model)
+    torch.manual_seed(3)
+    terms = method.loss(model, (x, y), at(0.5))
+    put_back(model, state)
+    torch.manual_seed(3)
+    logits = {}
+    for name, width in (("full", vnd.shape(model, fraction=1.0)), ("smallest", vnd.shape(model, fraction=1e-9))):
+        vnd.set_width(model, width)
+        logits[name] = model(x)
+    vnd.set_width(model, vnd.shape(model, parameters=BUDGET))
+    logits["rung"] = model(x)
+    vnd.set_width(model, None)
+    put_back(model, state)  # the rotation stands where it stood
+    part = slice(None, None, 4) if prepared else slice(None)
+    torch.manual_seed(3)
+    if coupling == "independent":  # other passes have drawn before
+        with pinned(model, smallest=False):
+            model(x)
+        if not prepared:
+            with pinned(model, smallest=True):
+                model(x)
+    sampled = model(x[part])
+    taught = (logits["full"].detach().softmax(1) - 0.1 / 3).clamp(min=0)
+    taught = taught / taught.sum(1, keepdim=True)
+
+    def narrow(said: Tensor, part: slice, smoothing: float) -> Tensor:
+        own = F.cross_entropy(said, y[part], label_smoothing=smoothing)
+        target = (1 - smoothing) * taught[part] + smoothing / 3
+        return (1 - distil) * own - distil * (target * said.log_softmax(1)).sum(1).mean()
+
+    whole = slice(None)
+    narrower = [narrow(logits["smallest"], whole, 0.0), narrow(sampled, part, 0.05)]
+    if prepared:
+        sizes = [vnd.profile(model, w, count_macs=False).parameters for w in (vnd.shape(model, fraction=1e-9), 1.0)]
+        own = vnd.profile(model, vnd.shape(model, parameters=BUDGET), count_macs=False).parameters
+        small, large, middle = (torch.tensor(float(n)).log() for n in (*sizes, own))
+        narrower.append(narrow(logits["rung"], whole, 0.1 * float((middle - small) / (large - small))))
+    full = F.cross_entropy(logits["full"], y, label_smoothing=0.1)
+    expected = 0.4 * full + 0.6 * torch.stack(narrower).mean()
+    assert float(terms.parts["nll"]) == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+def test_the_answers_of_the_full_network_are_constants_to_the_narrower_ones() -> None:
+    method, given = sandwiched(1.0), batch()
+    model = model_of(method)
+    state, gradients = everything(model), []
+    for distil in (1.0, 0.0):
+        put_back(model, state)
+        model.zero_grad()
+        with pinned(model, smallest=False):
+            full = model(given[0])
+        taught = full.detach().softmax(1)
+        with pinned(model, smallest=True):
+            small = model(given[0])
+        soft = F.cross_entropy(small, taught) if distil else F.cross_entropy(small, given[1])
+        (F.cross_entropy(full, given[1]) + soft).backward()
+        gradients.append(model.features[4].weight.grad.clone())
+    assert not torch.equal(*gradients)
+    unit = units_of(model)[1]
+    beyond = unit.kept_channels(unit.base)
+    rest = [c for c in range(unit.channels) if c not in beyond.tolist()]
+    assert rest
+    assert torch.equal(gradients[0][rest], gradients[1][rest])  # what only the full network has learns from labels
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_sandwich_leaves_the_width_and_the_rotation_as_a_single_pass_does(prepared: bool) -> None:
+    single, layered = BN3(num_groups=4, draws=2, measure_every=0), BN3(num_groups=4, draws=2, sandwich=True)
+    counts = []
+    for method in (single, layered):
+        model = model_of(method)
+        if prepared:
+            method.prepare(model, batch(), step(index=1), same)
+        method.loss(model, batch(), step())
+        assert {int(unit.fixed_groups) for unit in units_of(model)} == {-1}
+        counts.append(int(model.features[0].ordering.quantile.count))
+    assert counts == [2, 2]
+
+
+def test_the_order_learns_until_it_settles_and_the_rungs_are_its_shapes() -> None:
+    method = sandwiched(rungs=(BUDGET,), settle=0.5, spread=0.1)
+    model, given = model_of(method), batch()
+    for share in (0.0, 0.49):
+        method.prepare(model, given, at(share), same)
+        assert plan_of(model).rungs == []
+        method.loss(model, given, at(share)).total.backward()
+        assert all(unit.keep_logits.grad.abs().sum() > 0 for unit in units_of(model))
+        model.zero_grad()
+    method.prepare(model, given, at(0.5), same)
+    ((network, place),) = plan_of(model).rungs
+    wanted = vnd.shape(model, parameters=BUDGET)
+    assert sum(p.numel() for p in network.skeleton.parameters()) == vnd.profile(model, wanted).parameters
+    assert 0 < place < 1
+    method.loss(model, given, at(0.5)).total.backward()
+    assert all(unit.keep_logits.grad is None for unit in units_of(model))
+    method.prepare(model, given, at(0.75), same)
+    assert plan_of(model).rungs[0][0] is network  # cut once
+
+
+def test_a_rung_that_cannot_be_is_refused_at_the_first_step() -> None:
+    for method in (sandwiched(rungs=(10.0,)), USNet(num_groups=4, rungs=(10.0,))):
+        with pytest.raises(ValueError, match="parameters must be at least"):
+            method.prepare(model_of(method), batch(), at(0.0), same)
+
+
+def test_what_was_smoothed_is_found_again() -> None:
+    torch.manual_seed(0)
+    clean = torch.rand(5, 4).softmax(1)
+    assert torch.allclose(unsmoothed(0.8 * clean + 0.2 / 4, 0.2), clean, atol=1e-6)
+    sure = unsmoothed(torch.tensor([[0.999, 0.001, 0.0, 0.0]]), 0.2)  # surer than smoothed labels would have it
+    assert torch.equal(sure, torch.tensor([[1.0, 0.0, 0.0, 0.0]]))
