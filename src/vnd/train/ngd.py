@@ -1,7 +1,10 @@
 """NGD: stochastic gradient descent along Povey's online natural gradient."""
 
 import math
+import warnings
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -9,31 +12,20 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
-from vnd.functional import widen
+from vnd.train.advance import advance, undisturbed
+from vnd.train.course import EAGER_STEPS, Course, due, lay_out, turns
+from vnd.train.fisher import Errand, Half, finish, send
+from vnd.train.natural import Kept
+from vnd.train.replay import RECORDERS, Recording
 
-EAGER_STEPS = 10  # the factors are updated on each of the first steps, then once a period
-FIRST_ROUNDS = 3  # updates with the first gradient before its use: a power method from the regular start
-FLOOR = 5e-4  # δ, the smallest eigenvalue of a factor over its largest
-LIFT = 1e-6  # the smallest ρ over the trace of a scatter to be mixed in
-
-
-class Factor(NamedTuple):
-    """One axis's Fisher factor, $F = R^⊤ D R + ρ I$, and $E = D (D + β I)^{-1}$: (r, d), (r,), a 0-d tensor, (r,)."""
-
-    basis: Tensor
-    strength: Tensor
-    rest: Tensor
-    shrinkage: Tensor
+PATIENCE = 4  # steps after the first that are not yet recorded; twice as many after each recording that fell away
 
 
-class Update(NamedTuple):
-    """What a factor is updated with: $R x x^⊤$ and the norm of x, to be brought to `energy`, the square of its norm."""
+class Rate(NamedTuple):
+    """A learning rate as a 0-d tensor, and the number that it holds."""
 
-    factor: Factor
-    scattered: Tensor
-    norm: Tensor
-    energy: Tensor
-    columns: int
+    tensor: Tensor
+    value: float
 
 
 class NGD(Optimizer):
@@ -72,15 +64,26 @@ class NGD(Optimizer):
 
     Note: As in its authors' PyTorch version the columns are the gradient's other axes, for want of gradients of single
         examples; the norm is restored axis by axis; decay comes before the preconditioning. Departures: vectors are
-        not preconditioned; gradients may have any scale (they are taken over their largest entry; D, ρ and the
-        decomposition are float64); ρ entering T is at least 1e-6 tr S, so that a jump in scale leaves R orthonormal,
-        which is otherwise without effect.
+        not preconditioned; gradients may have any scale (norms, D, ρ and the decomposition are float64, products of two
+        gradients are taken over their norm, and where a direction is out of range it is the gradient); ρ entering T is
+        at least 1e-6 tr S, so that a jump in scale leaves R orthonormal, which is otherwise without effect.
         Smoothing scales with the gradient, ε does not: an axis whose mean squared gradient is far below ε is left
         nearly as it is.
 
     Note: A gradient that is not finite leaves the factors as they are, and reaches the parameter and its momentum as
-        in torch's SGD; to skip such a step is the loop's choice. A step waits for the device only when it updates
-        the factors, since `eigh` runs on the CPU.
+        in torch's SGD; to skip such a step is the loop's choice.
+
+    Note: Gradients of one shape and layout are turned together, whatever their group. The decompositions run on the
+        CPU. For parameters on a GPU they do so in a few threads, and the update, whose result is first needed by the
+        next step, ends there, or with the first look at `state` (so does a copy or a `state_dict`): no step but the
+        first, and those that are recorded, waits for what the GPU has still to do.
+
+    Note: On a GPU products of float32 matrices are computed in TF32, with eleven bits, whatever torch is set to: more
+        than gradients under bfloat16 have.
+
+    Note: On a GPU steps are recorded as CUDA graphs after the first few, and replayed, with the rates of the day and
+        on the tensors of the state themselves. A change of another option, of the parameters with gradients or of where
+        tensors lie ends that; it begins again after some more steps. `replay=False` leaves it out.
 
     The state is tensors only: `step` (on the CPU), `momentum_buffer`, and `basis_i`, `strength_i`, `rest_i`,
     `shrinkage_i` for axis i, in float32 or wider whatever the parameter; `load_state_dict`, unlike torch's, keeps their
@@ -98,6 +101,7 @@ class NGD(Optimizer):
         update_period: Steps from one update of the factors to the next.
         epsilon: ε, the smallest eigenvalue of a factor.
         precondition: False for plain SGD.
+        replay: Record steps on a GPU and replay them; without effect elsewhere, and if False for any group.
 
     >>> weight = torch.nn.Parameter(torch.zeros(3, 2))
     >>> optimizer = NGD([weight], lr=0.1)
@@ -120,6 +124,7 @@ class NGD(Optimizer):
         update_period: int = 4,
         epsilon: float = 1e-10,
         precondition: bool = True,
+        replay: bool = True,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -132,18 +137,45 @@ class NGD(Optimizer):
             "update_period": update_period,
             "epsilon": epsilon,
             "precondition": precondition,
+            "replay": replay,
         }
         _check(defaults)
+        self._begin()
         super().__init__(params, defaults)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._begin()  # for a copy, which has all else
+        super().__setstate__(state)
+
+    def _begin(self) -> None:
+        """What is no state: the end of an update under way, products of factors, rates as tensors, and recordings."""
+        self._pending: Callable[[], None] | None = None
+        self._operators: dict[Any, Kept] = {}
+        self._rates: dict[tuple[int, torch.device, torch.dtype], Rate] = {}
+        self._recording: Recording | None = None
+        self._failed, self._calm, self._patience = False, 0, PATIENCE
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, with the defaults for what it does not say."""
         _check(self.defaults | param_group)
+        self._finish()
+        self._drop()
         super().add_param_group(param_group)
         for parameter in self.param_groups[-1]["params"]:
             if not parameter.is_floating_point():
                 self.param_groups.pop()
                 raise ValueError(f"NGD: parameters must be real floating-point tensors; got {parameter.dtype}")
+
+    @property
+    def state(self) -> defaultdict[Tensor, Any]:
+        """State by parameter, with the update under way, if there is one, brought to its end."""
+        self._finish()
+        state: defaultdict[Tensor, Any] = self.__dict__["state"]  # where torch's methods for pickle look for it
+        return state
+
+    @state.setter
+    def state(self, state: defaultdict[Tensor, Any]) -> None:
+        self.__dict__["state"] = state
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -152,19 +184,17 @@ class NGD(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            updates: list[Update] = []
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    with torch.autocast(parameter.device.type, enabled=False):
-                        direction = self._direction(parameter, group, updates)
-                        self._move(parameter, group, direction)
-            _refresh(updates, group)
+        self._finish()
+        self._set_rates()
+        if not self._replay():
+            self._take()
         return loss
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Take over a state as `state_dict` gave it: copied to the parameters' devices, in the dtypes it has."""
+        self._finish()
+        self._drop()
         super().load_state_dict(state_dict)  # which casts to the dtype of the parameter
         saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         own = chain.from_iterable(group["params"] for group in self.param_groups)
@@ -173,150 +203,109 @@ class NGD(Optimizer):
                 device = "cpu" if name == "step" else parameter.device  # reading it must not wait for the device
                 self.state[parameter][name] = value.detach().to(device, copy=True)
 
-    def _direction(self, parameter: Tensor, group: dict[str, Any], updates: list[Update]) -> Tensor:
-        """The natural gradient of a parameter; what its factors are to be updated with is added to `updates`."""
-        if parameter.grad is None or parameter.grad.layout != torch.strided:
-            raise ValueError("NGD: gradients must be dense tensors; got a sparse one, make its layer with sparse=False")
-        gradient = widen(parameter.grad)
-        if group["weight_decay"]:
-            gradient = gradient.add(widen(parameter), alpha=group["weight_decay"])
-        if not group["precondition"] or gradient.ndim < 2 or not gradient.numel():
-            return gradient
-        state = self.state[parameter]
-        step = state.setdefault("step", torch.zeros((), dtype=torch.int64)).add_(1).item()
-        largest = gradient.abs().amax()
-        x = gradient / torch.where(largest > 0, largest, 1.0)
-        norm = _norm(x)
-        energy = (largest.double() * norm).square()
-        for axis, size in enumerate(gradient.shape):
-            x = x.reshape(size, -1)
-            if size > 1:
-                factor = _factor(state, axis, x, group)
-                for _ in range(FIRST_ROUNDS if step == 1 else 0):
-                    _refresh([_update(factor, x, energy)], group)
-                if _due(step, group["update_period"]):
-                    updates.append(_update(factor, x, energy))
-                x = _precondition(x, factor)
-            x = _turn(x)
-        direction = _restore(x.reshape(gradient.shape), norm) * largest
-        return torch.where(largest.isfinite(), direction, gradient)
+    @torch.no_grad()
+    def _finish(self) -> None:
+        """Bring the update under way to its end."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending()
 
-    def _move(self, parameter: Tensor, group: dict[str, Any], direction: Tensor) -> None:
-        """Move a parameter along a direction, with momentum."""
-        momentum = group["momentum"]
-        if momentum:
-            state = self.state[parameter]
-            if "momentum_buffer" in state:
-                state["momentum_buffer"].mul_(momentum).add_(direction)
-            else:
-                state["momentum_buffer"] = direction.clone(memory_format=torch.contiguous_format)
-            buffer = state["momentum_buffer"]
-            direction = direction.add(buffer, alpha=momentum) if group["nesterov"] else buffer
-        parameter.add_(direction, alpha=-group["lr"])
+    def _end(self, begun: list[tuple[Half, Errand]]) -> None:
+        """The end of an update that was not recorded."""
+        self._operators.clear()
+        finish(begun)
 
+    def _take(self) -> None:
+        """A step that is not replayed."""
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        with undisturbed(parameters):
+            course = self._course(count=True)
+            if course.parameters:
+                torch._foreach_copy_(course.gradients, course.given())
+            begun = [(half, send(half)) for half in advance(course, self._operators)]
+        if begun:
+            self._pending = partial(self._end, begun)
+        if not any(errand.tasks for _, errand in begun):
+            self._finish()
+        self._calm += 1
 
-def _due(step: int, period: int) -> bool:
-    """Whether the factors are updated on this step, counted from 1."""
-    return step <= EAGER_STEPS or (step - EAGER_STEPS) % period == 0
+    def _replay(self) -> bool:
+        """A step that is replayed, perhaps after it was recorded, if there can be one."""
+        groups, recording = self.param_groups, self._recording
+        wanted = all(group.get("replay", True) for group in groups)
+        if recording is not None and not (wanted and recording.fits(groups, self.__dict__["state"])):
+            self._drop()
+        if self._recording is None and wanted and (period := self._ripe()):
+            self._record(period)
+        if (recording := self._recording) is None:
+            return False
+        errand = recording.step(due(recording.count + 1, recording.period))
+        if errand is not None:
+            self._pending = partial(recording.end, errand)
+            if not errand.tasks:
+                self._finish()
+        return True
 
+    def _ripe(self) -> int:
+        """The period of updates if steps can be recorded, on a device that has a recorder and all in step; or 0."""
+        if self._failed or self._calm < self._patience:
+            return 0
+        states, counts, devices = self.state, set(), set()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                devices.add(parameter.device)
+                if len(devices) > 1 or parameter.device.type not in RECORDERS:
+                    return 0
+                state = states.get(parameter, {})
+                if group["momentum"]:
+                    buffer = state.get("momentum_buffer")
+                    if buffer is None or buffer.stride() != parameter.stride():
+                        return 0
+                if turns(group, parameter) and max(parameter.shape) > 1:
+                    counts.add((int(state.get("step", 0)), group["update_period"]))
+        ((count, period), *others) = counts or {(0, 0)}
+        return period if count >= EAGER_STEPS + PATIENCE and not others else 0
 
-def _turn(x: Tensor) -> Tensor:
-    """Put the leading axis last, and so the next one in front; after all axes the order is the first again."""
-    return x.t()
+    def _record(self, period: int) -> None:
+        """Record steps from now on; if that fails there will be no recording."""
+        try:
+            with undisturbed([parameter for group in self.param_groups for parameter in group["params"]]):
+                self._recording = Recording(self._course(count=False), self.param_groups, period)
+        except Exception as error:
+            self._failed = True
+            reason = " ".join(str(error).split())
+            warnings.warn(
+                f"NGD: its steps cannot be replayed, they go on as they are; replay=False avoids the attempt: {reason}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
+    def _drop(self) -> None:
+        """Forget what was recorded: it will be recorded again after some more steps."""
+        if self._recording is not None:
+            self._recording, self._patience = None, 2 * self._patience
+        self._calm = 0
+        self._operators.clear()
+        self._rates.clear()
 
-def _factor(state: dict[str, Any], axis: int, x: Tensor, group: dict[str, Any]) -> Factor:
-    """An axis's factor, made if there is none: rows of equal entries in turn, (1.1, 0, 1, 0, 1 …), (0, 1.1, 0, 1 …)."""
-    names = [f"{name}_{axis}" for name in Factor._fields]
-    if names[0] not in state:
-        size = x.shape[0]
-        rank = min(group["rank"], (size + 1) // 2)
-        rows = torch.arange(rank, device=x.device)[:, None]
-        basis = (torch.arange(size, device=x.device) % rank == rows).to(x.dtype)
-        basis[:, :rank] *= 1.1  # or a direction that gradients often lack, (1, …, 1), would be a sum of rows
-        strength = torch.full((rank,), group["epsilon"], dtype=torch.float64, device=x.device)
-        shrinkage = _shrinkage(strength, strength[0], size, group["alpha"]).to(x.dtype)
-        made = torch.nn.functional.normalize(basis, dim=1), strength, strength[0].clone(), shrinkage
-        state.update(zip(names, made, strict=True))
-    return Factor(*(state[name] for name in names))
+    def _course(self, count: bool) -> Course:
+        return lay_out(self.param_groups, self.state, self._rate, count)
 
+    def _rate(self, index: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """The rate of a group as a tensor that always holds it."""
+        key, lr = (index, device, dtype), self.param_groups[index]["lr"]
+        if key not in self._rates:
+            self._rates[key] = Rate(torch.full((), lr, dtype=dtype, device=device), lr)
+        return self._rates[key].tensor
 
-def _shrinkage(strength: Tensor, rest: Tensor, size: int, alpha: float) -> Tensor:
-    """E, of one factor or a batch of them."""
-    beta = (1 + alpha) * rest + alpha / size * strength.sum(-1)
-    return strength / (strength + beta[..., None])
-
-
-def _precondition(x: Tensor, factor: Factor) -> Tensor:
-    """$β G^{-1} x$, by Woodbury's identity."""
-    return torch.addmm(x, factor.basis.t(), factor.shrinkage[:, None] * (factor.basis @ x), alpha=-1)
-
-
-def _restore(x: Tensor, norm: Tensor) -> Tensor:
-    """`x` with another norm; zeros stay zeros."""
-    own = _norm(x)
-    return x * (norm / torch.where(own > 0, own, 1.0)).to(x.dtype)
-
-
-def _norm(x: Tensor) -> Tensor:
-    """Norm, in float64, row by row: over all of five million entries at once float32 is wrong by 1e-4 on the CPU."""
-    norm: Tensor = torch.linalg.vector_norm(torch.linalg.vector_norm(x.flatten(1), dim=1).double())
-    return norm
-
-
-def _update(factor: Factor, x: Tensor, energy: Tensor) -> Update:
-    """The parts of an update that are as large as x, in its precision."""
-    return Update(factor, (factor.basis @ x) @ x.t(), _norm(x), energy, x.shape[1])
-
-
-def _refresh(updates: list[Update], group: dict[str, Any]) -> None:
-    """Update factors in place, those of one shape together."""
-    batches: dict[tuple[torch.Size, torch.device, torch.dtype], list[Update]] = {}
-    for update in updates:
-        basis = update.factor.basis
-        batches.setdefault((basis.shape, basis.device, basis.dtype), []).append(update)
-    for batch in batches.values():
-        old = Factor(*(torch.stack(parts) for parts in zip(*(update.factor for update in batch), strict=True)))
-        new = _renew(old, batch, group)
-        for update, parts in zip(batch, zip(*new, strict=True), strict=True):
-            for own, value in zip(update.factor, parts, strict=True):
-                own.copy_(value)
-
-
-def _renew(old: Factor, batch: list[Update], group: dict[str, Any]) -> Factor:
-    """The next factors of a batch; the old ones where a gradient is not finite."""
-    (rank, size), eta = old.basis.shape[1:], group["eta"]
-    norm, energy = (torch.stack([getattr(update, name) for update in batch]) for name in ("norm", "energy"))
-    power = energy / norm.new_tensor([update.columns for update in batch])  # the trace of S
-    rest = torch.maximum(old.rest, LIFT * power)
-    sketch = torch.stack([update.scattered for update in batch]).double()
-    sketch *= (eta * power / torch.where(norm > 0, norm, 1.0).square())[:, None, None]
-    sketch += ((1 - eta) * (old.strength + rest[:, None]))[:, :, None] * old.basis
-    trace = eta * power + (1 - eta) * (size * rest + old.strength.sum(1))
-
-    scale = sketch.abs().amax((1, 2))
-    usable = energy.isfinite() & scale.isfinite()
-    sketch /= scale[:, None, None]
-    one = torch.eye(rank, dtype=torch.float64, device=sketch.device)
-    gram = torch.where(usable[:, None, None], sketch @ sketch.mT, one)
-    # On the CPU, where matrices this small take a third of the time.
-    rows = torch.linalg.eigh(gram.cpu()).eigenvectors.mT.to(sketch.device) @ sketch
-    # Norms of rows are the roots of the eigenvalues, of which the smallest are lost beside the largest.
-    roots = torch.linalg.vector_norm(rows, dim=2)
-    basis = rows / roots[:, :, None]
-    usable &= (basis @ basis.mT - one).abs().amax((1, 2)) < 1e-4  # false for NaN
-
-    roots = torch.maximum(roots * scale[:, None], (1 - eta) * rest[:, None])
-    rest = (trace - roots.sum(1)) / (size - rank)
-    floor = (FLOOR * roots.amax(1)).clamp(min=group["epsilon"])
-    strength, rest = torch.maximum(roots - rest[:, None], floor[:, None]), torch.maximum(rest, floor)
-    new = basis, strength, rest, _shrinkage(strength, rest, size, group["alpha"])
-    return Factor(
-        *(
-            torch.where(usable.view(-1, *[1] * (was.dim() - 1)), now.to(was.dtype), was)
-            for now, was in zip(new, old, strict=True)
-        )
-    )
+    def _set_rates(self) -> None:
+        """Bring the tensors that hold rates up to date."""
+        for key, (tensor, value) in self._rates.items():
+            lr = self.param_groups[key[0]]["lr"] if key[0] < len(self.param_groups) else value
+            if lr != value:
+                self._rates[key] = Rate(tensor.fill_(lr), lr)
 
 
 def _check(group: dict[str, Any]) -> None:
@@ -336,7 +325,7 @@ def _check(group: dict[str, Any]) -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if not number or not allowed(value):
             raise ValueError(f"NGD: {name} must be {what}; got {value!r}")
-    for name in ("nesterov", "precondition"):
+    for name in ("nesterov", "precondition", "replay"):
         if not isinstance(group[name], bool):
             raise ValueError(f"NGD: {name} must be True or False; got {group[name]!r}")
     if group["nesterov"] and not group["momentum"]:
