@@ -353,7 +353,7 @@ def test_a_network_fits_the_images_and_the_name_its_content(name: str) -> None:
     assert config.get("image_size", data.size) == data.size
     folder, _, rest = name.rpartition("/")
     if name != "demo":
-        assert (folder if folder != "paper" else rest).startswith(recipe.data.name)
+        assert (rest if folder in ("paper", "bench") else folder).startswith(recipe.data.name)
         assert recipe.method_name in rest
     assert not (recipe.data.augment.flip and recipe.data.name == "svhn")  # digits have no mirror images
     assert recipe.evaluate.out_of_domain not in (None, recipe.data.name)

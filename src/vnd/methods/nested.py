@@ -190,7 +190,8 @@ def sandwich(model: nn.Module, batch: Batch, method: Any) -> Tensor:
 
     losses = [narrower(_smallest(model, images), labels, taught, 0.0)]
     losses += [narrower(rung(images), labels, taught, place) for rung, place in rungs]
-    part = tuple(x[:: round(1 / method.sampled_share)] if rungs else x for x in (images, labels, taught))
+    every = max(1, min(round(1 / method.sampled_share), len(labels) // method.draws)) if rungs else 1
+    part = tuple(x[::every] for x in (images, labels, taught))
     losses.append(in_parts(part, method.draws, lambda x, y, target: narrower(model(x), y, target, 0.5)))
     whole = cross_entropy(full, labels, smoothing)
     return share * whole + (1 - share) * torch.stack(losses).mean()
