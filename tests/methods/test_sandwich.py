@@ -65,21 +65,27 @@ def test_a_sandwich_is_the_loss_of_the_full_the_smallest_a_rung_and_a_sampled_ne
             with pinned(model, smallest=True):
                 model(x)
     sampled = model(x[part])
-    taught = (logits["full"].detach().softmax(1) - 0.1 / 3).clamp(min=0)
-    taught = taught / taught.sum(1, keepdim=True)
+
+    def sharper(probs: Tensor, amount: float) -> Tensor:
+        rest = (probs - amount / 3).clamp(min=0)
+        return rest / rest.sum(1, keepdim=True)
+
+    taught = sharper(logits["full"].detach().softmax(1), 0.1)
 
     def narrow(said: Tensor, part: slice, smoothing: float) -> Tensor:
-        own = F.cross_entropy(said, y[part], label_smoothing=smoothing)
+        own = F.cross_entropy(said, y[part], label_smoothing=max(smoothing, 0.0))
         target = (1 - smoothing) * taught[part] + smoothing / 3
+        if smoothing < 0:
+            target = sharper(taught[part], -smoothing)
         return (1 - distil) * own - distil * (target * said.log_softmax(1)).sum(1).mean()
 
     whole = slice(None)
-    narrower = [narrow(logits["smallest"], whole, 0.0), narrow(sampled, part, 0.05)]
+    narrower = [narrow(logits["smallest"], whole, -0.1), narrow(sampled, part, 0.0)]
     if prepared:
         sizes = [vnd.profile(model, w, count_macs=False).parameters for w in (vnd.shape(model, fraction=1e-9), 1.0)]
         own = vnd.profile(model, vnd.shape(model, parameters=BUDGET), count_macs=False).parameters
         small, large, middle = (torch.tensor(float(n)).log() for n in (*sizes, own))
-        narrower.append(narrow(logits["rung"], whole, 0.1 * float((middle - small) / (large - small))))
+        narrower.append(narrow(logits["rung"], whole, 0.1 * float(2 * (middle - small) / (large - small) - 1)))
     full = F.cross_entropy(logits["full"], y, label_smoothing=0.1)
     expected = 0.4 * full + 0.6 * torch.stack(narrower).mean()
     assert float(terms.parts["nll"]) == pytest.approx(float(expected.detach()), rel=1e-5)

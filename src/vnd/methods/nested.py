@@ -164,10 +164,11 @@ def sandwich(model: nn.Module, batch: Batch, method: Any) -> Tensor:
     The full network's answers are constants there: in-place distillation (Yu and Huang, 2019). One pass each, at the
     cost of its width but for the sampled one, which is masked.
 
-    A network learns its labels by heart the better the larger it is, and is sure of itself by as much too much. So
-    labels are smoothed for the full network by s = `label_smoothing`, for the smallest not at all, for rungs between
-    by their place on the logarithmic scale of parameters, for sampled ones by s / 2; what the full network teaches is
-    freed of its own smoothing first.
+    A large network learns its labels by heart and is then too sure of itself; a small one learns on augmented images,
+    which are harder than those of a test, and is there not sure enough. So targets are smoothed for the full network,
+    by s = `label_smoothing`, and sharpened for the smallest, by as much; between, by $s (2 t - 1)$ with t the place on
+    the logarithmic scale of parameters, and not at all for sampled ones. What the full network teaches is freed of its
+    own smoothing first. Labels cannot be sharpened.
 
     Args:
         model: A nested network that `prepare_sandwich` has seen.
@@ -184,9 +185,9 @@ def sandwich(model: nn.Module, batch: Batch, method: Any) -> Tensor:
     taught = unsmoothed(full.detach().float().softmax(1), smoothing)
 
     def narrower(logits: Tensor, y: Tensor, target: Tensor, place: float) -> Tensor:
-        own, classes = place * smoothing, target.size(1)
-        soft = cross_entropy(logits, (1 - own) * target + own / classes, 0.0)
-        return (1 - distil) * cross_entropy(logits, y, own) + distil * soft
+        own, classes = (2 * place - 1) * smoothing, target.size(1)
+        target = (1 - own) * target + own / classes if own > 0 else unsmoothed(target, -own)
+        return (1 - distil) * cross_entropy(logits, y, max(own, 0.0)) + distil * cross_entropy(logits, target, 0.0)
 
     losses = [narrower(_smallest(model, images), labels, taught, 0.0)]
     losses += [narrower(rung(images), labels, taught, place) for rung, place in rungs]
