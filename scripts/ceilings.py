@@ -3,7 +3,8 @@
     python scripts/ceilings.py runs/cifar10-bench/RUN --recipe bench/cifar10-plain --to ceilings.yaml
     vnd sweep ceilings.yaml --jobs 5
 
-RUN must have been evaluated: its results.json says which groups each learned shape keeps.
+RUN must have been evaluated: its results.json says which groups each learned shape keeps. The recipe must be of the
+same network and number of groups; what RUN replaced on its command line is not carried over.
 """
 
 import argparse
@@ -18,9 +19,13 @@ import yaml
 def sweep_of(results: dict[str, Any], recipe: str, out: str, most: int) -> dict[str, Any]:
     """The sweep, as its YAML has it: a plain network for each learned shape that is not the full one."""
     full = results["groups"]
-    rows = [row for row in results["rows"] if row["kind"] == "learned" and row["shape"] and row["shape"] != full]
-    if not rows:
-        raise ValueError("ceilings: this run has no learned shapes; evaluate it with vnd evaluate RUN --learned 5")
+    learned = [row for row in results["rows"] if row["kind"] == "learned" and row["shape"] and row["shape"] != full]
+    if not learned:
+        raise ValueError(
+            "it has no learned shapes; they are of methods that learn the order, by vnd evaluate --learned 5"
+        )
+    distinct = {tuple(row["shape"].items()): row for row in learned}
+    rows = sorted(distinct.values(), key=lambda row: int(row["parameters"]))
     runs = [
         {"recipe": recipe, "name": f"plain-{row['parameters']}", "set": {"method.shape": row["shape"]}}
         for row in rows[:most]
@@ -40,9 +45,9 @@ def main() -> None:
     try:
         results = json.loads((given.run / "results.json").read_text(encoding="utf-8"))
         sweep = sweep_of(results, given.recipe, given.out, given.most)
+        given.to.write_text(yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True), encoding="utf-8")
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"ceilings: {given.run}: {error}")
-    given.to.write_text(yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True), encoding="utf-8")
     print(f"written to {given.to}: vnd sweep {given.to}")
 
 

@@ -52,6 +52,10 @@ def ship(run: Path, name: str, parameters: float, which: Any = None, root: Path 
         which: "best" or "last"; as the recipe says if None.
         root: Folder of all shipped networks.
     """
+    if not name.replace("-", "").isalnum():
+        raise ValueError(f"ship: the name must be letters, digits and hyphens, such as cifar10-bn3-small; got {name!r}")
+    if (root / name).exists() and not (root / name / pretrained.CARD).exists():
+        raise ValueError(f"ship: {root / name} is there and is no shipped network; remove it, or give another name")
     opened = open_run(run, which)
     plan_of(opened.model)  # refuses a run of one size
     shape = vnd.shape(opened.model, parameters=parameters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,15 @@ from torch.nn import functional as F
 
 import vnd
 from methods.test_methods import batch, everything, model_of, put_back, same, step
-from vnd.methods import BN3, Step, USNet
+from train.small import recipe, write_blobs
+from vnd.methods import BN3, Step
 from vnd.methods.nested import pinned, unsmoothed
 from vnd.nn import OrderingUnit
 from vnd.nn.plan import plan_of
+from vnd.train import checkpoint
+from vnd.train.loop import fit
 
-BUDGET = 1200.0  # between the 489 parameters of the smallest network and the 6,723 of the full one
+BUDGET = 1200.0  # between the 217 parameters of the smallest network and the 1,906 of the full one
 
 
 def units_of(model: nn.Module) -> list[OrderingUnit]:
@@ -148,10 +152,31 @@ def test_the_order_learns_until_it_settles_and_the_rungs_are_its_shapes() -> Non
     assert plan_of(model).rungs[0][0] is network  # cut once
 
 
-def test_a_rung_that_cannot_be_is_refused_at_the_first_step() -> None:
-    for method in (sandwiched(rungs=(10.0,)), USNet(num_groups=4, rungs=(10.0,))):
-        with pytest.raises(ValueError, match="parameters must be at least"):
-            method.prepare(model_of(method), batch(), at(0.0), same)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rungs": (10.0,)}, "rungs must have from 217 to below 1,906 parameters here; got 10"),
+        ({"rungs": (7000.0,)}, "rungs must have from 217 to below 1,906 parameters here; got 7,000"),
+        ({"rungs": (BUDGET,), "rescale": "expected"}, "rungs: no slice of this network"),
+    ],
+)
+def test_rungs_that_cannot_be_are_refused_when_the_network_is_made(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        model_of(sandwiched(**options))
+
+
+def test_rungs_need_a_sandwich() -> None:
+    with pytest.raises(ValueError, match="rungs are trained in a sandwich"):
+        BN3(rungs=(BUDGET,))
+
+
+def test_nothing_is_measured_of_an_order_that_has_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = BN3(num_groups=4, measure_every=1, sandwich=True, rungs=(BUDGET,), settle=0.5)
+    model, measured = model_of(method), []
+    monkeypatch.setattr(vnd.nn, "update_differences", lambda *_: measured.append(1))
+    for share in (0.4, 0.5, 0.6):
+        method.prepare(model, batch(), at(share), same)
+    assert measured == [1]
 
 
 def test_what_was_smoothed_is_found_again() -> None:
@@ -160,3 +185,22 @@ def test_what_was_smoothed_is_found_again() -> None:
     assert torch.allclose(unsmoothed(0.8 * clean + 0.2 / 4, 0.2), clean, atol=1e-6)
     sure = unsmoothed(torch.tensor([[0.999, 0.001, 0.0, 0.0]]), 0.2)  # surer than smoothed labels would have it
     assert torch.equal(sure, torch.tensor([[1.0, 0.0, 0.0, 0.0]]))
+
+
+def test_the_average_of_an_order_that_has_settled_is_that_order(tmp_path: Path) -> None:
+    """Or the sizes that are evaluated would be others than the rungs that were trained."""
+    method = {"name": "bn3", "num_groups": 4, "gradient": "survival", "sandwich": True, "rungs": [1200], "settle": 0.5}
+    wanted = recipe(
+        write_blobs(tmp_path / "blobs.npz"),
+        method=method,
+        train={"epochs": 2, "ema": 0.99},
+        optimiser={"chain_lr": 30.0},
+    )
+    assert fit(wanted, tmp_path / "run", quiet=True)
+    found = checkpoint.read(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    last = vnd.load(tmp_path / "run" / "last")
+    kept = {name: value for name, value in last.named_parameters() if "keep_logits" in name}
+    assert kept
+    for name, value in kept.items():
+        assert torch.equal(value, found.tensors[f"model/{name}"])

@@ -19,11 +19,13 @@ from vnd.methods.nested import (
     order_term,
     prepare_sandwich,
     sandwich,
+    with_rungs,
 )
 from vnd.nn.bayesian import Estimator
 from vnd.nn.nested import Coupling, Rescale
 from vnd.nn.objective import Price
 from vnd.nn.ordering import Gradient, Sampler
+from vnd.nn.plan import plan_of
 
 
 @dataclass(frozen=True)
@@ -94,23 +96,27 @@ class BN3(Nested):
 
     def __post_init__(self) -> None:
         check(self)
+        if self.rungs and not self.sandwich:
+            raise ValueError(f"rungs are trained in a sandwich; set sandwich, or leave out {list(self.rungs)}")
         if self.prior_length is not None and not self.base < self.prior_length < self.num_groups:
             span = f"base = {self.base} and num_groups = {self.num_groups}"
             raise ValueError(f"prior_length must lie strictly between {span}; got {self.prior_length}")
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""
-        return nested_model(
+        model = nested_model(
             network, example, self, bayesian=self.bayesian, coupling=self.coupling, rescale=self.rescale,
             log_alpha_init=self.log_alpha_init, estimator=self.estimator, weight_prior=self.weight_prior,
             prior=self.prior_length, initial_logit=self.initial_logit, gradient=self.gradient, sampler=self.sampler,
         )  # fmt: skip
+        return with_rungs(model, self.rungs)
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Set the temperature, and measure what one unit is worth to the loss."""
         if self.sandwich:
             prepare_sandwich(model, self.rungs, step.share >= self.settle)
-        measure_order(self, model, step, lambda: average(self._likelihood(model, *batch)))
+        settled = bool(plan_of(model).rungs)  # and there is nothing left to measure
+        measure_order(self, model, step, None if settled else lambda: average(self._likelihood(model, *batch)))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""

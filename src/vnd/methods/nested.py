@@ -15,7 +15,7 @@ import vnd.nn as nested
 from vnd.distributions import BernoulliChain
 from vnd.methods.method import Batch, Size, Sizes, Step, cost_of, cross_entropy, rules_of
 from vnd.nn.plan import plan_of, unwrap
-from vnd.nn.sliced import sliced
+from vnd.nn.sliced import Sliced, can_be_sliced, sliced
 from vnd.nn.width import Width
 from vnd.words import short
 
@@ -128,11 +128,12 @@ def with_uniform_lengths(network: nn.Module, example: Tensor, method: Any, **opt
     return model
 
 
-def measure_order(method: Any, model: nn.Module, step: Any, loss: Callable[[], Tensor]) -> None:
-    """Set the temperature, and at a method's turn measure what one unit is worth to the loss."""
+def measure_order(method: Any, model: nn.Module, step: Any, loss: Callable[[], Tensor] | None) -> None:
+    """Set the temperature, and at a method's turn measure what one unit is worth to the loss; of None, nothing."""
     root = unwrap(model)
     nested.set_temperature(root, step.temperature)
-    if method.gradient == "difference" and method.measure_every and step.index % method.measure_every == 0:
+    due = method.gradient == "difference" and method.measure_every and step.index % method.measure_every == 0
+    if due and loss is not None:
         nested.update_differences(root, loss)
 
 
@@ -220,8 +221,6 @@ def prepare_sandwich(model: nn.Module, rungs: tuple[float, ...], settled: bool) 
     """
     plan = plan_of(model)
     if plan.smallest is None:
-        for budget in rungs:  # one that cannot be is refused now
-            nested.shape(model, parameters=budget)
         if rungs and torch.distributed.is_available() and torch.distributed.is_initialized():
             raise ValueError("rungs: networks cut to size are trained in one process only; leave them out with several")
         plan.smallest = sliced(model, nested.shape(model, fraction=1e-9)) or False
@@ -231,14 +230,25 @@ def prepare_sandwich(model: nn.Module, rungs: tuple[float, ...], settled: bool) 
         plan.rungs = [_rung(model, nested.shape(model, parameters=budget)) for budget in rungs]
 
 
+def with_rungs(model: nn.Module, rungs: tuple[float, ...]) -> nn.Module:
+    """The model itself, unless it cannot have networks of so many parameters in training: then a ValueError."""
+    if not rungs:
+        return model
+    if not can_be_sliced(model):
+        raise ValueError("rungs: no slice of this network computes what it does when masked; leave them out")
+    full = nested.profile(model, 1.0, count_macs=False).parameters
+    least = nested.profile(model, nested.shape(model, fraction=1e-9), count_macs=False).parameters
+    for budget in rungs:
+        if not least <= budget < full:
+            raise ValueError(f"rungs must have from {least:,} to below {full:,} parameters here; got {budget:,.0f}")
+    return model
+
+
 def _rung(model: nn.Module, shape: nested.Shape) -> tuple[Callable[[Tensor], Tensor], float]:
     """The network of a shape, in training, and its place between the smallest (0) and the full one (1) by logarithm."""
-    network = sliced(model, shape)
-    if network is None:
-        raise ValueError("rungs: no slice of this network computes what it does when masked; leave them out")
     widths = nested.shape(model, fraction=1e-9), shape, 1.0
     small, own, full = (math.log(nested.profile(model, width, count_macs=False).parameters) for width in widths)
-    return network, (own - small) / (full - small)
+    return Sliced(model, shape), (own - small) / (full - small)
 
 
 def _smallest(model: nn.Module, images: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from vnd.methods.method import Batch, Step, Terms, check
-from vnd.methods.nested import FixedOrder, prepare_sandwich, sandwich, with_uniform_lengths
+from vnd.methods.nested import FixedOrder, prepare_sandwich, sandwich, with_rungs, with_uniform_lengths
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class USNet(FixedOrder):
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""
-        return with_uniform_lengths(network, example, self)
+        return with_rungs(with_uniform_lengths(network, example, self), self.rungs)
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Cut the smallest network and the rungs out of the full one."""

@@ -53,9 +53,14 @@ class Sliced:
 
 def sliced(net: nn.Module, shape: Shape) -> Sliced | None:
     """A network at a fixed shape, for training; None where no slice of it computes what the masked one does."""
+    return Sliced(net, shape) if can_be_sliced(net) else None
+
+
+def can_be_sliced(net: nn.Module) -> bool:
+    """Whether slices of a nested network compute what it does when masked."""
     plan = plan_of(net)
     exact = plan.options["placement"] != "before_norm" and not (plan.rows or plan.elements)
-    return Sliced(net, shape) if exact and not plan.options["rescale"] else None
+    return exact and not plan.options["rescale"]
 
 
 def _selection(places: Tensor, parameter: Tensor) -> Selection:

@@ -1,6 +1,7 @@
-"""Trained networks that come with the package: `load_pretrained` needs no file and no connection.
+"""Trained networks that are to come with the package: `load_pretrained` needs no file and no connection.
 
-Each lies in a folder of its name: what `vnd.save` writes, and `card.json`. `scripts/ship.py` makes one of a run.
+None does yet. Each lies in a folder of its name: what `vnd.save` writes, and `card.json`. `scripts/ship.py` makes one
+of a run.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ def load_pretrained(name: str) -> FromPixels:
     names what it tells apart. `card` says what it was trained on and by, and what was measured at the widths that its
     BatchNorm has statistics for: `card["results"]`.
 
-        net = vnd.load_pretrained("cifar10-bn3-small")
+        net = load_pretrained("cifar10-bn3-small")
         prediction = vnd.predict(net, images, width=0.5)  # images (B, 3, 32, 32), pixels between 0 and 1
         [net.classes[index] for index in prediction.probs.argmax(1)]
 
     To load one that you have saved: `vnd.load(folder, model=net.plain())`.
 
     Args:
-        name: "cifar10-bn3-small"; an unknown name is answered with those there are.
+        name: An unknown name is answered with those there are.
     """
     known = names()
     if name not in known:

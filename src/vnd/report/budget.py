@@ -105,11 +105,9 @@ def within(line: Line, size: float) -> Fit | None:
 
 
 def full(line: Line) -> Point | None:
-    """The full network; None where a line has none, as plain networks of learned shapes."""
-    if line.separate and line.kinds == ("learned",):
-        return None
-    largest = max(line.points, key=lambda point: (point.parameters, point.kind == "uniform"))
-    return None if line.separate and (largest.fraction or 0) < 1 - 1e-6 else largest
+    """The full network, or what random masks gave; None where a line has none, as plain ones of learned shapes."""
+    whole = [point for point in line.points if (point.fraction or 0) >= 1 - 1e-6 or point.kind == "sampled"]
+    return max(whole, key=lambda point: point.parameters, default=None)
 
 
 def worst(line: Line, kind: str | None = None) -> Point | None:
