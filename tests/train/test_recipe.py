@@ -408,7 +408,8 @@ def narrow(name: str) -> list[str]:
     """What makes the network of a recipe a small one."""
     if shipped(name).network.name == "resnext":
         return ["--network.depth=11", "--network.base_width=8", "--network.widen=1"]
-    return ["--network.width=0.125"]
+    rungs = ["--method.rungs=[20000]"] if getattr(shipped(name).method, "rungs", ()) else []
+    return ["--network.width=0.125", *rungs]
 
 
 @pytest.mark.parametrize("name", groups())
