@@ -13,8 +13,6 @@ NGD decomposes on the CPU while the device works.
 """
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -23,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+import record
 from vnd.models import build
 from vnd.train.ngd import NGD
 
@@ -106,21 +105,9 @@ def main() -> None:
         rows.append({"busy": busy, "milliseconds": whole, "added": adds, "of the CPU": own})
         for name, added in adds.items():
             print(f"{busy:>24} {name:>20} {whole[name]:>10.3f} {added:>10.3f} {own[name]:>10.3f}")
-    machine = torch.cuda.get_device_name() if on_a_gpu else platform.processor() or platform.machine()
-    summary = {
-        "command": "python benchmarks/ngd.py" + (" --small" if args.small else ""),
-        "device": args.device,
-        "machine": machine,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "width": width,
-        "rounds": rounds,
-        "steps a round": length,
-        "rows": rows,
-    }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(summary, indent=2) + "\n")
-    print(f"written to {args.out}")
+    command = "python benchmarks/ngd.py" + (" --small" if args.small else "")
+    options = {"width": width, "rounds": rounds, "steps a round": length}
+    record.write(args.out, command, args.device, **options, rows=rows)
 
 
 if __name__ == "__main__":

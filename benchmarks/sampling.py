@@ -8,8 +8,6 @@ Bernoulli chain (one relaxed Bernoulli after the other, the naive way) and besid
 """
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import record
 import vnd
 
 BATCH, TEMPERATURE, WARM_UP = 64, 0.5, 2
@@ -93,20 +92,8 @@ def main() -> None:
             f"({own / seconds['gumbel_softmax']:.2f}×) {seconds['sequential chain'] * 1e3:>13.2f} "
             f"({own / seconds['sequential chain']:.4f}×)"
         )
-    machine = torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or platform.machine()
-    summary = {
-        "command": "python benchmarks/sampling.py",
-        "device": args.device,
-        "machine": machine,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "batch": BATCH,
-        "temperature": TEMPERATURE,
-        "rows": rows,
-    }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(summary, indent=2) + "\n")
-    print(f"written to {args.out}")
+    options = {"batch": BATCH, "temperature": TEMPERATURE}
+    record.write(args.out, "python benchmarks/sampling.py", args.device, **options, rows=rows)
 
 
 if __name__ == "__main__":

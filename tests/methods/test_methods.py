@@ -41,6 +41,10 @@ def same(value: Tensor) -> Tensor:
     return value
 
 
+def units_of(model: nn.Module) -> list[OrderingUnit]:
+    return [module for module in model.modules() if isinstance(module, OrderingUnit)]
+
+
 def everything(model: nn.Module) -> dict[str, Tensor]:
     """Copies of all parameters and buffers, those too that a state_dict leaves out."""
     return {key: value.detach().clone() for key, value in (*model.named_parameters(), *model.named_buffers())}

@@ -8,24 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 import vnd
-from methods.test_methods import batch, everything, model_of, put_back, same, step
+from methods.test_methods import batch, everything, model_of, put_back, same, step, units_of
 from train.small import recipe, write_blobs
 from vnd.methods import BN3, Step
 from vnd.methods.nested import pinned, unsmoothed
-from vnd.nn import OrderingUnit
 from vnd.nn.plan import plan_of
 from vnd.train import checkpoint
 from vnd.train.loop import fit
 
 BUDGET = 1200.0  # between the 217 parameters of the smallest network and the 1,906 of the full one
-
-
-def units_of(model: nn.Module) -> list[OrderingUnit]:
-    return [module for module in model.modules() if isinstance(module, OrderingUnit)]
 
 
 def sandwiched(distil: float = 1.0, **options: Any) -> BN3:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import vnd
-from methods.test_methods import batch, changed_in, everything, model_of, network, same, step
+from methods.test_methods import batch, changed_in, everything, model_of, network, same, step, units_of
 from train.small import recipe, write_blobs
 from train.test_loop import assert_same_run, stopping_at
 from vnd.methods import BN3, FN3, IBNN, METHODS, SVB, Method, OrderedL0, Plain, Sizes, Step, USNet
@@ -39,10 +39,6 @@ SMALL: dict[str, Method] = {
     "plain": Plain(),
     "plain, half": Plain(fraction=0.5, num_groups=4),
 }
-
-
-def units_of(model: nn.Module) -> list[OrderingUnit]:
-    return [module for module in model.modules() if isinstance(module, OrderingUnit)]
 
 
 def test_every_method_is_tried_here() -> None:

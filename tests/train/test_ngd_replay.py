@@ -93,7 +93,7 @@ class Run:
         self.parameters = [nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in SHAPES]
         self.parameters[2].data = self.parameters[2].data.to(memory_format=torch.channels_last)
         groups = [{"params": self.parameters[:3]}, {"params": self.parameters[3:], "weight_decay": 0.0}]
-        self.optimizer = NGD(groups, **{"lr": 0.1, "weight_decay": 1e-2, "nesterov": True} | options)
+        self.optimizer = NGD(groups, **{"lr": 0.1, "weight_decay": 1e-2, "nesterov": True, "replay": True} | options)
 
     def train(self, first: int, last: int, without: int | None = None, bad: tuple[int, ...] = ()) -> "Run":
         for step in range(first, last):

@@ -35,9 +35,8 @@ class Sliced:
         self.root = root
         self.skeleton = extract(root, shape, bayesian=True).train().requires_grad_(False)
         for norm in self.skeleton.modules():
-            if isinstance(
-                norm, nn.modules.batchnorm._BatchNorm
-            ):  # nobody reads them, and CUDA graphs like none to change
+            if isinstance(norm, nn.modules.batchnorm._BatchNorm):
+                # Nobody reads its statistics, and CUDA graphs like nothing to change.
                 norm.running_mean = norm.running_var = norm.num_batches_tracked = None
                 norm.track_running_stats = False
         own = dict(root.named_parameters())

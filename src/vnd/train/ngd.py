@@ -101,7 +101,8 @@ class NGD(Optimizer):
         update_period: Steps from one update of the factors to the next.
         epsilon: ε, the smallest eigenvalue of a factor.
         precondition: False for plain SGD.
-        replay: Record steps on a GPU and replay them; without effect elsewhere, and if False for any group.
+        replay: Record steps on a GPU and replay them, where all groups say so; without effect elsewhere. Proved on a
+            CPU by a recorder of its own; it has run on no GPU yet, hence not by default.
 
     >>> weight = torch.nn.Parameter(torch.zeros(3, 2))
     >>> optimizer = NGD([weight], lr=0.1)
@@ -124,7 +125,7 @@ class NGD(Optimizer):
         update_period: int = 4,
         epsilon: float = 1e-10,
         precondition: bool = True,
-        replay: bool = True,
+        replay: bool = False,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -232,7 +233,7 @@ class NGD(Optimizer):
     def _replay(self) -> bool:
         """A step that is replayed, perhaps after it was recorded, if there can be one."""
         groups, recording = self.param_groups, self._recording
-        wanted = all(group.get("replay", True) for group in groups)
+        wanted = all(group.get("replay", False) for group in groups)
         if recording is not None and not (wanted and recording.fits(groups, self.__dict__["state"])):
             self._drop()
         if self._recording is None and wanted and (period := self._ripe()):
