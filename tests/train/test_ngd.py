@@ -135,7 +135,7 @@ def largest_error(shape: tuple[int, ...], dtype: torch.dtype, device: Any = "cpu
 def test_directions_agree_with_the_dense_recursion_step_for_step(
     name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU with replays, and in TF32 less closely."""
+    """On a GPU in TF32 less closely."""
     if device.type == "cuda":
         assert largest_error(SHAPES[name], torch.float32, device) <= 5e-2
         monkeypatch.setattr(advance, "PRECISION", "ieee")

@@ -81,7 +81,7 @@ class NGD(Optimizer):
     Note: On a GPU products of float32 matrices are computed in TF32, with eleven bits, whatever torch is set to: more
         than gradients under bfloat16 have.
 
-    Note: On a GPU steps are recorded as CUDA graphs after the first few, and replayed, with the rates of the day and
+    Note: With `replay`, on a GPU, steps are recorded as CUDA graphs after the first few, and replayed, with the rates of the day and
         on the tensors of the state themselves. A change of another option, of the parameters with gradients or of where
         tensors lie ends that; it begins again after some more steps. `replay=False` leaves it out.
 
