@@ -81,9 +81,9 @@ class NGD(Optimizer):
     Note: On a GPU products of float32 matrices are computed in TF32, with eleven bits, whatever torch is set to: more
         than gradients under bfloat16 have.
 
-    Note: With `replay`, on a GPU, steps are recorded as CUDA graphs after the first few, and replayed, with the rates of the day and
-        on the tensors of the state themselves. A change of another option, of the parameters with gradients or of where
-        tensors lie ends that; it begins again after some more steps. `replay=False` leaves it out.
+    Note: With `replay`, on a GPU, steps are recorded as CUDA graphs after the first few, and replayed, with the rates
+        of the day and on the tensors of the state themselves. A change of another option, of the parameters with
+        gradients or of where tensors lie ends that; it begins again after some more steps.
 
     The state is tensors only: `step` (on the CPU), `momentum_buffer`, and `basis_i`, `strength_i`, `rest_i`,
     `shrinkage_i` for axis i, in float32 or wider whatever the parameter; `load_state_dict`, unlike torch's, keeps their
