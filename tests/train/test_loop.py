@@ -98,6 +98,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "method": {"name": "bn3", "num_groups": 4, "draws": 4, "estimator": "weight"},
         "optimiser": {"name": "sgd"},
     },
+    "temper": {
+        "method": {"name": "bn3", "num_groups": 4, "gradient": "survival", "sandwich": True},
+        "data": {"validation": 50},
+        "train": {"temper": 3.0, "batch": 8},
+    },
     "bf16": {"train": {"precision": "bf16"}, "optimiser": {"name": "adamw", "weight_decay": 0.01}},
 }
 
@@ -356,6 +361,14 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "network convnet cannot read the images of npz, 1×8×8",
     ),
     "validation": ({"data": {"validation": 97}}, "data.validation must be less than the 97 training images; got 97"),
+    "temper": (
+        {"train": {"temper": 1.0}, "data": {"validation": 60}},
+        "train.temper: bn3 trains no network of a fixed size in every step; use 0",
+    ),
+    "temper, few images": (
+        {"train": {"temper": 1.0}, "method": {"name": "plain"}},
+        "train.temper needs data.validation to be at least 50; got 16",
+    ),
     "no GPU": ({"train": {"device": "cuda"}}, "train.device is cuda, and there is no GPU here"),
     "half": ({"train": {"precision": "fp16"}}, "train.precision fp16 needs a GPU"),
 }

@@ -13,12 +13,14 @@ from vnd.functional import LogUniformForm
 from vnd.methods.method import Batch, Step, Terms, check, cross_entropy
 from vnd.methods.nested import (
     Nested,
+    count_tempered,
     in_parts,
     measure_order,
     nested_model,
     order_term,
     prepare_sandwich,
     sandwich,
+    sandwiched,
     with_rungs,
 )
 from vnd.nn.bayesian import Estimator
@@ -51,8 +53,8 @@ class BN3(Nested):
             taught by the full one's answers.
         distil: In a sandwich, the share of those answers in the targets, the labels having the rest.
         full_share: In a sandwich, the share of the full network's loss; the others share the rest.
-        rungs: In a sandwich, learned shapes of at most so many parameters that are trained in every step as well, on
-            the whole batch, each at the cost of its size.
+        rungs: In a sandwich, learned shapes of at most so many parameters that are trained in every step in place of
+            the smallest network, on the whole batch, each at the cost of its size.
         settle: Share of training after which there are rungs, and the order stays as it is.
         sampled_share: Share of the batch that sampled networks are run on from then on.
         spread: Weight of the KL of the lengths, beside its part in the KL: the temperature, in nats of the loss, that
@@ -102,6 +104,15 @@ class BN3(Nested):
             span = f"base = {self.base} and num_groups = {self.num_groups}"
             raise ValueError(f"prior_length must lie strictly between {span}; got {self.prior_length}")
 
+    @property
+    def tempered(self) -> int:
+        """In a sandwich the rungs, or the smallest network, and the full one."""
+        return count_tempered(self) if self.sandwich else 0
+
+    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
+        """Their logits, for one draw of the weights."""
+        return sandwiched(model, images, self) if self.sandwich else []
+
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""
         model = nested_model(
@@ -121,7 +132,7 @@ class BN3(Nested):
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""
         if self.sandwich:
-            likelihood = sandwich(model, batch, self)
+            likelihood = sandwich(model, batch, self, step.log_temper)
         else:
             likelihood = in_parts(batch, self.draws, lambda x, y: self._likelihood(model, x, y))
         divergence = nested.kl(model, self.price)

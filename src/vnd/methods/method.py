@@ -28,7 +28,8 @@ class Terms:
 class Step:
     """Where training stands, `share` of it being done.
 
-    `kl_weight` is a tensor, so that a compiled step is compiled once; index and share are for `prepare`.
+    `kl_weight` is a tensor, so that a compiled step is compiled once; index and share are for `prepare`. `log_temper`,
+    (tempered,), is log τ of each network of fixed size; see `vnd.train.temper`.
     """
 
     index: int
@@ -36,6 +37,7 @@ class Step:
     temperature: float
     num_data: int
     share: float = 0.0
+    log_temper: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,10 @@ class Size:
 class Method(Protocol):
     """A frozen dataclass of options, with what a system of the paper does in its own way."""
 
+    @property
+    def tempered(self) -> int:
+        """How many networks of fixed size it trains in every step, each of which can have a temper of its own."""
+
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Make its model from a plain network."""
 
@@ -93,6 +99,9 @@ class Method(Protocol):
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """The loss of a batch."""
+
+    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
+        """Logits, (batch, classes), of those networks, from the smallest to the full one; none before all are there."""
 
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
         """Those of the wanted sizes that it has."""

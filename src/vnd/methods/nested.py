@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +27,15 @@ class Nested:
     """
 
     bayesian: bool
+
+    @property
+    def tempered(self) -> int:
+        """None: networks of all sizes are drawn."""
+        return 0
+
+    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
+        """None."""
+        return []
 
     @property
     def budgeted(self) -> Literal["uniform", "learned"]:
@@ -155,46 +163,46 @@ def in_parts(batch: tuple[Tensor, ...], draws: int, loss: Callable[..., Tensor])
     return torch.stack([len(part[1]) / count * loss(*part) for part in parts]).sum()
 
 
-def sandwich(model: nn.Module, batch: Batch, method: Any) -> Tensor:
-    r"""Loss of the full network, the smallest one, rungs and sampled ones, the narrower taught by the full one.
+def sandwich(model: nn.Module, batch: Batch, method: Any, log_temper: Tensor | None = None) -> Tensor:
+    r"""Loss of the full network, some of fixed size and a sampled one, the narrower taught by the full one.
 
-    $$f\, \mathrm{CE}(p_\text{full}, y) + \frac{1 - f}{2 + R} \Bigl[ \ell(p_\text{smallest}) +
-      \sum_{r \le R} \ell(p_r) + \ell(p_\text{sampled}) \Bigr], \qquad
-      \ell(p) = (1 - d)\, \mathrm{CE}(p, y) + d\, \mathrm{CE}(p, p_\text{full})$$
+    $$f\, \mathrm{CE}(p_\text{full}, y) + \frac{1 - f}{R + 1} \Bigl[ \sum_{r \le R} \ell(p_r) + \ell(p_\text{sampled})
+      \Bigr], \qquad \ell(p) = (1 - d)\, \mathrm{CE}(p, y) + d\, \mathrm{CE}(p, p_\text{full})$$
 
-    The full network's answers are constants there: in-place distillation (Yu and Huang, 2019). One pass each, at the
-    cost of its width but for the sampled one, which is masked.
+    Those of fixed size are the smallest network, and from when the order is settled the rungs in its place. The full
+    network's answers are constants in ℓ: in-place distillation (Yu and Huang, 2019). One pass each, at the cost of its
+    width but for the sampled one, which is masked.
 
-    A large network learns its labels by heart and is then too sure of itself; a small one learns on augmented images,
-    which are harder than those of a test, and is there not sure enough. So targets are smoothed for the full network,
-    by s = `label_smoothing`, and sharpened for the smallest, by as much; between, by $s (2 t - 1)$ with t the place on
-    the logarithmic scale of parameters, and not at all for sampled ones. What the full network teaches is freed of its
-    own smoothing first. Labels cannot be sharpened.
+    Each p is of logits times its network's temper, $p = \operatorname{softmax}(τ z)$; see `vnd.train.temper`. Sampled
+    networks have the geometric mean of all. The full network's labels are smoothed, those of the others are not, and
+    what it teaches is freed of its smoothing first.
 
     Args:
         model: A nested network that `prepare_sandwich` has seen.
         batch: Images and labels.
         method: Says `full_share` f, `distil` d, `label_smoothing` s, `draws`, the parts that the sampled pass is run
             in, each at a draw of its own, and `sampled_share`, the share of the batch in it where there are rungs.
+        log_temper: log τ of those of fixed size and of the full network, (R + 1,); None for all 0.
     """
     (images, labels), rungs = batch, plan_of(model).rungs
     smoothing: float = method.label_smoothing
     distil: float = method.distil
     share: float = method.full_share
+    tempers = [1.0] * count_tempered(method) if log_temper is None else list(log_temper.exp())
+    usual = 1.0 if log_temper is None else log_temper.mean().exp()
     with pinned(model, smallest=False):
-        full = model(images)
-    taught = unsmoothed(full.detach().float().softmax(1), smoothing)
+        full = tempers[-1] * model(images).float()
+    taught = unsmoothed(full.detach().softmax(1), smoothing)
 
-    def narrower(logits: Tensor, y: Tensor, target: Tensor, place: float) -> Tensor:
-        own, classes = (2 * place - 1) * smoothing, target.size(1)
-        target = (1 - own) * target + own / classes if own > 0 else unsmoothed(target, -own)
-        return (1 - distil) * cross_entropy(logits, y, max(own, 0.0)) + distil * cross_entropy(logits, target, 0.0)
+    def narrower(logits: Tensor, y: Tensor, target: Tensor, temper: float | Tensor) -> Tensor:
+        logits = temper * logits.float()
+        return (1 - distil) * cross_entropy(logits, y, 0.0) + distil * cross_entropy(logits, target, 0.0)
 
-    losses = [narrower(_smallest(model, images), labels, taught, 0.0)]
-    losses += [narrower(rung(images), labels, taught, place) for rung, place in rungs]
+    fixed = zip(_fixed(model, images), tempers, strict=False)
+    losses = [narrower(logits, labels, taught, temper) for logits, temper in fixed]
     every = max(1, min(round(1 / method.sampled_share), len(labels) // method.draws)) if rungs else 1
     part = tuple(x[::every] for x in (images, labels, taught))
-    losses.append(in_parts(part, method.draws, lambda x, y, target: narrower(model(x), y, target, 0.5)))
+    losses.append(in_parts(part, method.draws, lambda x, y, target: narrower(model(x), y, target, usual)))
     whole = cross_entropy(full, labels, smoothing)
     return share * whole + (1 - share) * torch.stack(losses).mean()
 
@@ -227,7 +235,21 @@ def prepare_sandwich(model: nn.Module, rungs: tuple[float, ...], settled: bool) 
     if settled and rungs and not plan.rungs:
         for unit in plan.units.values():
             unit.keep_logits.requires_grad_(False)
-        plan.rungs = [_rung(model, nested.shape(model, parameters=budget)) for budget in rungs]
+        plan.rungs = [Sliced(model, nested.shape(model, parameters=budget)) for budget in rungs]
+
+
+def count_tempered(method: Any) -> int:
+    """The networks of fixed size in a sandwich, and the full one."""
+    return max(1, len(method.rungs)) + 1
+
+
+def sandwiched(model: nn.Module, images: Tensor, method: Any) -> list[Tensor]:
+    """The logits of the networks of fixed size and the full one, as in training; none before the rungs are cut."""
+    if len(plan_of(model).rungs) < len(method.rungs):
+        return []
+    with pinned(model, smallest=False):
+        full = model(images)
+    return [*_fixed(model, images), full]
 
 
 def with_rungs(model: nn.Module, rungs: tuple[float, ...]) -> nn.Module:
@@ -244,22 +266,13 @@ def with_rungs(model: nn.Module, rungs: tuple[float, ...]) -> nn.Module:
     return model
 
 
-def _rung(model: nn.Module, shape: nested.Shape) -> tuple[Callable[[Tensor], Tensor], float]:
-    """The network of a shape, in training, and its place between the smallest (0) and the full one (1) by logarithm."""
-    widths = nested.shape(model, fraction=1e-9), shape, 1.0
-    small, own, full = (math.log(nested.profile(model, width, count_macs=False).parameters) for width in widths)
-    return Sliced(model, shape), (own - small) / (full - small)
-
-
-def _smallest(model: nn.Module, images: Tensor) -> Tensor:
-    """The logits of the smallest network: by `prepare_sandwich`'s slice, at its cost, or by the masked one."""
+def _fixed(model: nn.Module, images: Tensor) -> list[Tensor]:
+    """The logits of the rungs, or of the smallest network: by `prepare_sandwich`'s slices, or by the masked one."""
     plan = plan_of(model)
-    if plan.smallest:
-        logits: Tensor = plan.smallest(images)
-        return logits
+    if plan.rungs or plan.smallest:
+        return [network(images) for network in plan.rungs or [plan.smallest]]
     with pinned(model, smallest=True):
-        logits = model(images)
-    return logits
+        return [model(images)]
 
 
 @contextmanager

@@ -36,6 +36,19 @@ class Plain(Single):
         if self.shape is not None and self.fraction != 1.0:
             raise ValueError(f"shape and fraction cannot both be given; got the fraction {self.fraction:g}")
 
+    @property
+    def tempered(self) -> int:
+        """The one that there is."""
+        return 1
+
+    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
+        """Its logits, as in a test: its statistics are those of training, and stay so."""
+        model.eval()
+        try:
+            return [model(images)]
+        finally:
+            model.train()
+
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """The network itself, or a narrower one."""
         if self.fraction == 1.0 and self.shape is None:
@@ -44,5 +57,8 @@ class Plain(Single):
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch."""
-        likelihood = cross_entropy(model(batch[0]), batch[1], self.label_smoothing)
+        logits = model(batch[0])
+        if step.log_temper is not None:
+            logits = step.log_temper.exp() * logits.float()
+        likelihood = cross_entropy(logits, batch[1], self.label_smoothing)
         return Terms(likelihood, {"nll": likelihood.detach()})

@@ -20,6 +20,15 @@ from vnd.nn.width import Width
 class Single:
     """A method whose model has one size."""
 
+    @property
+    def tempered(self) -> int:
+        """None."""
+        return 0
+
+    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
+        """None."""
+        return []
+
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Nothing."""
 

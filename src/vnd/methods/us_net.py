@@ -9,7 +9,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from vnd.methods.method import Batch, Step, Terms, check
-from vnd.methods.nested import FixedOrder, prepare_sandwich, sandwich, with_rungs, with_uniform_lengths
+from vnd.methods.nested import (
+    FixedOrder,
+    count_tempered,
+    prepare_sandwich,
+    sandwich,
+    sandwiched,
+    with_rungs,
+    with_uniform_lengths,
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class USNet(FixedOrder):
         draws: Sampled widths in a step, each on its part of the batch.
         distil: Share of the full network's answers in the targets of the narrower ones.
         full_share: Share of the full network's loss; the others share the rest.
-        rungs: Widths of at most so many parameters that are trained in every step as well.
+        rungs: Widths of at most so many parameters that are trained in every step in place of the smallest.
         sampled_share: Share of the batch that sampled widths are run on where there are rungs.
         label_smoothing: Share of the target given to all classes alike, for the full network; see `sandwich`.
         rules: Exceptions by name pattern of a layer.
@@ -46,6 +54,15 @@ class USNet(FixedOrder):
     def __post_init__(self) -> None:
         check(self)
 
+    @property
+    def tempered(self) -> int:
+        """The rungs, or the smallest network, and the full one."""
+        return count_tempered(self)
+
+    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
+        """Their logits."""
+        return sandwiched(model, images, self)
+
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""
         return with_rungs(with_uniform_lengths(network, example, self), self.rungs)
@@ -56,5 +73,5 @@ class USNet(FixedOrder):
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean loss of the three kinds of width."""
-        likelihood = sandwich(model, batch, self)
+        likelihood = sandwich(model, batch, self, step.log_temper)
         return Terms(likelihood, {"nll": likelihood.detach()})

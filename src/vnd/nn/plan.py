@@ -139,7 +139,7 @@ class Plan:
     settled: bool = True  # whether the statistics of the width that is set were looked up since
     collecting: bool = False  # whether `recalibrate` is at work
     smallest: Any = None  # for training: the network of base groups alone, sliced; False where there is no such
-    rungs: list[Any] = field(default_factory=list)  # for training: sliced networks and their places among the sizes
+    rungs: list[Any] = field(default_factory=list)  # for training: the networks of fixed shapes, sliced
 
     @property
     def key(self) -> tuple[Shape, bool]:

@@ -65,7 +65,10 @@ def _train(session: Session, quiet: bool) -> bool:
                 for schedule in (recipe.schedule.lr, recipe.schedule.temperature, recipe.schedule.kl_weight)
             )
             set_rates(optimizer, rate)
-            step = Step(index, kl_weight.fill_(weight), temperature, len(session.splits.train), index / session.steps)
+            step = Step(
+                index, kl_weight.fill_(weight), temperature, len(session.splits.train), index / session.steps,
+                session.temper.log,
+            )  # fmt: skip
 
             _seed(key(seed, "common", index))  # all processes draw alike: which unit is measured
             with accelerator.autocast():
@@ -86,6 +89,9 @@ def _train(session: Session, quiet: bool) -> bool:
 
             watch.step(session.step, terms, {"lr": rate, "temperature": temperature, "kl_weight": weight}, norm)
             epoch_ends = session.step % epoch_length == 0
+            if epoch_ends:
+                _seed(key(seed, "temper", index))  # all processes draw alike
+                session.temper.move()
             if epoch_ends and ((epoch + 1) % options.validate_every == 0 or session.step == session.steps):
                 watch.validated(session.validate())
             halt = stop.asked(accelerator)

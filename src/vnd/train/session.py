@@ -28,6 +28,7 @@ from vnd.store import save
 from vnd.train import checkpoint
 from vnd.train.recipe import Data, Recipe
 from vnd.train.run import Log, environment
+from vnd.train.temper import Temper
 
 BATCH = 512  # images in a batch that statistics are collected from
 
@@ -90,6 +91,7 @@ class Session:
         accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # the loop says where to autocast
         self.root = unwrap(self.model)
         self.ema = _average_of(self.root) if options.ema else None
+        self.temper = Temper(self)
         self.steps = options.epochs * len(self.batches)
         self.step, self.best = 0, -1.0
         self.log = Log(folder / "metrics.jsonl")
@@ -125,6 +127,7 @@ class Session:
         if found is None:
             return False
         checkpoint.restore(self.root, self._inner(), self.ema, self.accelerator.scaler, found)
+        self.temper.restore(found.state.get("log_temper"))
         self.step, self.best = found.step, float(found.state["best"])
         world = self.accelerator.num_processes
         if found.state["world"] != world:
@@ -150,7 +153,7 @@ class Session:
                 self.folder / "checkpoints",
                 self.step,
                 tensors,
-                state | {"best": self.best, "world": self.accelerator.num_processes},
+                state | {"best": self.best, "world": self.accelerator.num_processes, "log_temper": self.temper.state()},
             )
 
     def validate(self) -> dict[str, float]:

@@ -74,6 +74,8 @@ class Watch:
         row["images_per_second"] = round(speed, 1)
         if norm is not None:
             row["gradient_norm"] = float(norm)
+        if (log_temper := self.session.temper.state()) is not None:
+            row["log_temper"] = log_temper
         shown = " ".join(f"{name} {part:.3g}" for name, part in loss.items())
         if self.units:
             row["units"] = {

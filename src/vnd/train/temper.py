@@ -1,0 +1,84 @@
+r"""Networks that are as sure as they are right, of every size, by what their loss asks of them.
+
+A large network learns its labels by heart and is then too sure of itself; a small one learns on augmented images, which
+are harder than those of a test, and is there not sure enough. So the loss of network k sees its logits times a temper,
+
+$$\ell_k = \mathrm{CE}(\operatorname{softmax}(τ_k z_k), y), \qquad
+  \log τ_k \leftarrow \log τ_k + g\, (\bar c_k - a_k) \quad \text{after each epoch,}$$
+
+with the mean confidence $\bar c_k = \frac1n \sum_i \max_y \operatorname{softmax}(z_{k i})_y$ and the accuracy $a_k$ of
+its own logits on n validation images. Where it was too sure, τ grows, and logits 1/τ as large give the same loss. When
+training ends τ is forgotten: nothing is rescaled, neither in the network nor after it. Like AdaFocal (Ghosh et al.,
+2022), which steers a loss by the calibration on validation images as well; not in the paper.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from vnd.data.batches import Passes
+
+if TYPE_CHECKING:
+    from vnd.train.session import Session
+
+IMAGES = 1000  # about as many in a batch, which has BatchNorm's statistics of its own
+FEWEST = 50  # validation images that say anything of calibration
+
+
+class Temper:
+    """The tempers of a run's networks of fixed size.
+
+    Args:
+        session: The run.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.rate = session, session.recipe.train.temper
+        self.log: Tensor | None = None
+        if not self.rate:
+            return
+        networks = session.method.tempered
+        if not networks:
+            raise ValueError(
+                f"train.temper: {session.recipe.method_name} trains no network of a fixed size in every step; use 0"
+            )
+        images, device = session.splits.validation, session.accelerator.device
+        if images.labels is None or len(images) < FEWEST:
+            raise ValueError(f"train.temper needs data.validation to be at least {FEWEST}; got {len(images)}")
+        size = math.ceil(len(images) / math.ceil(len(images) / IMAGES))  # as even as can be
+        self.batches = Passes(images, session.splits.normalise(device), device, size)
+        self.labels = torch.from_numpy(images.labels).to(device).long().split(size)
+        self.log = torch.zeros(networks, device=device)
+
+    def state(self) -> list[float] | None:
+        """What a checkpoint keeps."""
+        return None if self.log is None else list(self.log.tolist())
+
+    def restore(self, state: list[float] | None) -> None:
+        """Go back to what a checkpoint kept."""
+        if self.log is not None and state is not None:
+            self.log.copy_(torch.tensor(state))
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """Compare confidence with accuracy on the validation images, and move every temper."""
+        if self.log is None:
+            return
+        session, sums = self.session, torch.zeros_like(self.log)
+        for images, labels in zip(self.batches, self.labels, strict=True):
+            with session.accelerator.autocast():
+                answers = session.method.answers(session.root, images)
+            if not answers:
+                return
+            sums += torch.stack([_excess(logits, labels) for logits in answers])
+        self.log += self.rate * session.average(sums / sum(map(len, self.labels)))
+
+
+def _excess(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum over a batch of confidence less correctness."""
+    confidence, answer = logits.float().softmax(1).max(1)
+    return (confidence - (answer == labels).float()).sum()
