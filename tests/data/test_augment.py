@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vnd.data.augment import GREY, Augment, Draw, Padding, apply, draw
+from vnd.data.augment import GREY, Augment, Draw, Padding, apply, draw, mix
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -202,8 +202,55 @@ def test_no_augmentation_changes_nothing() -> None:
     assert apply(Augment(), images, draw(Augment(), 4, generator())) is images
 
 
+def boxed(images: Tensor, others: Tensor, drawn: Draw) -> tuple[Tensor, list[float]]:
+    """One image at a time: a box of the other one about the centre, as far as there is an image."""
+    out, shares = images.clone(), []
+    height, width = images.shape[2:]
+    assert drawn.box is not None
+    for image, other, (row, column, side) in zip(out, others, drawn.box.tolist(), strict=True):
+        tall, wide = round(side * height), round(side * width)
+        top, left = int(row * height) - tall // 2, int(column * width) - wide // 2
+        rows, columns = slice(max(top, 0), max(top + tall, 0)), slice(max(left, 0), max(left + wide, 0))
+        image[:, rows, columns] = other[:, rows, columns]
+        shares.append(image[0, rows, columns].numel() / (height * width))
+    return out, shares
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_boxes_are_those_of_a_loop_over_images(share: float, dtype: torch.dtype) -> None:
+    images, others = (torch.randint(0, 256, (64, 3, 9, 7)).to(dtype) for _ in range(2))
+    drawn = draw(Augment(cutmix=share), 64, generator())
+    out, found = mix(images, others, drawn)
+    wanted, shares = boxed(images, others, drawn)
+    assert out.dtype == dtype
+    assert torch.equal(out, wanted)
+    assert found.tolist() == pytest.approx(shares)
+    assert drawn.box is not None
+    for fault in (drawn.box[:, [1, 0, 2]], drawn.box * torch.tensor([1, 1, 0.7]), drawn.box.flip(0)):
+        assert not torch.equal(mix(images, others, still(64, box=fault))[0], wanted)
+
+
+def test_boxes_take_every_share_of_an_image_and_come_to_the_share_of_images_asked_for() -> None:
+    images = torch.zeros(4000, 1, 32, 32)
+    drawn = draw(Augment(cutmix=0.5), 4000, generator())
+    assert drawn.box is not None
+    areas = drawn.box[:, 2].square()
+    assert float((areas > 0).float().mean()) == pytest.approx(0.5, abs=0.03)
+    quarters = torch.histc(areas[areas > 0], 4, 0, 1) / (areas > 0).sum()
+    assert quarters.tolist() == pytest.approx([0.25] * 4, abs=0.04)  # uniform, before the edges cut off
+    mixed, share = mix(images, images + 1, drawn)
+    assert torch.equal(share > 0, mixed.amax((1, 2, 3)) > 0)
+    assert float(share.max()) > 0.9
+
+
+def test_boxes_that_were_not_drawn_are_missed() -> None:
+    with pytest.raises(ValueError, match="no boxes were drawn"):
+        mix(torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 2, 2), still())
+
+
 def test_a_share_of_the_draws_is_that_share() -> None:
-    augment = Augment(2, True, 30, "reflect", 3, 0.5)
+    augment = Augment(2, True, 30, "reflect", 3, 0.5, 0.5)
     images = torch.randint(0, 256, (8, 1, 6, 6), dtype=torch.uint8)
     drawn = draw(augment, 8, generator())
     whole = apply(augment, images, drawn)
@@ -212,7 +259,7 @@ def test_a_share_of_the_draws_is_that_share() -> None:
 
 BAD = [
     {"pad": -1}, {"rotation": 200.0}, {"rotation": -1.0}, {"padding": "edge"}, {"cutout": -1}, {"cutout_share": -0.1},
-    {"cutout_share": 1.1}, {"cutout_share": float("nan")},
+    {"cutout_share": 1.1}, {"cutout_share": float("nan")}, {"cutmix": -0.1}, {"cutmix": 1.1},
 ]  # fmt: skip
 
 

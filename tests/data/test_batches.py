@@ -49,11 +49,28 @@ def test_a_batch_depends_on_its_step_alone() -> None:
     assert not torch.equal(Batches(numbered(), 8, 4, MEAN, DEVIATION).at(0)[1], forward.at(0)[1])
 
 
+def test_a_mixed_image_has_the_labels_of_its_pixels() -> None:
+    """Pixels say which image they are of: the share of each number is the share of its label."""
+    x, y = batches(augment=Augment(cutmix=0.6)).at(2)
+    numbers = ((x * 0.5 + 0.25) * 255).round().long().flatten(1)
+    assert y.shape == (8, 50)
+    for pixels, label in zip(numbers, y, strict=True):
+        assert torch.allclose(torch.bincount(pixels, minlength=50) / 16, label)
+    plain = batches().at(2)[1]
+    assert torch.equal((y > 0).sum(1) > 1, ((y > 0) & (y < 1)).any(1))
+    for place, label in enumerate(y):
+        allowed = {int(plain[place]), int(plain[7 - place])}
+        assert set(label.nonzero().flatten().tolist()) <= allowed
+    assert ((y > 0).sum(1) == 2).any()
+    assert (y.amax(1) == 1).any()
+
+
+@pytest.mark.parametrize("mixed", [0.0, 0.7])
 @pytest.mark.parametrize("world", [2, 4])
-def test_processes_share_a_batch_out_with_its_augmentation(world: int) -> None:
+def test_processes_share_a_batch_out_with_its_augmentation(world: int, mixed: float) -> None:
     generator = np.random.default_rng(0)
     images = Images(generator.integers(0, 256, (50, 3, 6, 6), dtype=np.uint8), np.arange(50), ("a",) * 50)
-    options = {"augment": Augment(2, True, 15)}
+    options = {"augment": Augment(2, True, 15, cutmix=mixed)}
     whole = Batches(images, 8, 3, MEAN * 3, DEVIATION * 3, **options)
     parts = [Batches(images, 8, 3, MEAN * 3, DEVIATION * 3, rank=r, world=world, **options) for r in range(world)]
     for step in (0, 5, 6, 13):

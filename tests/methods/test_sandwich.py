@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -66,9 +68,17 @@ def test_a_sandwich_is_the_loss_of_the_full_the_smallest_or_rungs_and_a_sampled_
             with pinned(model, smallest=True):
                 model(x)
     sampled = model(x[part])
+    drawn = float(plan_of(model).quantile.u) if coupling == "quantile" else 0.0
 
     tempers = [1.0, 1.0, 1.0] if log_temper is None else log_temper.exp().tolist()
     usual = 1.0 if log_temper is None else float(log_temper.mean().exp())
+    if log_temper is not None and prepared and coupling == "quantile":
+        kept = vnd.shape(model, parameters=BUDGET)
+        chains = {name: unit.posterior().chain.log_survival.exp() for name, unit in plan_of(model).units.items()}
+        lowest = min(float(chains[name][kept[name] - 2]) for name in chains if kept[name] > 1)
+        between = np.interp(drawn, [0.0, lowest, 1.0], log_temper.tolist()[::-1])
+        assert not any(math.isclose(between, log, abs_tol=1e-3) for log in log_temper.tolist())
+        usual = math.exp(between)
     full = tempers[-1] * logits["full"]
     rest = (full.detach().softmax(1) - 0.1 / 3).clamp(min=0)
     taught = rest / rest.sum(1, keepdim=True)

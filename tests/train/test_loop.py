@@ -98,6 +98,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "method": {"name": "bn3", "num_groups": 4, "draws": 4, "estimator": "weight"},
         "optimiser": {"name": "sgd"},
     },
+    "mixed images": {"data": {"augment": {"pad": 1, "cutmix": 0.5}}, "method": {"name": "bn3", "num_groups": 4}},
     "temper": {
         "method": {"name": "bn3", "num_groups": 4, "gradient": "survival", "sandwich": True},
         "data": {"validation": 50},

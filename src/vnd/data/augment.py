@@ -1,4 +1,4 @@
-"""Augmentation of whole batches, on the device that they are on: pad and crop, flip, rotate, cut out."""
+"""Augmentation of whole batches, on the device that they are on: pad and crop, flip, rotate, cut out, mix."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -23,6 +23,9 @@ class Augment:
         cutout: Side in pixels of a grey square laid over every image, its centre anywhere in it, with the same
             probability; what lies beyond the edges is cut off (DeVries and Taylor, 2017). Grey is 128 of 255.
         cutout_share: Share of the images that get a square, at random.
+        cutmix: Share of the images that get a box of another image of the batch, at random: its share of the area is
+            uniform, its centre anywhere, what lies beyond the edges is cut off, and labels are mixed as pixels are
+            (Yun et al., 2019).
     """
 
     pad: int = 0
@@ -31,6 +34,7 @@ class Augment:
     padding: Padding = "black"
     cutout: int = 0
     cutout_share: float = 1.0
+    cutmix: float = 0.0
 
     def __post_init__(self) -> None:
         if self.pad < 0:
@@ -43,6 +47,8 @@ class Augment:
             raise ValueError(f"cutout must be 0 or more; got {self.cutout}")
         if not 0 <= self.cutout_share <= 1:
             raise ValueError(f"cutout_share must lie in [0, 1]; got {self.cutout_share}")
+        if not 0 <= self.cutmix <= 1:
+            raise ValueError(f"cutmix must lie in [0, 1]; got {self.cutmix}")
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ class Draw:
     """What is done to each image: offset (batch, 2) of its crop, whether it is mirrored, its angle in degrees.
 
     Where a square is asked for: its centre (batch, 2) in shares of height and width, and whether the image gets it.
+    Where boxes are: centre and side (batch, 3) alike, the side being 0 for an image that gets none.
     """
 
     offset: Tensor
@@ -57,12 +64,12 @@ class Draw:
     angle: Tensor
     centre: Tensor | None = None
     covered: Tensor | None = None
+    box: Tensor | None = None
 
-    def share(self, part: slice) -> "Draw":
+    def share(self, part: slice | Tensor) -> "Draw":
         """The draws of some of the images."""
-        centre = None if self.centre is None else self.centre[part]
-        covered = None if self.covered is None else self.covered[part]
-        return Draw(self.offset[part], self.mirrored[part], self.angle[part], centre, covered)
+        centre, covered, box = (None if x is None else x[part] for x in (self.centre, self.covered, self.box))
+        return Draw(self.offset[part], self.mirrored[part], self.angle[part], centre, covered, box)
 
 
 def draw(augment: Augment, batch: int, generator: torch.Generator) -> Draw:
@@ -73,10 +80,14 @@ def draw(augment: Augment, batch: int, generator: torch.Generator) -> Draw:
     offset = torch.randint(2 * augment.pad + 1, (batch, 2), generator=generator)
     mirrored = (torch.rand(batch, generator=generator) < 0.5) & augment.flip
     angle = (2 * torch.rand(batch, generator=generator) - 1) * augment.rotation
-    if not augment.cutout:
-        return Draw(offset, mirrored, angle)
-    centre = torch.rand(batch, 2, generator=generator)
-    return Draw(offset, mirrored, angle, centre, torch.rand(batch, generator=generator) < augment.cutout_share)
+    centre = covered = box = None
+    if augment.cutout:
+        centre = torch.rand(batch, 2, generator=generator)
+        covered = torch.rand(batch, generator=generator) < augment.cutout_share
+    if augment.cutmix:
+        box = torch.rand(batch, 3, generator=generator)
+        box[:, 2] = box[:, 2].sqrt() * (torch.rand(batch, generator=generator) < augment.cutmix)
+    return Draw(offset, mirrored, angle, centre, covered, box)
 
 
 def apply(augment: Augment, images: Tensor, drawn: Draw) -> Tensor:
@@ -98,6 +109,24 @@ def apply(augment: Augment, images: Tensor, drawn: Draw) -> Tensor:
     if augment.rotation:
         images = _rotate(images, drawn.angle)
     return _cover(images, augment.cutout, drawn) if augment.cutout else images
+
+
+def mix(images: Tensor, others: Tensor, drawn: Draw) -> tuple[Tensor, Tensor]:
+    """Lay boxes of other images, cut at the same place, over images; and the share of each that they take, (batch,).
+
+    >>> images, drawn = torch.zeros(1, 1, 4, 4), draw(Augment(cutmix=1.0), 1, torch.Generator().manual_seed(0))
+    >>> mixed, share = mix(images, images + 1, drawn)
+    >>> float(share) == float(mixed.mean())
+    True
+    """
+    if drawn.box is None:
+        raise ValueError("mix: no boxes were drawn; draw with cutmix above 0")
+    box, (height, width) = drawn.box.to(images.device, non_blocking=True), images.shape[2:]
+    rows, columns = (
+        _within(box[:, axis], size, (box[:, 2:] * size).round().long()) for axis, size in ((0, height), (1, width))
+    )
+    inside = rows[:, :, None] & columns[:, None, :]
+    return torch.where(inside[:, None], others, images), inside.float().mean((1, 2))
 
 
 def _crop(images: Tensor, pad: int, padding: Padding, drawn: Draw) -> Tensor:
@@ -141,8 +170,8 @@ def _cover(images: Tensor, side: int, drawn: Draw) -> Tensor:
     return torch.where(rows[:, None, :, None] & columns[:, None, None, :], GREY, images)
 
 
-def _within(centre: Tensor, size: int, side: int) -> Tensor:
-    """Which of so many rows a square takes, (batch, size), by its centre as a share of them."""
+def _within(centre: Tensor, size: int, side: int | Tensor) -> Tensor:
+    """Which of so many rows a square takes, (batch, size), by its centre as a share of them; side may be (batch, 1)."""
     first = (centre * size).long()[:, None] - side // 2
     place = torch.arange(size, device=centre.device)
     return (place >= first) & (place < first + side)

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from vnd.data.arrays import Images
-from vnd.data.augment import Augment, apply, draw
+from vnd.data.augment import Augment, apply, draw, mix
 
 CHUNK = 4096  # images that are looked at together where all of them are
 ROOM = 2**30  # bytes of normalised images that are kept in a CPU's memory
@@ -91,19 +92,31 @@ class Batches:
         return len(self.images) // self.batch
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
-        """The batch of a step, (share, channels, height, width) and (share,)."""
-        chosen = self._chosen(step)
-        if self.resident is not None:
-            where = torch.from_numpy(chosen).to(self.device, non_blocking=True)
-            pixels = self.resident[where]
-        else:
-            pixels = _to(torch.from_numpy(self.images.pixels[chosen]), self.device)
-        labels = _to(self.labels[torch.from_numpy(chosen)], self.device)
-        if self.augment != Augment():
-            generator = torch.Generator().manual_seed(key(self.seed, "augment", step))
-            drawn = draw(self.augment, self.batch, generator).share(self.part)
-            pixels = apply(self.augment, pixels, drawn)
+        """The batch of a step, (share, channels, height, width) and (share,), or (share, classes) of mixed images.
+
+        An image is mixed with the one at the mirrored place of the whole batch.
+        """
+        chosen, own = self._chosen(step), torch.arange(self.batch)[self.part]
+        pixels, labels = self._read(chosen[own.numpy()])
+        if self.augment == Augment():
+            return self.normalise(pixels), labels
+        drawn = draw(self.augment, self.batch, torch.Generator().manual_seed(key(self.seed, "augment", step)))
+        pixels = apply(self.augment, pixels, drawn.share(own))
+        if self.augment.cutmix:
+            beside = self.batch - 1 - own
+            others, theirs = self._read(chosen[beside.numpy()])
+            pixels, share = mix(pixels, apply(self.augment, others, drawn.share(beside)), drawn.share(own))
+            mine, theirs = (F.one_hot(x.long(), len(self.images.classes)) for x in (labels, theirs))
+            labels = torch.lerp(mine.float(), theirs.float(), share[:, None])
         return self.normalise(pixels), labels
+
+    def _read(self, chosen: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[Tensor, Tensor]:
+        """The pixels and the labels of some images."""
+        where = torch.from_numpy(chosen)
+        labels = _to(self.labels[where], self.device)
+        if self.resident is not None:
+            return self.resident[where.to(self.device, non_blocking=True)], labels
+        return _to(torch.from_numpy(self.images.pixels[chosen]), self.device), labels
 
     def run(self, start: int, stop: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of these steps in order; for a GPU whose memory does not hold the data, read one ahead."""
@@ -123,7 +136,7 @@ class Batches:
         if epoch != self._epoch:
             generator = np.random.default_rng(key(self.seed, "order", epoch))
             self._epoch, self._order = epoch, generator.permutation(len(self.images))
-        return self._order[index * self.batch : (index + 1) * self.batch][self.part]
+        return self._order[index * self.batch : (index + 1) * self.batch]
 
 
 class Normalise:

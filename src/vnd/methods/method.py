@@ -13,7 +13,7 @@ import vnd.nn as nested
 from vnd.nn import Prediction
 from vnd.nn.width import Width
 
-Batch = tuple[Tensor, Tensor]  # images (batch, channels, height, width) and labels (batch,)
+Batch = tuple[Tensor, Tensor]  # images (batch, channels, height, width), labels (batch,) or (batch, classes)
 
 
 @dataclass(frozen=True)

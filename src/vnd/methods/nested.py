@@ -173,9 +173,9 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_temper: Tensor | N
     network's answers are constants in ℓ: in-place distillation (Yu and Huang, 2019). One pass each, at the cost of its
     width but for the sampled one, which is masked.
 
-    Each p is of logits times its network's temper, $p = \operatorname{softmax}(τ z)$; see `vnd.train.temper`. Sampled
-    networks have the geometric mean of all. The full network's labels are smoothed, those of the others are not, and
-    what it teaches is freed of its smoothing first.
+    Each p is of logits times its network's temper, $p = \operatorname{softmax}(τ z)$; see `vnd.train.temper`. That of a
+    sampled network lies between those of its neighbours. The full network's labels are smoothed, those of the others
+    are not, and what it teaches is freed of its smoothing first.
 
     Args:
         model: A nested network that `prepare_sandwich` has seen.
@@ -189,7 +189,6 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_temper: Tensor | N
     distil: float = method.distil
     share: float = method.full_share
     tempers = [1.0] * count_tempered(method) if log_temper is None else list(log_temper.exp())
-    usual = 1.0 if log_temper is None else log_temper.mean().exp()
     with pinned(model, smallest=False):
         full = tempers[-1] * model(images).float()
     taught = unsmoothed(full.detach().softmax(1), smoothing)
@@ -202,9 +201,29 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_temper: Tensor | N
     losses = [narrower(logits, labels, taught, temper) for logits, temper in fixed]
     every = max(1, min(round(1 / method.sampled_share), len(labels) // method.draws)) if rungs else 1
     part = tuple(x[::every] for x in (images, labels, taught))
-    losses.append(in_parts(part, method.draws, lambda x, y, target: narrower(model(x), y, target, usual)))
+
+    def sampled(x: Tensor, y: Tensor, target: Tensor) -> Tensor:
+        logits = model(x)
+        return narrower(logits, y, target, 1.0 if log_temper is None else _sampled_temper(model, log_temper))
+
+    losses.append(in_parts(part, method.draws, sampled))
     whole = cross_entropy(full, labels, smoothing)
     return share * whole + (1 - share) * torch.stack(losses).mean()
+
+
+def _sampled_temper(model: nn.Module, log_temper: Tensor) -> Tensor:
+    r"""The temper of the network that was drawn last: log τ interpolated in u between networks of fixed size.
+
+    The full network is that of u = 0, rung r that of $u_r$, the lowest survival among the groups that it keeps. Layers
+    that draw a length each share no u, and before there are rungs nothing lies between: the geometric mean of all then.
+    """
+    plan = plan_of(model)
+    if plan.quantile is None or plan.lowest is None:
+        return log_temper.mean().exp()
+    places, logs, u = plan.lowest.flip(0), log_temper.flip(0), plan.quantile.u.to(log_temper.dtype)
+    left, right = places[:-1], places[1:]
+    passed = ((u - left) / (right - left).clamp(min=1e-6)).clamp(0, 1)
+    return (logs[0] + (passed * logs.diff()).sum()).exp()
 
 
 def unsmoothed(probs: Tensor, smoothing: float) -> Tensor:
@@ -235,7 +254,10 @@ def prepare_sandwich(model: nn.Module, rungs: tuple[float, ...], settled: bool) 
     if settled and rungs and not plan.rungs:
         for unit in plan.units.values():
             unit.keep_logits.requires_grad_(False)
-        plan.rungs = [Sliced(model, nested.shape(model, parameters=budget)) for budget in rungs]
+        shapes = [nested.shape(model, parameters=budget) for budget in rungs]
+        device = next(iter(plan.units.values())).keep_logits.device
+        plan.lowest = torch.tensor([*(_lowest_survival(model, shape) for shape in shapes), 0.0], device=device)
+        plan.rungs = [Sliced(model, shape) for shape in shapes]
 
 
 def count_tempered(method: Any) -> int:
@@ -250,6 +272,14 @@ def sandwiched(model: nn.Module, images: Tensor, method: Any) -> list[Tensor]:
     with pinned(model, smallest=False):
         full = model(images)
     return [*_fixed(model, images), full]
+
+
+@torch.no_grad()
+def _lowest_survival(model: nn.Module, shape: nested.Shape) -> float:
+    """The lowest probability to be kept among the groups that a shape keeps; 1 where it keeps none beyond the base."""
+    units = plan_of(model).units.items()
+    kept = [unit.posterior().chain.log_survival.exp()[: shape[name] - unit.base] for name, unit in units]
+    return min((float(part[-1]) for part in kept if len(part)), default=1.0)
 
 
 def with_rungs(model: nn.Module, rungs: tuple[float, ...]) -> nn.Module:
