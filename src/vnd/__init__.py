@@ -26,6 +26,7 @@ from vnd.nn import (
     to_nested,
     width,
 )
+from vnd.pretrained import load_pretrained
 from vnd.store import load, save
 
 __version__ = "0.1.0"
@@ -50,6 +51,7 @@ __all__ = [
     "functional",
     "kl",
     "load",
+    "load_pretrained",
     "metrics",
     "models",
     "nn",

@@ -1,7 +1,6 @@
-"""Trained networks that are to come with the package: `load_pretrained` needs no file and no connection.
+"""Trained networks that come with the package: `load_pretrained` needs no file and no connection.
 
-None does yet. Each lies in a folder of its name: what `vnd.save` writes, and `card.json`. `scripts/ship.py` makes one
-of a run.
+Each lies in a folder of its name: what `vnd.save` writes, and `card.json`. `scripts/ship.py` makes one of a run.
 """
 
 from __future__ import annotations
