@@ -116,8 +116,8 @@ def test_python_blocks_are_python(page):
             pytest.fail(f"{page.relative_to(ROOT)} has a block that is not Python ({error}):\n{block}")
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_the_examples_of_the_readme_run(number):
     blocks = python_blocks(ROOT / "README.md")
-    assert len(blocks) == 3, "README.md has another number of ```python blocks than this test runs"
+    assert len(blocks) == 4, "README.md has another number of ```python blocks than this test runs"
     exec(compile(blocks[number], "README.md", "exec"), {"__name__": "readme"})
