@@ -60,12 +60,11 @@ def save(net: nn.Module, folder: str | Path) -> Path:
             for name, pair in norms.items():
                 for part, value in zip(("mean", "variance"), pair, strict=True):
                     tensors[f"statistics/{index}/{part}/{name}"] = value
+        if root in ORIGINS:
+            manifest["of"] = _encode_origin(ORIGINS[root])
     elif root in ORIGINS:
-        origin = ORIGINS[root]
-        manifest |= {"kind": "extracted", "conversion": _encode(origin["arguments"])}
-        manifest |= {"example": _shapes(origin["example"]), "shape": dict(origin["shape"])}
-        manifest["bayesian"] = origin["bayesian"]
-    manifest["model"] = _model_of(root, manifest["kind"], tensors)
+        manifest |= {"kind": "extracted", **_encode_origin(ORIGINS[root])}
+    manifest["model"] = _model_of(root, _comparable(manifest), tensors)
     manifest["buffers"] = {  # those that are not saved, but change their dtype with the network
         name: _name_of(value.dtype)
         for name, value in root.named_buffers()
@@ -114,20 +113,41 @@ def _rebuild(manifest: dict[str, Any], tensors: dict[str, Tensor], model: nn.Mod
     elif known is None:
         raise ValueError("it is not one of vnd.models; give its plain form as model=")
     else:
-        misfit = _misfit(known, kind, tensors)
+        misfit = _misfit(known, _comparable(manifest), tensors)
         if misfit is not None:
             raise ValueError(f"{misfit} is not that of the {known['name']} described; give its plain form as model=")
         model = build(known["name"], **known["config"])
     if kind == "plain":
         return model
-    example = _example(manifest["example"])
+    return _nested(manifest, model) if kind == "nested" else _extracted(manifest, model)
+
+
+def _nested(entry: dict[str, Any], model: nn.Module) -> nn.Module:
+    """The nested network of a manifest or of an origin in it, made of the plain one that all began with."""
+    if entry.get("of") is not None:
+        model = _extracted(entry["of"], model)
+    example = _example(entry["example"])
     dtypes = {x.dtype for x in (*example[0], *example[1].values()) if isinstance(x, Tensor) and x.is_floating_point()}
     if len(dtypes) == 1:  # as at the conversion; the state's own dtypes come with the state
         model = model.to(dtypes.pop())
-    net = to_nested(model, example[1] or example[0], **_decode(manifest["conversion"]))
-    if kind == "nested":
-        return net
-    return extract(net.eval(), Shape.of(manifest["shape"]), bayesian=manifest["bayesian"])
+    return to_nested(model, example[1] or example[0], **_decode(entry["conversion"]))
+
+
+def _extracted(entry: dict[str, Any], model: nn.Module) -> nn.Module:
+    """The network that was cut out of it."""
+    return extract(_nested(entry, model).eval(), Shape.of(entry["shape"]), bayesian=entry["bayesian"])
+
+
+def _encode_origin(origin: dict[str, Any]) -> dict[str, Any]:
+    """What a network was cut from, as JSON."""
+    own = {"conversion": _encode(origin["arguments"]), "example": _shapes(origin["example"])}
+    own |= {"shape": dict(origin["shape"]), "bayesian": origin["bayesian"]}
+    return own if origin.get("of") is None else own | {"of": _encode_origin(origin["of"])}
+
+
+def _comparable(manifest: dict[str, Any]) -> str:
+    """The kind of a network by which its tensors can be compared with those of a plain one: not where it was cut."""
+    return "extracted" if manifest.get("of") is not None else str(manifest["kind"])
 
 
 def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -19,6 +19,7 @@ from vnd.data import Images
 from vnd.data.catalogue import DATASETS
 from vnd.methods import METHODS, Step
 from vnd.models import MODELS
+from vnd.store import save
 from vnd.train import checkpoint
 from vnd.train.loop import fit
 from vnd.train.parse import find, names, parse, parser_of
@@ -412,9 +413,22 @@ def narrow(name: str) -> list[str]:
     return ["--network.width=0.125", *rungs]
 
 
+def with_teacher(name: str, folder: Path) -> list[str]:
+    """What gives a student a teacher: a narrow network of its recipe, of no training."""
+    if shipped(name).method_name != "sn3":
+        return []
+    theirs = f"{name.removesuffix('sn3')}bn3" + ("" if name.startswith("paper/") else "-sandwich")
+    assert f"runs/{theirs.replace('/', '-')}-0" == shipped(name).method.teacher  # where `vnd train` puts it
+    recipe = parse(theirs, narrow(theirs))
+    data = DATASETS[recipe.data.name]
+    images = np.zeros((2, data.channels, data.size, data.size), np.uint8)
+    save(build_model(recipe, Images(images, np.arange(2), tuple(map(str, range(data.num_classes))))), folder / "last")
+    return [f"--method.teacher={folder}"]
+
+
 @pytest.mark.parametrize("name", groups())
-def test_each_shipped_recipe_takes_a_step(name: str) -> None:
-    recipe = parse(name, narrow(name))
+def test_each_shipped_recipe_takes_a_step(name: str, tmp_path: Path) -> None:
+    recipe = parse(name, [*narrow(name), *with_teacher(name, tmp_path)])
     data = DATASETS[recipe.data.name]
     pixels = np.zeros((4, data.channels, data.size, data.size), np.uint8)
     model = build_model(recipe, Images(pixels, np.arange(4), tuple(map(str, range(data.num_classes)))))
@@ -432,9 +446,10 @@ def test_each_shipped_recipe_takes_a_step(name: str) -> None:
     assert len(moved) > len(before) / 2
 
 
-def one_step(name: str) -> Recipe:
+def one_step(name: str, folder: Path) -> Recipe:
     """A shipped recipe as it is, but for few images, a narrow network, few sizes, one step."""
-    words = ["--train.epochs=1", "--train.device=cpu", "--train.log_every=1", "--train.batch=12", *narrow(name)]
+    words = with_teacher(name, folder)
+    words += ["--train.epochs=1", "--train.device=cpu", "--train.log_every=1", "--train.batch=12", *narrow(name)]
     words += ["--data.limit=12", "--data.validation=40", "--train.validate_at=[1.0]"]
     words += ["--evaluate.sizes.fractions=[0.5, 1.0]", "--evaluate.sizes.learned=1", "--evaluate.sizes.parameters=[]"]
     return parse(name, words)
@@ -442,7 +457,7 @@ def one_step(name: str) -> Recipe:
 
 @pytest.mark.parametrize("name", [name for name in names() if name.startswith("fashion/")])
 def test_the_loop_takes_a_step_with_each_method(name: str, tmp_path: Path) -> None:
-    recipe = one_step(name)
+    recipe = one_step(name, tmp_path / "teacher")
     assert fit(recipe, tmp_path / "run", quiet=True)
     trained = [row for row in Log(tmp_path / "run" / "metrics.jsonl").read() if "loss" in row]
     assert [row["step"] for row in trained] == [1]

@@ -11,6 +11,7 @@ import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
 
 from vnd.cli import data as data_command
+from vnd.cli import distill as distill_command
 from vnd.cli import train as train_command
 from vnd.cli.demo import demo
 from vnd.cli.evaluate import evaluate
@@ -29,7 +30,12 @@ COMMANDS: dict[str, Any] = {
     "evaluate": evaluate,
     "report": report,
     "extract": extract,
+    "distill": distill_command.distill,
     "data": data_command.COMMANDS,
+}
+OF_RECIPES: dict[Any, Callable[[list[str]], None]] = {
+    train_command.train: train_command.main,
+    distill_command.distill: distill_command.main,
 }
 
 
@@ -57,8 +63,8 @@ def _run(args: list[str], commands: Mapping[str, Any], words: str) -> None:
     if name not in known:
         raise ValueError(f"unknown command {name!r}{nearest(name, known)} Known: {', '.join(known)}")
     command = known[name]
-    if command is train_command.train:  # its keys are those of the recipe, which is known only when it was read
-        train_command.main(rest)
+    if command in OF_RECIPES:  # their keys are those of the recipe, which is known only when it was read
+        OF_RECIPES[command](rest)
     elif isinstance(command, Mapping):
         _run(rest, command, f"{words} {name}")
     else:

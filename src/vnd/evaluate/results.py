@@ -71,7 +71,7 @@ def evaluate(
         "rows": rows_of(tidy, options.readings[0], calibration),
         "tidy": [{key: value for key, value in row.items() if key != "shape"} for row in tidy],
         "reliability": [_diagram(one, labels, options.bins) for one in close],
-        "correlation": _correlation(found),
+        "correlation": correlation(found),
         "selective": selective(
             [(one.row["label"], one.said, _of_validation(subject, one, options, validation)) for one in close],
             labels, torch.as_tensor(validation.labels), options.risk,
@@ -182,7 +182,7 @@ def _of_validation(subject: Subject, one: Measured, options: Sweep, validation: 
     return at_temperature(said, one.row["temperature"]) if one.row["reading"] == "scaled" else said
 
 
-def _correlation(found: list[Measured]) -> dict[str, Any] | None:
+def correlation(found: list[Measured]) -> dict[str, Any] | None:
     """Pearson's between the entropies of uniform widths, from the narrowest to the widest."""
     widths = sorted((one for one in found if one.size.fraction is not None), key=lambda one: one.size.fraction or 0)
     if len(widths) < 2:

@@ -6,6 +6,7 @@ from vnd.methods.ibnn import IBNN
 from vnd.methods.method import Batch, Method, Size, Sizes, Step, Terms
 from vnd.methods.ordered_l0 import OrderedL0
 from vnd.methods.plain import Plain
+from vnd.methods.sn3 import SN3
 from vnd.methods.svb import SVB
 from vnd.methods.us_net import USNet
 
@@ -17,9 +18,10 @@ METHODS: dict[str, type[Method]] = {
     "ordered_l0": OrderedL0,
     "us_net": USNet,
     "plain": Plain,
+    "sn3": SN3,
 }
 
 __all__ = [
-    "BN3", "FN3", "IBNN", "METHODS", "SVB", "Batch", "Method", "OrderedL0", "Plain", "Size", "Sizes", "Step", "Terms",
-    "USNet",
+    "BN3", "FN3", "IBNN", "METHODS", "SN3", "SVB", "Batch", "Method", "OrderedL0", "Plain", "Size", "Sizes", "Step",
+    "Terms", "USNet",
 ]  # fmt: skip

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from vnd.nn.width import Width
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-# What an extracted network was cut from, for `vnd.save`; kept here, so that the network itself stays plain.
+# What an extracted network was cut from, for `vnd.save`; kept here, so that the network itself stays plain. One that
+# was nested again has it too, and what is cut out of that has it under "of".
 ORIGINS: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 
@@ -72,7 +73,10 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
         _keep(small.get_submodule(parent), child, {d: plan.kept(layout, groups) for d, layout in enumerate(layouts)})
     _forget(small, bayesian)
     _own(small, root)
-    ORIGINS[small] = {"arguments": plan.arguments, "example": plan.example, "shape": shape, "bayesian": bayesian}
+    ORIGINS[small] = {
+        "arguments": plan.arguments, "example": plan.example, "shape": shape, "bayesian": bayesian,
+        "of": ORIGINS.get(root),
+    }  # fmt: skip
     return small
 
 

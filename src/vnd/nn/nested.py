@@ -16,7 +16,7 @@ from vnd.distributions import BernoulliChain, LogUniform
 from vnd.functional import LogUniformForm
 from vnd.nn.bayesian import BAYES_OF, Estimator, Noise
 from vnd.nn.channels import Analysis, Group, Segment
-from vnd.nn.extract import is_depthwise, reorder
+from vnd.nn.extract import ORIGINS, is_depthwise, reorder
 from vnd.nn.norms import CALIBRATED_OF, MASKED_OF
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.plan import InputMask, OutputMask, Plan, ProductMask, arguments_of, plan_of, unwrap
@@ -160,6 +160,8 @@ def to_nested(
         plan_of(net).arguments = arguments
         failures = {} if placement == "before_norm" else try_slicing(net, args, kwargs)
         if not failures:
+            if model in ORIGINS:
+                ORIGINS[net] = ORIGINS[model]
             return net
         refused |= failures
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from vnd.functional import widen
+from vnd.functional import concentration, widen
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.plan import Plan, plan_of, unwrap
 from vnd.nn.recalibrate import sampling
 from vnd.nn.width import Width
 from vnd.nn.width import width as at_width
 
-Link = Literal["softmax", "sigmoid", "identity"]
+Link = Literal["softmax", "dirichlet", "sigmoid", "identity"]
+LINKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda out: out.softmax(1),
+    "dirichlet": concentration,
+    "sigmoid": torch.sigmoid,
+    "identity": lambda out: out,
+}
 ROWS = 16384  # examples times samples in one pass
 
 
@@ -61,12 +68,13 @@ def predict(
         width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
         samples: Draws of the weights; 0 for one pass with the posterior means.
         link: From the network's outputs to what is averaged: "softmax" over dimension 1 (classes), "sigmoid" for
-            masks, "identity" for regression.
+            masks, "identity" for regression; "dirichlet" for a student of SN³, whose outputs give a Dirichlet over
+            probabilities: its mean, entropy and mutual information in closed form, see `vnd.functional.concentration`.
         seed: Makes the draws repeatable; the global generator is left as it was.
         rows: Most examples times samples in one pass.
     """
-    if link not in ("softmax", "sigmoid", "identity"):
-        raise ValueError(f"predict: link must be 'softmax', 'sigmoid' or 'identity'; got {link!r}")
+    if link not in get_args(Link):
+        raise ValueError(f"predict: link must be one of {', '.join(map(repr, get_args(Link)))}; got {link!r}")
     if not isinstance(x, Tensor):
         raise ValueError(f"predict: x must be a tensor; got a {type(x).__name__}")
     if isinstance(rows, int) and rows < 1:
@@ -123,7 +131,7 @@ def _pass(net: nn.Module, x: Tensor, samples: int, at_once: int, link: Link) -> 
     while done < samples:
         count = min(at_once, samples - done)
         out = widen(_draw(net, x, count))
-        out = out.softmax(1) if link == "softmax" else out.sigmoid() if link == "sigmoid" else out
+        out = LINKS[link](out)
         outputs.append(out.view(count, x.size(0), *out.shape[1:]))
         done += count
     return torch.cat(outputs)
@@ -146,6 +154,8 @@ def _draw(net: nn.Module, x: Tensor, count: int) -> Tensor:
 
 
 def _summarise(parts: Tensor, link: Link, samples: int) -> Prediction:
+    if link == "dirichlet":
+        return _summarise_dirichlet(parts, samples)
     probs = parts.mean(0)
     variance = parts.var(0, correction=0)
     if link == "identity":
@@ -153,6 +163,22 @@ def _summarise(parts: Tensor, link: Link, samples: int) -> Prediction:
     entropy, inner = _entropy(probs, link), _entropy(parts.flatten(0, 1), link)
     inner = inner.view(samples, -1, *inner.shape[1:]).mean(0)
     return Prediction(probs, entropy, (entropy - inner).clamp(min=0.0), variance, samples)
+
+
+def _summarise_dirichlet(parts: Tensor, samples: int) -> Prediction:
+    r"""A mixture of Dirichlets with concentrations a, (samples, batch, classes, …), each of total $a_0$.
+
+    $$\bar p = \frac1S \sum_s \frac{a_s}{a_{s0}}, \qquad \mathbb E\, H[p] = \frac1S \sum_s \Bigl[ ψ(a_{s0} + 1) -
+      \sum_c \frac{a_{sc}}{a_{s0}}\, ψ(a_{sc} + 1) \Bigr], \qquad
+      \operatorname{Var} p_c = \frac1S \sum_s \frac{p_{sc} (1 - p_{sc})}{a_{s0} + 1} + \operatorname{Var}_s p_{sc}$$
+    """
+    total = parts.sum(2, keepdim=True)
+    means = parts / total
+    probs = means.mean(0)
+    inner = (total + 1).digamma().squeeze(2) - (means * (parts + 1).digamma()).sum(2)
+    variance = (means * (1 - means) / (total + 1)).mean(0) + means.var(0, correction=0)
+    entropy = _entropy(probs, "softmax")
+    return Prediction(probs, entropy, (entropy - inner.mean(0)).clamp(min=0.0), variance, samples)
 
 
 def _entropy(probs: Tensor, link: Link) -> Tensor:

@@ -33,6 +33,8 @@ METHODS = {
     "ordered_l0": "Nested network with plain weights that learns the order, and pays for every unit that it keeps.",
     "ibnn": "An independent Bayesian network for each width: one training a width, the mark to aim for.",
     "svb": "Sparse variational dropout: single weights are removed; one training gives one size.",
+    "sn3": "A student of a Bayesian nested network: its leading channels, deterministic but for the last layer, taught "
+    "the spread of its answers as a Dirichlet.",
     "plain": "An ordinary network for each width: one training a width.",
 }
 READINGS = {

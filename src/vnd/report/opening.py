@@ -22,7 +22,7 @@ ORDERS = {
     "": "A network was trained on {images}.",
 }
 ORDER_OF = {
-    **{"bn3": "learned", "ordered_l0": "learned", "fn3": "fixed", "us_net": "fixed"},
+    **{"bn3": "learned", "ordered_l0": "learned", "sn3": "learned", "fn3": "fixed", "us_net": "fixed"},
     **{"ibnn": "single", "svb": "single", "plain": "single"},
 }
 

@@ -15,7 +15,7 @@ from vnd.report.runs import Run
 # Names in figures, in the order of legends and tables.
 NAMES = {
     "bn3": "BN³", "fn3": "FN³", "ibnn": "IBNN", "svb": "SVB", "ordered_l0": "ordered ℓ0", "us_net": "US-Net",
-    "plain": "plain",
+    "plain": "plain", "sn3": "SN³",
 }  # fmt: skip
 FORMS = {"samples": "{}", "means": "DT-{}", "masks": "{}-MC", "scaled": "{}-TS"}
 CERTAIN = ("fn3", "ordered_l0", "us_net", "plain")  # weights that are not drawn: samples and means are one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -68,20 +68,30 @@ def tail_index(own: Series) -> Figure:
 
 def correlation(own: Series) -> Figure:
     """How alike the uncertainties of two widths are: Pearson's correlation of their entropies, mean over runs."""
-    labels, maps = mean_correlation(own)
+    return heat_maps(*mean_correlation(own), own.name)
+
+
+def heat_maps(labels: Sequence[str], maps: Mapping[str, Any], name: str) -> Figure:
+    """Correlations of pairs as coloured squares, a panel a map.
+
+    Args:
+        labels: What the rows and the columns of each map are.
+        maps: A square table of correlations for each name of a map; NaN where there is none.
+        name: Whose they are: the beginning of each heading.
+    """
     lowest = min(float(np.nan_to_num(one).min()) for one in maps.values())
     low = lowest if lowest < -0.05 else 0.0
     figure, axes = panels(len(maps), 2, 4.3)
     figure.set_layout_engine("compressed")  # squares need not fill the page
     mesh = None
-    for axis, (name, table) in zip(axes, maps.items(), strict=True):
+    for axis, (part, table) in zip(axes, maps.items(), strict=True):
         mesh = axis.imshow(table, vmin=low, vmax=1, cmap="cividis")
         for (row, column), value in np.ndenumerate(table) if len(labels) <= FEW else ():
             dark = (value - low) / (1 - low) < 0.55
             words = "–" if np.isnan(value) else f"{value:.2f}"
             look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5 if len(labels) <= 8 else 7}
             axis.text(column, row, words, color="white" if dark else INK, **look)
-        title(axis, f"{own.name}, {name}", 44)
+        title(axis, f"{name}, {part}", 44)
         names = [plain(label, 10) for label in labels]
         axis.set_xticks(range(len(labels)), names, rotation=45 if len(labels) > 5 else 0)
         axis.set_yticks(range(len(labels)), names)

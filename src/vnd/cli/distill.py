@@ -1,0 +1,195 @@
+"""`vnd distill`: a small deterministic nested student of a trained Bayesian nested network."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+import vnd.nn as nested
+from vnd.data.batches import in_order
+from vnd.evaluate.results import correlation
+from vnd.evaluate.sweep import Which, sweep
+from vnd.files import write_text
+from vnd.functional import concentration
+from vnd.methods import Size, Sizes
+from vnd.metrics import smallest_width
+from vnd.train.finished import Finished, open_run
+from vnd.train.loop import fit
+from vnd.train.parse import parse
+from vnd.train.recipe import Recipe
+
+USAGE = "vnd distill RUN [--keep SHARE] [--out STUDENT] [--SECTION.KEY VALUE ...]"
+HELP = """Distil a trained Bayesian nested network into a small deterministic one, SN³.
+
+First how alike the uncertainties of its widths are, which proposes the share of every layer to keep; then training.
+
+  RUN               folder of the teacher's run
+  --keep SHARE      share of every layer that the student has, in (0, 1]; the proposal if not given
+  --threshold R     propose the smallest width whose correlation with the full one exceeds this; 0.9 if not given
+  --which WHICH     the teacher's best or last network; as its recipe says if not given
+  --analyse         the analysis alone
+  --out STUDENT     folder of the student's run; RUN-sn3 if not given
+  --SECTION.KEY     keys of the student's recipe, which is the teacher's with method sn3: --train.epochs 20
+
+Example: vnd distill runs/first --keep 0.25 --train.epochs 20
+"""
+WIDTHS = tuple(round(0.1 * k, 1) for k in range(1, 11))  # of the paper
+DRAWS, DPI, MOST = 60, 130, 400_000  # draws of the teacher in a picture, its resolution, and its most bytes
+
+
+def distill(
+    run: Path,
+    keep: float | None = None,
+    threshold: float = 0.9,
+    which: Which | None = None,
+    analyse: bool = False,
+    out: Path | None = None,
+    overrides: Sequence[str] = (),
+) -> None:
+    """Distil a trained Bayesian nested network into a small deterministic nested student (SN³).
+
+    Example: vnd distill runs/first --keep 0.25 --train.epochs 20
+
+    Args:
+        run: Folder of the teacher's run.
+        keep: Share of every layer that the student has; what the correlations propose if not given.
+        threshold: The proposal is the smallest width whose correlation with the full one exceeds this.
+        which: The teacher's best or last network; as its recipe says if not given.
+        analyse: The analysis alone.
+        out: Folder of the student's run; RUN-sn3 if not given.
+        overrides: Keys of the student's recipe to replace.
+    """
+    teacher, console = open_run(run, which), Console()
+    if not (hasattr(teacher.model, "_vnd_plan") and getattr(teacher.recipe.method, "bayesian", False)):
+        raise ValueError(f"distill: {run} is no Bayesian nested network; train one with vnd train, method bn3")
+    folder = out or run.with_name(f"{run.resolve().name}-sn3")
+    said = analysis(teacher, threshold)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "correlation.json", json.dumps(said, indent=1) + "\n")
+    _draw_maps(said, folder / "correlation.png", run.resolve().name)
+    share = said["proposed"] if keep is None else keep
+    words = f"the smallest width that correlates with the full one by more than {threshold:g}: {said['proposed']:g}"
+    _print(console, f"{words}\ncorrelations: {folder / 'correlation.json'}, {folder / 'correlation.png'}")
+    if analyse:
+        return
+    recipe = student_recipe(teacher, share, overrides)
+    if not fit(recipe, folder):
+        raise KeyboardInterrupt(f"saved in {folder}; go on with: vnd train --resume {folder}")
+    _draw_simplex(teacher, open_run(folder), folder / "simplex.png")
+    _print(console, f"picture: {folder / 'simplex.png'}\ndone: {folder}\nevaluate it with: vnd evaluate {folder}")
+
+
+def analysis(teacher: Finished, threshold: float) -> dict[str, Any]:
+    """Correlations of predictive entropy between widths, on the validation images and out of domain, and a proposal.
+
+    Paper: Sec. 3.5, the widths 0.1, 0.2 … 1.
+    """
+    leading = teacher.recipe.evaluate.sizes.leading
+    options = dataclasses.replace(
+        teacher.recipe.evaluate, sizes=Sizes(fractions=WIDTHS, leading=leading), readings=("samples",), repeats=1,
+        statistics=(),
+    )  # fmt: skip
+    steps = sweep(teacher.subject(), options, teacher.splits.validation, teacher.outside(options))
+    said = correlation(
+        list(track(steps, "correlations", total=len(WIDTHS), console=Console(stderr=True), transient=True))
+    )
+    assert said is not None
+    index = smallest_width(torch.tensor(said["inside"]), threshold)
+    return {**said, "widths": list(WIDTHS), "threshold": threshold, "proposed": WIDTHS[index]}
+
+
+def student_recipe(teacher: Finished, keep: float, overrides: Sequence[str]) -> Recipe:
+    """The teacher's recipe with method sn3, some keys replaced."""
+    own = teacher.recipe.to_dict()
+    own["about"] = f"SN³ of {teacher.folder.resolve().name}"
+    own["method"] = {
+        "name": "sn3", "teacher": str(teacher.folder.resolve()), "which": teacher.which, "keep": keep,
+    }  # fmt: skip
+    own["train"]["temper"] = 0.0  # what it learns is the teacher's confidence
+    own["evaluate"] |= {"readings": ["means"], "samples": 0, "statistics": [], "repeats": 1}
+    own["evaluate"]["sizes"] = {"fractions": [0.25, 0.5, 0.75, 1.0]}
+    return parse(own, overrides)
+
+
+def main(args: list[str]) -> None:
+    """Run `vnd distill` with these arguments."""
+    parser = _Parser(prog="vnd distill", usage=USAGE, add_help=False, allow_abbrev=False)
+    parser.add_argument("run", nargs="?", type=Path)
+    parser.add_argument("--keep", type=float)
+    parser.add_argument("--threshold", type=float, default=0.9)
+    parser.add_argument("--which", choices=("best", "last"))
+    parser.add_argument("--analyse", action="store_true")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("-h", "--help", action="store_true")
+    options, overrides = parser.parse_known_args(args)
+    if options.help:
+        print(f"usage: {USAGE}\n\n{HELP}")
+        return
+    if options.run is None:
+        raise ValueError("distill: give the folder of a trained run; `vnd distill --help` says what it takes")
+    given = {name: value for name, value in vars(options).items() if name != "help"}
+    distill(**given, overrides=overrides)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"distill: {message}; `vnd distill --help` says what it takes")
+
+
+def _print(console: Console, words: str) -> None:
+    console.print(words, soft_wrap=True, highlight=False, markup=False)
+
+
+def _draw_maps(said: dict[str, Any], path: Path, name: str) -> None:
+    from vnd.report.canvas import png
+    from vnd.report.studies import heat_maps
+
+    maps = {"in domain": said["inside"]} | ({"out of domain": said["outside"]} if said["outside"] else {})
+    path.write_bytes(png(heat_maps(said["labels"], maps, name), DPI, MOST))
+
+
+def _draw_simplex(teacher: Finished, student: Finished, path: Path) -> None:
+    """Six images between three classes each: the teacher's draws as points, the student's Dirichlet as contours."""
+    from vnd.report.canvas import png
+    from vnd.report.simplex import Simplex, merged, project, simplex
+
+    images = teacher.splits.validation
+    normalise = teacher.splits.normalise(teacher.device)
+    x = torch.cat(list(in_order(images.take(range(min(1000, len(images)))), normalise, teacher.device)))
+    full = Size("uniform", "100 %", nested.shape(teacher.model, fraction=1.0), 1.0)
+    network = teacher.cut(full, 1)
+    entropy = torch.as_tensor(teacher.recipe.method.predict(network, x, 6).entropy)
+    order = entropy.argsort()
+    chosen = order[(torch.tensor([0.5, 0.8, 0.9, 0.95, 0.99, 1.0]) * (len(order) - 1)).long()]
+    draws = torch.stack([teacher.recipe.method.predict(network, x[chosen], 1).probs for _ in range(DRAWS)], 1).cpu()
+    small = student.cut(Size("uniform", "100 %", nested.shape(student.model, fraction=1.0), 1.0), 0)
+    own = _concentrations(small, x[chosen])
+    panels = []
+    for index, (points, spread) in enumerate(zip(draws, own, strict=True)):
+        first, second, third = points.mean(0).topk(3).indices.tolist()
+        three = (first, second, third)
+        label = int(torch.as_tensor(images.labels)[chosen[index].cpu()])
+        names = tuple(images.classes[c] for c in three)
+        panels.append(
+            Simplex(
+                project(points.numpy(), three),
+                merged(spread.numpy(), three),
+                (names[0], names[1], names[2]),
+                f"labelled {images.classes[label]}",
+            )
+        )
+    path.write_bytes(png(simplex(panels), DPI, MOST))
+
+
+@torch.no_grad()
+def _concentrations(network: torch.nn.Module, x: Tensor) -> Tensor:
+    return concentration(network(x)).cpu()

@@ -1,0 +1,235 @@
+"""SN³: a student nested network, small and deterministic, distilled from a Bayesian nested teacher."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Dirichlet
+
+import vnd.nn as nested
+from vnd.functional import concentration
+from vnd.methods.method import Batch, Step, Terms, check
+from vnd.methods.mmd import squared_mmd
+from vnd.methods.nested import Nested
+from vnd.nn import BayesLayer, OrderingUnit, Shape
+from vnd.nn.plan import plan_of, unwrap
+from vnd.nn.width import sample_shapes
+from vnd.store import load
+
+
+@dataclass(frozen=True)
+class SN3(Nested):
+    r"""Prune a Bayesian nested network to its leading groups, and teach what is left the spread of its answers.
+
+    $$\mathcal L = \frac1B \sum_b \mathrm{MMD}^2\bigl(\{p_s(x_b)\}_{s \le S},\; \mathrm{Dir}(a(x_b))\bigr)
+      + c\, \mathrm{CE}\Bigl(\frac{a}{a_0}, y_b\Bigr) + \frac{κ}{N} \mathrm{KL}(\text{last layer}), \qquad
+      |v| = r |\bar v|$$
+
+    with S answers $p_s$ of the teacher at lengths v, a the student's concentrations at lengths $\bar v$, and r the
+    ratio of their groups in a layer: both lengths are drawn together, from the student's posterior. Paper: Sec. 3.5.
+
+    The student keeps the means and the order of the teacher's leading groups; variances go, but for the last layer's.
+    Its order is the teacher's, coarsened, and learns no more: $P(|\bar v| ≥ j) = P(|v| ≥ ⌈r j⌉)$. Where r does not
+    divide the base b, the student's is $⌈b / r⌉$.
+
+    Args:
+        teacher: Folder of the teacher's run.
+        which: Its best or its last network.
+        keep: Share of the groups of every layer that the student has, in (0, 1]; at least the teacher's base.
+        samples: Draws of the teacher's weights, S.
+        student_samples: Draws of the student's Dirichlet.
+        bandwidths: Of the kernels, as multiples of the root of the median squared distance.
+        divergence: "mmd", or "kl" for plain distillation: the KL of the teacher's mean answer from the student's.
+        label_weight: c, on the cross-entropy of the labels.
+        full: Every step also at full width, the teacher's and the student's.
+        tie: The teacher's lengths move with the student's; if not, the teacher is always at full width.
+        cache: The teacher's answers for so many images are kept and not asked again; it pays where images are not
+            augmented, and needs `tie` to be false.
+        rules: Not used: the student has the teacher's.
+    """
+
+    teacher: str = ""
+    which: Literal["best", "last"] = "last"
+    keep: float = 0.25
+    samples: int = 6
+    student_samples: int = 12
+    bandwidths: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    divergence: Literal["mmd", "kl"] = "mmd"
+    label_weight: float = 0.0
+    full: bool = True
+    tie: bool = True
+    cache: int = 0
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    bayesian = True  # its last layer
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"keep must lie in (0, 1]; got {self.keep}")
+        least = 2 if self.divergence == "mmd" else 1
+        for name in ("samples", "student_samples"):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least} for {self.divergence}; got {getattr(self, name)}")
+        if self.label_weight < 0:
+            raise ValueError(f"label_weight must be 0 or more; got {self.label_weight}")
+        if self.cache and self.tie:
+            raise ValueError("cache needs tie to be false: answers at other lengths are other answers")
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """Prune the teacher; the network that is given only says what both are."""
+        if not self.teacher:
+            raise ValueError("sn3: method.teacher must be the folder of a trained run; vnd distill RUN sets it")
+        folder = Path(self.teacher) / self.which
+        if not (folder / "network.json").exists():
+            raise ValueError(f"sn3: method.teacher must be the folder of a trained run; {folder} holds no network")
+        teacher = load(folder)
+        student = prune(teacher, self.keep, example)
+        teacher.requires_grad_(False)
+        plan_of(student).lesson = Lesson(teacher, {})
+        return student
+
+    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+        """Draw the lengths, and ask the teacher."""
+        lesson = plan_of(model).lesson
+        if lesson is None:
+            raise ValueError("sn3: a student that was loaded has no teacher; train it by vnd train --resume RUN")
+        lesson.teacher.to(batch[0].device).train()  # statistics of the batch: there are none of every width
+        root = unwrap(model)
+        student = plan_of(root)
+        shapes = [sample_shapes(root, 1, seed=int(torch.randint(2**62, ())))[0]]
+        if self.full:
+            shapes.append(Shape.of({name: unit.num_groups for name, unit in student.units.items()}))
+        lesson.parts = []
+        for own in shapes:
+            lengths = {name: torch.tensor(own[name], device=batch[0].device) for name in student.units}
+            lesson.parts.append((lengths, self._answers(lesson, own, batch[0])))
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """Mean over the lengths of this step, and the KL of the last layer."""
+        root, (images, labels) = unwrap(model), batch
+        plan = plan_of(root)
+        apart, likelihood = [], []
+        for lengths, taught in plan.lesson.parts:
+            for name, unit in plan.units.items():
+                unit.fixed_groups.copy_(lengths[name])
+            own = concentration(model(images))
+            mean = (own / own.sum(1, keepdim=True)).log()
+            apart.append(self._distance(taught, own, mean))
+            likelihood.append(nn.functional.cross_entropy(mean, labels))
+        for unit in plan.units.values():
+            unit.fixed_groups.fill_(-1)
+        distance, nll, divergence = torch.stack(apart).mean(), torch.stack(likelihood).mean(), nested.kl(root)
+        total = distance + self.label_weight * nll + step.kl_weight / step.num_data * divergence
+        return Terms(total, {"distance": distance.detach(), "nll": nll.detach(), "kl": divergence.detach()})
+
+    def predict(self, network: nn.Module, x: Tensor, samples: int) -> nested.Prediction:
+        """The mean of the Dirichlet, in closed form; over draws of the last layer, if there are to be any."""
+        return nested.predict(network, x, samples=samples, link="dirichlet")
+
+    def _distance(self, taught: Tensor, own: Tensor, log_mean: Tensor) -> Tensor:
+        """Between the teacher's answers (samples, batch, classes) and the student's concentrations (batch, classes)."""
+        if self.divergence == "kl":
+            target = taught.mean(0)
+            apart: Tensor = (target.xlogy(target) - target * log_mean).sum(1).mean()
+            return apart
+        drawn = Dirichlet(own, validate_args=False).rsample((self.student_samples,))
+        return squared_mmd(taught, drawn, self.bandwidths).mean()
+
+    @torch.no_grad()
+    def _answers(self, lesson: Lesson, own: Shape, images: Tensor) -> Tensor:
+        """The teacher's answers at the lengths tied to the student's, (samples, batch, classes)."""
+        teacher = plan_of(lesson.teacher)
+        for name, unit in teacher.units.items():
+            groups = own.get(name, kept_groups(unit, self.keep))  # of a layer that is too narrow to be nested, all
+            groups = tied(groups, unit, self.keep) if self.tie else unit.num_groups
+            unit.fixed_groups.fill_(groups)
+        if not self.cache:
+            return self._asked(lesson.teacher, images)
+        marks = [row.tobytes() for row in images.detach().float().cpu().numpy()]
+        known = [lesson.cache.get(mark) for mark in marks]
+        if any(row is None for row in known):
+            fresh = self._asked(lesson.teacher, images)
+            for index, (mark, row) in enumerate(zip(marks, known, strict=True)):
+                if row is None and len(lesson.cache) < self.cache:
+                    lesson.cache[mark] = fresh[:, index].clone()
+            return fresh
+        return torch.stack([row for row in known if row is not None], 1)
+
+    def _asked(self, teacher: nn.Module, images: Tensor) -> Tensor:
+        return torch.stack([teacher(images).float().softmax(1) for _ in range(self.samples)])
+
+
+@dataclass
+class Lesson:
+    """What a student in training is taught by: the teacher, and for each length of this step what it answered."""
+
+    teacher: nn.Module
+    cache: dict[bytes, Tensor]
+    parts: list[tuple[dict[str, Tensor], Tensor]] = field(default_factory=list)
+
+
+def kept_groups(unit: OrderingUnit, keep: float) -> int:
+    """How many groups of a teacher's unit the student has: its share, and no less than the base, which has no order."""
+    return max(1, unit.base, math.ceil(keep * unit.num_groups - 1e-9))
+
+
+def tied(groups: int, unit: OrderingUnit, keep: float) -> int:
+    r"""The teacher's length for the student's, $|v| = ⌈r |\bar v|⌉$, base included.
+
+    Paper: 16 groups of the teacher's for 4 of the student's, r = 4.
+    """
+    return min(unit.num_groups, math.ceil(groups * unit.num_groups / kept_groups(unit, keep) - 1e-9))
+
+
+def coarsened(unit: OrderingUnit, keep: float) -> tuple[int, Tensor]:
+    r"""Base and keep logits of the student's unit: $\bar S_j = S_{⌈r j⌉}$ for the probability that a group is kept.
+
+    Copying the leading logits instead would make the student full whenever the teacher has a quarter of its groups.
+    """
+    kept = kept_groups(unit, keep)
+    base = min(kept, math.ceil(unit.base * kept / unit.num_groups - 1e-9))
+    places = torch.tensor([tied(j, unit, keep) - 1 for j in range(1, kept + 1)])
+    log_survival = unit.survival().detach().double().cpu().log()[places]
+    steps = torch.diff(log_survival, prepend=torch.zeros(1, dtype=torch.float64)).clamp(max=-1e-12)[base:]
+    return base, (steps - torch.log(-torch.expm1(steps))).clamp(-30, 30).float()
+
+
+@torch.no_grad()
+def prune(teacher: nn.Module, keep: float, example: Tensor) -> nn.Module:
+    """The leading groups of a nested network as a smaller nested one: means and order, and the last layer's variances.
+
+    Args:
+        teacher: A nested network.
+        keep: Share of the groups of every unit.
+        example: An input.
+    """
+    plan = plan_of(teacher)
+    if plan.rows or plan.elements:
+        raise ValueError("sn3: a teacher whose input rows or single weights are ordered cannot be pruned")
+    shape = Shape.of({name: kept_groups(unit, keep) for name, unit in plan.units.items()})
+    last = [name for name, module in unwrap(teacher).named_modules() if isinstance(module, BayesLayer)][-1]
+    rules = {pattern: replace(rule, prior=None, bayesian=None) for pattern, rule in plan.arguments["rules"].items()}
+    orders = {name: coarsened(unit, keep) for name, unit in plan.units.items()}
+    for name, (base, _) in orders.items():
+        own = nested.Rule(num_groups=shape[name], base=base)
+        rules[name] = own.over(rules.pop(name, nested.Rule()))
+    rules[last] = nested.Rule(bayesian=True).over(rules.pop(last, nested.Rule()))
+    options = {k: v for k, v in plan.arguments.items() if k not in ("rules", "prior", "bayesian", "num_groups", "base")}
+    options |= {"rescale": "none", "gradient": "survival"}  # factors are in the weights by now
+    student = nested.to_nested(nested.extract(teacher, shape), example, bayesian=False, rules=rules, **options)
+    for name, unit in plan_of(student).units.items():
+        unit.keep_logits.copy_(orders[name][1])
+        unit.keep_logits.requires_grad_(False)
+    theirs: Any = nested.extract(teacher, shape, bayesian=True).get_submodule(last)
+    ours: Any = student.get_submodule(last)
+    for name in ("log_alpha", "log_variance"):
+        if getattr(theirs, name, None) is not None and getattr(ours, name, None) is not None:
+            getattr(ours, name).copy_(getattr(theirs, name))
+    return student

@@ -1,0 +1,351 @@
+"""SN³: what a student keeps of its teacher, that lengths move together, its loss by hand, and a run from end to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Dirichlet
+from torch.nn import functional as F
+
+import vnd
+from methods.test_methods import same, step
+from train.small import recipe, settings, write_blobs
+from train.test_loop import assert_same_run, stopping_at
+from vnd.cli import main
+from vnd.functional import concentration
+from vnd.methods import SN3, sn3
+from vnd.methods.mmd import squared_mmd
+from vnd.nn import BayesLayer, Shape
+from vnd.nn.plan import plan_of
+from vnd.train.finished import open_run
+from vnd.train.loop import fit
+
+IMAGES = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(5))
+LABELS = torch.arange(6) % 3
+
+
+def teacher_of(base: int = 2, groups: int = 8) -> nn.Module:
+    torch.manual_seed(0)
+    plain = vnd.models.ConvNet(num_classes=3, width=0.25, image_size=8, in_channels=1, hidden=32)
+    net = vnd.to_nested(plain, IMAGES[:2], num_groups=groups, base=base, log_alpha_init=-2.0)
+    for unit in plan_of(net).units.values():
+        unit.keep_logits.data.uniform_(-1, 2)
+    return net
+
+
+def saved(tmp_path: Path, **options: Any) -> tuple[SN3, nn.Module]:
+    """A method whose teacher lies in a folder, and its student."""
+    vnd.save(teacher_of(), tmp_path / "last")
+    method = SN3(**{"teacher": str(tmp_path), "samples": 3, "student_samples": 4} | options)
+    torch.manual_seed(1)
+    return method, method.build(vnd.models.ConvNet(num_classes=3, image_size=8, in_channels=1), IMAGES[:2]).train()
+
+
+# What the student keeps
+
+
+@pytest.mark.parametrize("keep", [0.25, 0.5, 1.0])
+def test_a_student_is_the_leading_part_of_its_teacher(keep: float) -> None:
+    teacher = teacher_of().eval()
+    student = sn3.prune(teacher, keep, IMAGES[:2]).eval()
+    shape = Shape.of({name: sn3.kept_groups(unit, keep) for name, unit in plan_of(teacher).units.items()})
+    assert torch.equal(student(IMAGES), vnd.extract(teacher, shape)(IMAGES))
+    layers = [module for module in student.modules() if isinstance(module, BayesLayer)]
+    assert [layer.bayesian for layer in layers] == [False] * (len(layers) - 1) + [True]
+    theirs: Any = [m for m in vnd.extract(teacher, shape, bayesian=True).modules() if isinstance(m, BayesLayer)][-1]
+    assert torch.equal(layers[-1].log_alpha, theirs.log_alpha)
+    for name, unit in plan_of(student).units.items():
+        assert unit.group_sizes == plan_of(teacher).units[name].group_sizes[: unit.num_groups]
+        assert not unit.keep_logits.requires_grad
+
+
+def survival_agrees(teacher: nn.Module, student: nn.Module, ratio: int) -> None:
+    """The student keeps its j-th group as often as the teacher its (r j)-th."""
+    for name, unit in plan_of(student).units.items():
+        theirs = plan_of(teacher).units[name].survival()[ratio - 1 :: ratio]
+        torch.testing.assert_close(unit.survival(), theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_the_order_is_the_teacher_s_coarsened(monkeypatch: pytest.MonkeyPatch) -> None:
+    teacher = teacher_of(base=2)
+    student = sn3.prune(teacher, 0.5, IMAGES[:2])
+    assert {(unit.num_groups, unit.base) for unit in plan_of(student).units.values()} == {(4, 1)}
+    survival_agrees(teacher, student, 2)
+
+    def leading(unit: vnd.OrderingUnit, keep: float) -> tuple[int, torch.Tensor]:  # planted: the first logits
+        return 1, unit.keep_logits[:3].detach()
+
+    monkeypatch.setattr(sn3, "coarsened", leading)
+    with pytest.raises(AssertionError):
+        survival_agrees(teacher, sn3.prune(teacher, 0.5, IMAGES[:2]), 2)
+
+
+@pytest.mark.parametrize(
+    ("groups", "base", "keep", "kept", "own_base", "lengths"),
+    [
+        (16, 1, 0.25, 4, 1, [4, 8, 12, 16]),  # the paper's example, r = 4
+        (32, 6, 0.25, 8, 2, [4, 8, 12, 16, 20, 24, 28, 32]),  # r does not divide the base: two groups stand for six
+        (8, 3, 0.3, 3, 2, [3, 6, 8]),  # r = 8/3, rounded up
+        (8, 5, 0.25, 5, 4, [2, 4, 5, 7, 8]),  # no less than the base
+        (8, 8, 0.5, 8, 8, [1, 2, 3, 4, 5, 6, 7, 8]),
+        (8, 0, 1.0, 8, 0, [1, 2, 3, 4, 5, 6, 7, 8]),
+    ],
+)
+def test_lengths_are_tied_by_the_ratio_of_groups(
+    groups: int, base: int, keep: float, kept: int, own_base: int, lengths: list[int]
+) -> None:
+    unit = vnd.OrderingUnit(32, groups, base)
+    assert sn3.kept_groups(unit, keep) == kept
+    assert [sn3.tied(j, unit, keep) for j in range(1, kept + 1)] == lengths
+    found, logits = sn3.coarsened(unit, keep)
+    assert (found, len(logits)) == (own_base, kept - own_base)
+    assert sn3.tied(own_base, unit, keep) >= base
+
+
+def lengths_move_together(method: SN3, student: nn.Module) -> set[tuple[int, ...]]:
+    """Ask the teacher some times, and see at which lengths it answers."""
+    lesson = plan_of(student).lesson
+    seen, drawn = [], set()
+    units = plan_of(lesson.teacher).units
+    handle = lesson.teacher.register_forward_pre_hook(
+        lambda *_: seen.append({name: int(unit.fixed_groups) for name, unit in units.items()})
+    )
+    for index in range(12):
+        seen.clear()
+        torch.manual_seed(index)
+        method.prepare(student, (IMAGES, LABELS), step(), same)
+        assert len(seen) == method.samples * len(lesson.parts)
+        for number, theirs in enumerate(seen):
+            own = lesson.parts[number // method.samples][0]
+            assert theirs == {name: 4 * int(own[name]) for name in units}
+        drawn.add(tuple(int(x) for x in lesson.parts[0][0].values()))
+    handle.remove()
+    return drawn
+
+
+def test_teacher_and_student_lengths_move_together_and_a_wrong_coupling_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, student = saved(tmp_path)
+    assert len(lengths_move_together(method, student)) > 1
+    monkeypatch.setattr(sn3, "tied", lambda groups, unit, keep: groups)  # planted: as many groups, and not r times
+    with pytest.raises(AssertionError):
+        lengths_move_together(method, student)
+
+
+def test_an_untied_teacher_is_always_full(tmp_path: Path) -> None:
+    method, student = saved(tmp_path, tie=False, full=False)
+    for index in range(5):
+        torch.manual_seed(index)
+        method.prepare(student, (IMAGES, LABELS), step(), same)
+        units = plan_of(plan_of(student).lesson.teacher).units.values()
+        assert all(int(unit.fixed_groups) == unit.num_groups for unit in units)
+
+
+# The loss
+
+
+@pytest.mark.parametrize("divergence", ["mmd", "kl"])
+def test_the_loss_by_hand(tmp_path: Path, divergence: str) -> None:
+    method, student = saved(tmp_path, divergence=divergence, label_weight=0.3)
+    method.prepare(student, (IMAGES, LABELS), step(), same)
+    lesson = plan_of(student).lesson
+    state = {name: value.clone() for name, value in student.state_dict().items()}
+    torch.manual_seed(7)
+    terms = method.loss(student, (IMAGES, LABELS), step(kl_weight=0.5))
+    assert {int(unit.fixed_groups) for unit in plan_of(student).units.values()} == {-1}
+    student.load_state_dict(state)
+    torch.manual_seed(7)
+    apart, nll = [], []
+    assert len(lesson.parts) == 2
+    for lengths, taught in lesson.parts:
+        assert taught.shape == (3, 6, 3)
+        vnd.set_width(student, Shape.of({name: int(value) for name, value in lengths.items()}))
+        spread = concentration(student(IMAGES))
+        mean = spread / spread.sum(1, keepdim=True)
+        if divergence == "mmd":
+            apart.append(squared_mmd(taught, Dirichlet(spread).rsample((4,))).mean())
+        else:
+            apart.append((taught.mean(0) * (taught.mean(0) / mean).log()).sum(1).mean())
+        nll.append(F.nll_loss(mean.log(), LABELS))
+    vnd.set_width(student, None)
+    expected = sum(apart) / 2 + 0.3 * sum(nll) / 2 + 0.5 / step().num_data * vnd.kl(student)
+    assert float(terms.total.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
+    last = Shape.of({name: unit.num_groups for name, unit in plan_of(student).units.items()})
+    assert {name: int(value) for name, value in lesson.parts[1][0].items()} == dict(last)
+
+
+def test_the_gradient_reaches_the_student_through_the_dirichlet_and_the_teacher_not_at_all(tmp_path: Path) -> None:
+    method, student = saved(tmp_path)
+    method.prepare(student, (IMAGES, LABELS), step(), same)
+    method.loss(student, (IMAGES, LABELS), step(kl_weight=0.0)).total.backward()
+    weights = [p for name, p in student.named_parameters() if name.endswith("weight")]
+    assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.abs().sum() > 0 for p in weights)
+    assert all(p.grad is None for p in plan_of(student).lesson.teacher.parameters())
+
+
+def test_answers_are_kept_and_not_asked_again(tmp_path: Path) -> None:
+    method, student = saved(tmp_path, tie=False, full=False, cache=6)
+    lesson, asked = plan_of(student).lesson, []
+    lesson.teacher.register_forward_pre_hook(lambda *_: asked.append(1))
+    answers = []
+    for images in (IMAGES, IMAGES.flip(0), IMAGES + 1):
+        method.prepare(student, (images, LABELS), step(), same)
+        answers.append(lesson.parts[0][1])
+    assert len(asked) == 2 * method.samples  # for the first and the last
+    assert torch.equal(answers[1], answers[0].flip(1))
+    assert len(lesson.cache) == 6  # and no more
+
+
+# Prediction
+
+
+def test_a_dirichlet_s_mean_entropy_and_information_are_those_of_its_samples() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(2, 3)).double()
+    x = 2 * torch.randn(5, 2).double()
+    said = vnd.predict(plain, x, samples=0, link="dirichlet")
+    drawn = Dirichlet(concentration(plain(x)).detach()).sample((400_000,))
+    mean = drawn.mean(0)
+    entropy = torch.special.entr(mean).sum(1)
+    inner = torch.special.entr(drawn).sum(2).mean(0)
+    torch.testing.assert_close(said.probs, mean, atol=3e-3, rtol=0)
+    torch.testing.assert_close(said.entropy, entropy, atol=3e-3, rtol=0)
+    torch.testing.assert_close(said.mutual_information, entropy - inner, atol=3e-3, rtol=0)
+    torch.testing.assert_close(said.variance, drawn.var(0), atol=3e-3, rtol=0)
+
+
+def test_draws_of_the_last_layer_are_a_mixture() -> None:
+    student = sn3.prune(teacher_of(), 0.5, IMAGES[:2]).eval()
+    vnd.recalibrate(student, [IMAGES], widths=(1.0,), samples=True)
+    said = vnd.predict(student, IMAGES, width=1.0, samples=200, link="dirichlet", seed=0)
+    parts = torch.stack([vnd.predict(student, IMAGES, 1.0, 1, "dirichlet", seed=k).probs for k in range(200)])
+    assert parts.std(0).max() > 1e-3  # it is drawn
+    torch.testing.assert_close(said.probs, parts.mean(0), atol=0.02, rtol=0)
+    assert (said.variance > parts.var(0)).all()  # beside the spread within each Dirichlet
+
+
+@pytest.mark.parametrize("bayesian", [False, True])
+def test_a_student_is_saved_and_cut_as_any_nested_network(tmp_path: Path, bayesian: bool) -> None:
+    student = sn3.prune(teacher_of(), 0.5, IMAGES[:2]).eval()
+    vnd.recalibrate(student, [IMAGES], widths=(0.5, 1.0))
+    vnd.save(student, tmp_path / "student")
+    loaded = vnd.load(tmp_path / "student")
+    with vnd.width(student, 1.0), vnd.width(loaded, 1.0):
+        assert torch.equal(loaded(IMAGES), student(IMAGES))
+    small = vnd.extract(student, vnd.shape(student, fraction=0.5), bayesian=bayesian).eval()
+    if not bayesian:  # of which the statistics of sampled weights were not asked for
+        with vnd.width(student, 0.5):
+            torch.testing.assert_close(small(IMAGES), student(IMAGES))
+    vnd.save(small, tmp_path / "small")
+    assert torch.equal(vnd.load(tmp_path / "small")(IMAGES), small(IMAGES))
+    again = vnd.extract(loaded, vnd.shape(loaded, fraction=0.5), bayesian=bayesian).eval()  # of the one that was loaded
+    vnd.save(again, tmp_path / "again")
+    assert torch.equal(vnd.load(tmp_path / "again")(IMAGES), small(IMAGES))
+
+
+# A run
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained teacher, and its student by the command."""
+    folder = tmp_path_factory.mktemp("sn3")
+    data = write_blobs(folder / "blobs.npz", train=160)
+    method = {"name": "bn3", "num_groups": 8, "measure_every": 2, "log_alpha_init": -4.0}
+    network = {"name": "convnet", "width": 0.5, "image_size": 8, "in_channels": 1, "num_classes": 3, "hidden": 32}
+    wanted = recipe(data, method=method, network=network, data={"validation": 60}, train={"epochs": 12})
+    assert fit(wanted, folder / "teacher", quiet=True)
+    words = ["--keep", "0.5", "--train.epochs", "12", "--method.samples", "3", "--optimiser.chain_lr", "null"]
+    main(["distill", str(folder / "teacher"), "--out", str(folder / "student"), *words])
+    return folder
+
+
+def test_a_student_learns_from_its_teacher_and_is_evaluated_as_any_run(taught: Path) -> None:
+    student, opened = taught / "student", open_run(taught / "teacher", "last")
+    x = torch.cat(list(opened.subject().batches(opened.splits.validation)))
+    networks = {
+        "teacher": opened.model,
+        "pruned": sn3.prune(opened.model, 0.5, x[:2]),
+        "taught": open_run(student).model,
+    }
+    said = {}
+    for name, network in networks.items():
+        vnd.recalibrate(network, [x], widths=(1.0,), samples=name == "teacher")
+        link, samples = ("softmax", 20) if name == "teacher" else ("dirichlet", 0)
+        said[name] = vnd.predict(network, x, width=1.0, samples=samples, link=link, seed=0).probs
+    far, near = ((said["teacher"] - said[name]).abs().sum(1).mean() for name in ("pruned", "taught"))
+    assert near < far / 2
+    main(["evaluate", str(student)])
+    results = json.loads((student / "results.json").read_text(encoding="utf-8"))
+    assert results["method"] == "sn3"
+    full = next(row for row in results["rows"] if row["fraction"] == 1.0)
+    assert full["accuracy"] > 0.9
+    teacher = vnd.load(taught / "teacher" / "last")
+    parameters = sum(p.numel() for p in vnd.extract(teacher).parameters())
+    assert full["parameters"] < parameters / 3
+
+
+def test_the_command_leaves_its_analysis_and_pictures(taught: Path, tmp_path: Path, capsys: Any) -> None:
+    said = json.loads((taught / "student" / "correlation.json").read_text(encoding="utf-8"))
+    assert len(said["inside"]) == len(said["widths"]) == 10
+    column = [row[-1] for row in said["inside"]]
+    assert said["proposed"] == next(w for w, r in zip(said["widths"], column, strict=True) if r > said["threshold"])
+    for name in ("correlation.png", "simplex.png"):
+        assert (taught / "student" / name).read_bytes()[:4] == b"\x89PNG"
+    capsys.readouterr()
+    main(["distill", str(taught / "teacher"), "--analyse", "--threshold", "-1", "--out", str(tmp_path / "looked")])
+    assert "more than -1: 0.1" in capsys.readouterr().out
+    assert not (tmp_path / "looked" / "recipe.yaml").exists()
+
+
+def test_a_student_goes_on_where_it_stopped_bit_for_bit(
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings(
+        taught / "blobs.npz",
+        method={"name": "sn3", "teacher": str(taught / "teacher"), "keep": 0.5, "samples": 2, "student_samples": 2},
+        network={"name": "convnet", "width": 0.5, "image_size": 8, "in_channels": 1, "num_classes": 3, "hidden": 32},
+        optimiser={"chain_lr": None},
+        train={"epochs": 1},
+    )
+    from vnd.train.parse import parse
+
+    assert fit(parse(given), tmp_path / "whole", quiet=True)
+    stopping_at(monkeypatch, 3)
+    assert [fit(parse(given), tmp_path / "parts", quiet=True) for _ in range(2)] == [False, True]
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"keep": 0.0}, r"keep must lie in \(0, 1\]; got 0.0"),
+        ({"samples": 1}, "samples must be at least 2 for mmd; got 1"),
+        ({"student_samples": 1}, "student_samples must be at least 2 for mmd; got 1"),
+        ({"label_weight": -1.0}, "label_weight must be 0 or more"),
+        ({"cache": 5}, "cache needs tie to be false"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        SN3(**options)
+
+
+def test_a_teacher_that_is_not_there_is_refused(tmp_path: Path, capsys: Any) -> None:
+    for teacher, words in (("", "vnd distill RUN sets it"), (str(tmp_path), "holds no network")):
+        with pytest.raises(ValueError, match=words):
+            SN3(teacher=teacher).build(nn.Identity(), IMAGES)
+    data = write_blobs(tmp_path / "blobs.npz")
+    assert fit(recipe(data, method={"name": "plain"}, optimiser={"chain_lr": None}), tmp_path / "plain", quiet=True)
+    for words in (["distill"], ["distill", str(tmp_path / "plain")], ["distill", "x", "--keep", "no"]):
+        with pytest.raises(SystemExit):
+            main(words)
+        line = capsys.readouterr().err.strip()
+        assert line.startswith("vnd: distill: ")
+        assert "\n" not in line
