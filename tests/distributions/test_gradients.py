@@ -100,6 +100,7 @@ FUNCTIONS = {
         lambda loc, a, m, s: kl_divergence(MultiplicativeNormal(loc, a), Normal(m, s.exp())),
         (free(4), free(4), free(4), free(4)),
     ),
+    "concentration": (functional.concentration, (free(3, 4),)),
 }
 
 

@@ -254,3 +254,15 @@ def test_bandwidths_that_are_none_or_not_positive_are_refused(bandwidths: list[f
 def test_a_scale_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^squared_mmd: scale must have the shape \(4,\) .* got shape \(3,\)$"):
         squared_mmd(torch.zeros(2, 4, 3), torch.zeros(2, 4, 3), scale=torch.ones(3))
+
+
+def test_the_median_across_is_of_pairs_between_the_clouds() -> None:
+    """A tight cloud of many points far from another: the pooled median is within it, that across is not."""
+    x, y = (
+        torch.zeros(3, 2),
+        torch.tensor([1.0, 0.0]) + 1e-2 * torch.randn(12, 2, generator=torch.Generator().manual_seed(0)),
+    )
+    across = ((x[:, None] - y[None]) ** 2).sum(-1).flatten()
+    assert float(median_distance(x, y, across=True)) == pytest.approx(float(np.median(across.numpy())), rel=1e-5)
+    assert float(median_distance(x, y)) < 1e-2
+    assert not median_distance(x, (y + 0).requires_grad_(), across=True).requires_grad

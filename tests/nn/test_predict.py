@@ -309,7 +309,10 @@ def test_predictions_at_a_calibrated_width_use_the_statistics_of_samples():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"link": "probit"}, "predict: link must be 'softmax', 'sigmoid' or 'identity'; got 'probit'"),
+        (
+            {"link": "probit"},
+            "predict: link must be one of 'softmax', 'dirichlet', 'sigmoid', 'identity'; got 'probit'",
+        ),
         ({"samples": -1}, r"predict: samples must be a whole number, 0 \(posterior means\) or more; got -1"),
         ({"width": 2}, "ambiguous"),
     ],

@@ -51,7 +51,7 @@ def squared_mmd(
     return (kernel * _weights(len(x), len(y), kernel)).sum((-2, -1))
 
 
-def median_distance(x: Tensor, y: Tensor, floor: float = 1e-4) -> Tensor:
+def median_distance(x: Tensor, y: Tensor, floor: float = 1e-4, across: bool = False) -> Tensor:
     r"""The median heuristic: the middle of all squared distances between different points, those of x and y pooled.
 
     $$\max\bigl(\text{floor},\ \operatorname{median}_{i < j} \lVert p_i - p_j \rVert^2\bigr),
@@ -64,6 +64,8 @@ def median_distance(x: Tensor, y: Tensor, floor: float = 1e-4) -> Tensor:
         y: T ≥ 2 points for each, (T, ..., C).
         floor: The least squared length: points that all but coincide, as the answers of a sure teacher do, are not
             told apart by less.
+        across: Only pairs of a point of x and one of y. Where one cloud is tight, has more points and is far from the
+            other, the pooled median is the distance within it, and no kernel reaches across: nothing pulls.
 
     Returns:
         A squared length for each example, (...), float32 or wider.
@@ -71,7 +73,8 @@ def median_distance(x: Tensor, y: Tensor, floor: float = 1e-4) -> Tensor:
     >>> median_distance(torch.tensor([[0.0], [1.0]]), torch.tensor([[3.0], [7.0]]))  # of 1, 4, 9, 16, 36, 49
     tensor(12.5000)
     """
-    return _median(_squared_distances(x, y, "median_distance"), floor)
+    distances = _squared_distances(x, y, "median_distance")
+    return _middle(distances[..., : len(x), len(x) :].flatten(-2), floor) if across else _median(distances, floor)
 
 
 def _squared_distances(x: Tensor, y: Tensor, owner: str) -> Tensor:
@@ -99,10 +102,15 @@ def _squared_distances(x: Tensor, y: Tensor, owner: str) -> Tensor:
 
 
 def _median(distances: Tensor, floor: float = 1e-4) -> Tensor:
-    """The median above the diagonal, as a constant; torch's own would be the lower of the middle two."""
+    """The median above the diagonal."""
     count = distances.size(-1)
     rows, columns = torch.triu_indices(count, count, 1, device=distances.device)
-    ordered = distances.detach()[..., rows, columns].sort(-1).values
+    return _middle(distances[..., rows, columns], floor)
+
+
+def _middle(distances: Tensor, floor: float) -> Tensor:
+    """The median of the last dimension, as a constant; torch's own would be the lower of the middle two."""
+    ordered = distances.detach().sort(-1).values
     pairs = ordered.size(-1)
     return ((ordered[..., (pairs - 1) // 2] + ordered[..., pairs // 2]) / 2).clamp(min=floor)
 

@@ -15,7 +15,7 @@ from torch.distributions import Dirichlet
 import vnd.nn as nested
 from vnd.functional import concentration
 from vnd.methods.method import Batch, Step, Terms, check
-from vnd.methods.mmd import squared_mmd
+from vnd.methods.mmd import median_distance, squared_mmd
 from vnd.methods.nested import Nested
 from vnd.nn import BayesLayer, OrderingUnit, Shape
 from vnd.nn.plan import plan_of, unwrap
@@ -44,7 +44,7 @@ class SN3(Nested):
         keep: Share of the groups of every layer that the student has, in (0, 1]; at least the teacher's base.
         samples: Draws of the teacher's weights, S.
         student_samples: Draws of the student's Dirichlet.
-        bandwidths: Of the kernels, as multiples of the root of the median squared distance.
+        bandwidths: Of the kernels, as multiples of the root of the median squared distance between the two clouds.
         divergence: "mmd", or "kl" for plain distillation: the KL of the teacher's mean answer from the student's.
         label_weight: c, on the cross-entropy of the labels.
         full: Every step also at full width, the teacher's and the student's.
@@ -140,7 +140,7 @@ class SN3(Nested):
             apart: Tensor = (target.xlogy(target) - target * log_mean).sum(1).mean()
             return apart
         drawn = Dirichlet(own, validate_args=False).rsample((self.student_samples,))
-        return squared_mmd(taught, drawn, self.bandwidths).mean()
+        return squared_mmd(taught, drawn, self.bandwidths, median_distance(taught, drawn, across=True)).mean()
 
     @torch.no_grad()
     def _answers(self, lesson: Lesson, own: Shape, images: Tensor) -> Tensor:
