@@ -191,6 +191,22 @@ def test_the_gradient_reaches_the_student_through_the_dirichlet_and_the_teacher_
     assert all(p.grad is None for p in plan_of(student).lesson.teacher.parameters())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, in its own Dirichlet
+def test_the_loss_is_one_graph_for_all_lengths(tmp_path: Path) -> None:
+    method, student = saved(tmp_path)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(method.loss, backend="aot_eager", fullgraph=True)
+    for index in range(3):
+        torch.manual_seed(index)
+        method.prepare(student, (IMAGES, LABELS), step(index=index), same)
+        terms = [f(student, (IMAGES, LABELS), step(index=index)) for f in (compiled, method.loss)]
+        terms[0].total.backward()
+        assert float(terms[0].parts["kl"]) == pytest.approx(float(terms[1].parts["kl"]), rel=1e-5)
+        assert terms[0].total.isfinite()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
 def test_answers_are_kept_and_not_asked_again(tmp_path: Path) -> None:
     method, student = saved(tmp_path, tie=False, full=False, cache=6)
     lesson, asked = plan_of(student).lesson, []

@@ -100,7 +100,7 @@ class SN3(Nested):
         lesson = plan_of(model).lesson
         if lesson is None:
             raise ValueError("sn3: a student that was loaded has no teacher; train it by vnd train --resume RUN")
-        lesson.teacher.to(batch[0].device).train()  # statistics of the batch: there are none of every width
+        lesson.move(batch[0].device)
         root = unwrap(model)
         student = plan_of(root)
         shapes = [sample_shapes(root, 1, seed=int(torch.randint(2**62, ())))[0]]
@@ -173,6 +173,15 @@ class Lesson:
     teacher: nn.Module
     cache: dict[bytes, Tensor]
     parts: list[tuple[dict[str, Tensor], Tensor]] = field(default_factory=list)
+    device: torch.device | None = None
+
+    def move(self, device: torch.device) -> None:
+        """Bring the teacher to the student's device, once; it answers by statistics of the batch, as in training."""
+        if self.device != device:
+            layout = torch.channels_last if device.type == "cuda" else torch.preserve_format
+            self.teacher.to(device, memory_format=layout)  # type: ignore[call-overload]
+            self.teacher.train()
+            self.device = device
 
 
 def kept_groups(unit: OrderingUnit, keep: float) -> int:
