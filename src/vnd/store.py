@@ -60,8 +60,8 @@ def save(net: nn.Module, folder: str | Path) -> Path:
             for name, pair in norms.items():
                 for part, value in zip(("mean", "variance"), pair, strict=True):
                     tensors[f"statistics/{index}/{part}/{name}"] = value
-        if root in ORIGINS:
-            manifest["of"] = _encode_origin(ORIGINS[root])
+        if plan.origin is not None:
+            manifest["of"] = _encode_origin(plan.origin)
     elif root in ORIGINS:
         manifest |= {"kind": "extracted", **_encode_origin(ORIGINS[root])}
     manifest["model"] = _model_of(root, _comparable(manifest), tensors)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,7 +16,7 @@ from torch.nn import functional as F
 
 import vnd
 from methods.test_methods import same, step
-from train.small import recipe, settings, write_blobs
+from train.small import blobs, recipe, settings, write_blobs
 from train.test_loop import assert_same_run, stopping_at
 from vnd.cli import main
 from vnd.functional import concentration
@@ -34,7 +36,7 @@ def teacher_of(base: int = 2, groups: int = 8) -> nn.Module:
     plain = vnd.models.ConvNet(num_classes=3, width=0.25, image_size=8, in_channels=1, hidden=32)
     net = vnd.to_nested(plain, IMAGES[:2], num_groups=groups, base=base, log_alpha_init=-2.0)
     for unit in plan_of(net).units.values():
-        unit.keep_logits.data.uniform_(-1, 2)
+        unit.keep_logits.data.uniform_(0, 3)
     return net
 
 
@@ -89,6 +91,7 @@ def test_the_order_is_the_teacher_s_coarsened(monkeypatch: pytest.MonkeyPatch) -
     ("groups", "base", "keep", "kept", "own_base", "lengths"),
     [
         (16, 1, 0.25, 4, 1, [4, 8, 12, 16]),  # the paper's example, r = 4
+        (32, 1, 0.25, 8, 1, [4, 8, 12, 16, 20, 24, 28, 32]),
         (32, 6, 0.25, 8, 2, [4, 8, 12, 16, 20, 24, 28, 32]),  # r does not divide the base: two groups stand for six
         (8, 3, 0.3, 3, 2, [3, 6, 8]),  # r = 8/3, rounded up
         (8, 5, 0.25, 5, 4, [2, 4, 5, 7, 8]),  # no less than the base
@@ -100,11 +103,15 @@ def test_lengths_are_tied_by_the_ratio_of_groups(
     groups: int, base: int, keep: float, kept: int, own_base: int, lengths: list[int]
 ) -> None:
     unit = vnd.OrderingUnit(32, groups, base)
+    unit.keep_logits.data.uniform_(-1, 3, generator=torch.Generator().manual_seed(0))
     assert sn3.kept_groups(unit, keep) == kept
     assert [sn3.tied(j, unit, keep) for j in range(1, kept + 1)] == lengths
     found, logits = sn3.coarsened(unit, keep)
     assert (found, len(logits)) == (own_base, kept - own_base)
     assert sn3.tied(own_base, unit, keep) >= base
+    survival = torch.cat([torch.zeros(1), F.logsigmoid(logits).cumsum(0)]).exp()  # P(|v̄| ≥ j) = P(|v| ≥ ⌈r j⌉)
+    wanted = [1.0] + [unit.survival().tolist()[length - 1] for length in lengths[own_base:]]
+    torch.testing.assert_close(survival, torch.tensor(wanted), atol=1e-6, rtol=1e-4)
 
 
 def lengths_move_together(method: SN3, student: nn.Module) -> set[tuple[int, ...]]:
@@ -262,6 +269,11 @@ def test_a_student_is_saved_and_cut_as_any_nested_network(tmp_path: Path, bayesi
             torch.testing.assert_close(small(IMAGES), student(IMAGES))
     vnd.save(small, tmp_path / "small")
     assert torch.equal(vnd.load(tmp_path / "small")(IMAGES), small(IMAGES))
+    vnd.save(copy.deepcopy(student), tmp_path / "copy")
+    with vnd.width(student, 1.0):
+        said = [vnd.predict(net, IMAGES, samples=0) for net in (student, vnd.load(tmp_path / "copy"))]
+        wanted = vnd.predict(student, IMAGES, samples=0, link="dirichlet")
+    assert all(torch.equal(one.mutual_information, wanted.mutual_information) for one in said)  # it knows its link
     again = vnd.extract(loaded, vnd.shape(loaded, fraction=0.5), bayesian=bayesian).eval()  # of the one that was loaded
     vnd.save(again, tmp_path / "again")
     assert torch.equal(vnd.load(tmp_path / "again")(IMAGES), small(IMAGES))
@@ -346,6 +358,8 @@ def test_a_student_goes_on_where_it_stopped_bit_for_bit(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"cache": -1}, "cache must be 0 or more; got -1"),
+        ({"bandwidths": (1.0, 0.0)}, "bandwidths must be one or more positive numbers"),
         ({"keep": 0.0}, r"keep must lie in \(0, 1\]; got 0.0"),
         ({"samples": 1}, "samples must be at least 2 for mmd; got 1"),
         ({"student_samples": 1}, "student_samples must be at least 2 for mmd; got 1"),
@@ -364,9 +378,52 @@ def test_a_teacher_that_is_not_there_is_refused(tmp_path: Path, capsys: Any) -> 
             SN3(teacher=teacher).build(nn.Identity(), IMAGES)
     data = write_blobs(tmp_path / "blobs.npz")
     assert fit(recipe(data, method={"name": "plain"}, optimiser={"chain_lr": None}), tmp_path / "plain", quiet=True)
-    for words in (["distill"], ["distill", str(tmp_path / "plain")], ["distill", "x", "--keep", "no"]):
+    plain = str(tmp_path / "plain")
+    for words in (["distill"], ["distill", plain], ["distill", "x", "--keep", "no"]):
         with pytest.raises(SystemExit):
             main(words)
         line = capsys.readouterr().err.strip()
         assert line.startswith("vnd: distill: ")
         assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--keep", "5"], "keep must lie in (0, 1]; got 5"),
+        (["--train.epoch", "5"], "unknown key 'train.epoch'"),
+        (["--threshold", "1"], "threshold must lie in [-1, 1); got 1"),
+        (["--images", "3,x"], "images must be numbers below 60, by commas; got '3,x'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_any_work(
+    taught: Path, tmp_path: Path, capsys: Any, words: list[str], line: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["distill", str(taught / "teacher"), "--out", str(tmp_path / "new"), *words])
+    assert line in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_other_run_is_written_to_and_a_student_is_no_teacher(taught: Path, capsys: Any) -> None:
+    before = sorted(path.name for path in (taught / "teacher").iterdir())
+    for words, line in (
+        ([str(taught / "teacher"), "--out", str(taught / "teacher")], "holds a run of another recipe"),
+        ([str(taught / "student")], "is no Bayesian nested network"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["distill", *words])
+        assert line in capsys.readouterr().err
+    assert sorted(path.name for path in (taught / "teacher").iterdir()) == before
+
+
+def test_two_classes_have_no_triangle(tmp_path: Path) -> None:
+    (x, y), (tx, ty) = blobs(150, 0), blobs(30, 1)
+    data = tmp_path / "two.npz"
+    np.savez(data, x_train=x[y < 2], y_train=y[y < 2], x_test=tx[ty < 2], y_test=ty[ty < 2])
+    network = {"name": "convnet", "width": 0.25, "image_size": 8, "in_channels": 1, "num_classes": 2, "hidden": 16}
+    wanted = recipe(data, method={"name": "bn3", "num_groups": 4}, network=network, train={"epochs": 1})
+    assert fit(wanted, tmp_path / "teacher", quiet=True)
+    main(["distill", str(tmp_path / "teacher"), "--keep", "0.5"])
+    assert (tmp_path / "teacher-sn3" / "last").is_dir()
+    assert not (tmp_path / "teacher-sn3" / "simplex.png").exists()

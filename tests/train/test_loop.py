@@ -366,6 +366,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"train": {"temper": 1.0}, "data": {"validation": 60}},
         "train.temper: bn3 trains no network of a fixed size in every step; use 0",
     ),
+    "temper, average": (
+        {"train": {"temper": 1.0, "ema": 0.9}, "method": {"name": "plain"}, "data": {"validation": 60}},
+        "train.temper and train.ema exclude each other",
+    ),
     "temper, few images": (
         {"train": {"temper": 1.0}, "method": {"name": "plain"}},
         "train.temper needs data.validation to be at least 50; got 16",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,10 +21,10 @@ from vnd.evaluate.results import correlation
 from vnd.evaluate.sweep import Which, sweep
 from vnd.files import write_text
 from vnd.functional import concentration
-from vnd.methods import Size, Sizes
+from vnd.methods import SN3, Size, Sizes
 from vnd.metrics import smallest_width
 from vnd.train.finished import Finished, open_run
-from vnd.train.loop import fit
+from vnd.train.loop import check_same, fit
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
 
@@ -37,11 +38,13 @@ First how alike the uncertainties of its widths are, which proposes the share of
   --threshold R     propose the smallest width whose correlation with the full one exceeds this; 0.9 if not given
   --which WHICH     the teacher's best or last network; as its recipe says if not given
   --analyse         the analysis alone
+  --images 3,17     validation images of the picture; some from the middling to the least certain if not given
   --out STUDENT     folder of the student's run; RUN-sn3 if not given
   --SECTION.KEY     keys of the student's recipe, which is the teacher's with method sn3: --train.epochs 20
 
 Example: vnd distill runs/first --keep 0.25 --train.epochs 20
 """
+SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 1.0)  # of the images that are more certain than the one shown
 WIDTHS = tuple(round(0.1 * k, 1) for k in range(1, 11))  # of the paper
 DRAWS, DPI, MOST = 60, 130, 400_000  # draws of the teacher in a picture, its resolution, and its most bytes
 
@@ -52,6 +55,7 @@ def distill(
     threshold: float = 0.9,
     which: Which | None = None,
     analyse: bool = False,
+    images: str = "",
     out: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> None:
@@ -65,13 +69,21 @@ def distill(
         threshold: The proposal is the smallest width whose correlation with the full one exceeds this.
         which: The teacher's best or last network; as its recipe says if not given.
         analyse: The analysis alone.
+        images: Numbers of validation images of the picture, by commas; chosen by their uncertainty if not given.
         out: Folder of the student's run; RUN-sn3 if not given.
         overrides: Keys of the student's recipe to replace.
     """
     teacher, console = open_run(run, which), Console()
-    if not (hasattr(teacher.model, "_vnd_plan") and getattr(teacher.recipe.method, "bayesian", False)):
+    of_weights = getattr(teacher.recipe.method, "bayesian", False) and not isinstance(teacher.recipe.method, SN3)
+    if not (hasattr(teacher.model, "_vnd_plan") and of_weights):
         raise ValueError(f"distill: {run} is no Bayesian nested network; train one with vnd train, method bn3")
+    if not -1 <= threshold < 1:
+        raise ValueError(f"distill: threshold must lie in [-1, 1); got {threshold:g}")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("distill: it runs in one process; use vnd train with method sn3 for several")
+    chosen = _numbers(images, len(teacher.splits.validation))
     folder = out or run.with_name(f"{run.resolve().name}-sn3")
+    check_same(student_recipe(teacher, keep or 1.0, overrides), folder)  # what is wrong is said before any work
     said = analysis(teacher, threshold)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "correlation.json", json.dumps(said, indent=1) + "\n")
@@ -84,8 +96,10 @@ def distill(
     recipe = student_recipe(teacher, share, overrides)
     if not fit(recipe, folder):
         raise KeyboardInterrupt(f"saved in {folder}; go on with: vnd train --resume {folder}")
-    _draw_simplex(teacher, open_run(folder), folder / "simplex.png")
-    _print(console, f"picture: {folder / 'simplex.png'}\ndone: {folder}\nevaluate it with: vnd evaluate {folder}")
+    if len(teacher.splits.validation.classes) > 2:
+        _draw_simplex(teacher, open_run(folder, "last"), folder / "simplex.png", chosen)
+        _print(console, f"picture: {folder / 'simplex.png'}")
+    _print(console, f"done: {folder}\nevaluate it with: vnd evaluate {folder}")
 
 
 def analysis(teacher: Finished, threshold: float) -> dict[str, Any]:
@@ -93,11 +107,9 @@ def analysis(teacher: Finished, threshold: float) -> dict[str, Any]:
 
     Paper: Sec. 3.5, the widths 0.1, 0.2 … 1.
     """
-    leading = teacher.recipe.evaluate.sizes.leading
     options = dataclasses.replace(
-        teacher.recipe.evaluate, sizes=Sizes(fractions=WIDTHS, leading=leading), readings=("samples",), repeats=1,
-        statistics=(),
-    )  # fmt: skip
+        teacher.recipe.evaluate, sizes=Sizes(fractions=WIDTHS), readings=("samples",), repeats=1, statistics=()
+    )
     steps = sweep(teacher.subject(), options, teacher.splits.validation, teacher.outside(options))
     said = correlation(
         list(track(steps, "correlations", total=len(WIDTHS), console=Console(stderr=True), transient=True))
@@ -128,6 +140,7 @@ def main(args: list[str]) -> None:
     parser.add_argument("--threshold", type=float, default=0.9)
     parser.add_argument("--which", choices=("best", "last"))
     parser.add_argument("--analyse", action="store_true")
+    parser.add_argument("--images", default="")
     parser.add_argument("--out", type=Path)
     parser.add_argument("-h", "--help", action="store_true")
     options, overrides = parser.parse_known_args(args)
@@ -157,19 +170,27 @@ def _draw_maps(said: dict[str, Any], path: Path, name: str) -> None:
     path.write_bytes(png(heat_maps(said["labels"], maps, name), DPI, MOST))
 
 
-def _draw_simplex(teacher: Finished, student: Finished, path: Path) -> None:
-    """Six images between three classes each: the teacher's draws as points, the student's Dirichlet as contours."""
+def _numbers(words: str, count: int) -> list[int]:
+    """Numbers of images, given by commas."""
+    numbers = [int(word) if word.strip().isdecimal() else count for word in words.split(",") if word.strip()]
+    if any(number >= count for number in numbers):
+        raise ValueError(f"distill: images must be numbers below {count}, by commas; got {words!r}")
+    return numbers
+
+
+def _draw_simplex(teacher: Finished, student: Finished, path: Path, wanted: list[int]) -> None:
+    """Some images between three classes each: the teacher's draws as points, the student's Dirichlet as contours."""
     from vnd.report.canvas import png
     from vnd.report.simplex import Simplex, merged, project, simplex
 
     images = teacher.splits.validation
     normalise = teacher.splits.normalise(teacher.device)
-    x = torch.cat(list(in_order(images.take(range(min(1000, len(images)))), normalise, teacher.device)))
+    x = torch.cat(list(in_order(images, normalise, teacher.device)))
     full = Size("uniform", "100 %", nested.shape(teacher.model, fraction=1.0), 1.0)
     network = teacher.cut(full, 1)
-    entropy = torch.as_tensor(teacher.recipe.method.predict(network, x, 6).entropy)
-    order = entropy.argsort()
-    chosen = order[(torch.tensor([0.5, 0.8, 0.9, 0.95, 0.99, 1.0]) * (len(order) - 1)).long()]
+    order = torch.as_tensor(teacher.recipe.method.predict(network, x, 6).entropy).argsort().cpu()
+    chosen = order[(torch.tensor(SHARES) * (len(order) - 1)).long()]
+    chosen = torch.tensor(wanted) if wanted else chosen
     draws = torch.stack([teacher.recipe.method.predict(network, x[chosen], 1).probs for _ in range(DRAWS)], 1).cpu()
     small = student.cut(Size("uniform", "100 %", nested.shape(student.model, fraction=1.0), 1.0), 0)
     own = _concentrations(small, x[chosen])
@@ -177,7 +198,7 @@ def _draw_simplex(teacher: Finished, student: Finished, path: Path) -> None:
     for index, (points, spread) in enumerate(zip(draws, own, strict=True)):
         first, second, third = points.mean(0).topk(3).indices.tolist()
         three = (first, second, third)
-        label = int(torch.as_tensor(images.labels)[chosen[index].cpu()])
+        label = int(torch.as_tensor(images.labels)[chosen[index]])
         names = tuple(images.classes[c] for c in three)
         panels.append(
             Simplex(

@@ -167,6 +167,8 @@ def check(method: Any) -> None:
         refuse("full_share", "lie in (0, 1)")
     if "rungs" in known and not all(budget > 0 for budget in method.rungs):
         refuse("rungs", "be numbers of parameters, greater than 0")
+    if "rungs" in known and list(method.rungs) != sorted(set(method.rungs)):
+        refuse("rungs", "rise from the smallest to the largest")
     if "settle" in known and not 0 <= method.settle <= 1:
         refuse("settle", "lie in [0, 1]")
     if "sampled_share" in known and not 0 < method.sampled_share <= 1:

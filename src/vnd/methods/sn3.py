@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,7 +51,8 @@ class SN3(Nested):
         full: Every step also at full width, the teacher's and the student's.
         tie: The teacher's lengths move with the student's; if not, the teacher is always at full width.
         cache: The teacher's answers for so many images are kept and not asked again; it pays where images are not
-            augmented, and needs `tie` to be false.
+            augmented and there is room for all of them, and needs `tie` to be false. A run that goes on asks anew:
+            other draws.
         rules: Not used: the student has the teacher's.
     """
 
@@ -79,8 +81,12 @@ class SN3(Nested):
                 raise ValueError(f"{name} must be at least {least} for {self.divergence}; got {getattr(self, name)}")
         if self.label_weight < 0:
             raise ValueError(f"label_weight must be 0 or more; got {self.label_weight}")
+        if self.cache < 0:
+            raise ValueError(f"cache must be 0 or more; got {self.cache}")
         if self.cache and self.tie:
             raise ValueError("cache needs tie to be false: answers at other lengths are other answers")
+        if not self.bandwidths or not all(0 < m < math.inf for m in self.bandwidths):
+            raise ValueError(f"bandwidths must be one or more positive numbers; got {list(self.bandwidths)}")
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Prune the teacher; the network that is given only says what both are."""
@@ -152,15 +158,15 @@ class SN3(Nested):
             unit.fixed_groups.fill_(groups)
         if not self.cache:
             return self._asked(lesson.teacher, images)
-        marks = [row.tobytes() for row in images.detach().float().cpu().numpy()]
-        known = [lesson.cache.get(mark) for mark in marks]
-        if any(row is None for row in known):
+        marks = [blake2b(row.tobytes(), digest_size=16).digest() for row in images.float().cpu().numpy()]
+        found = [lesson.cache.get(mark) for mark in marks]
+        if None in (None if row is None else 0 for row in found):  # whole batches are asked: they have its statistics
             fresh = self._asked(lesson.teacher, images)
-            for index, (mark, row) in enumerate(zip(marks, known, strict=True)):
-                if row is None and len(lesson.cache) < self.cache:
+            for index, mark in enumerate(marks):
+                if found[index] is None and len(lesson.cache) < self.cache:
                     lesson.cache[mark] = fresh[:, index].clone()
-            return fresh
-        return torch.stack([row for row in known if row is not None], 1)
+            found = [fresh[:, index] if row is None else row for index, row in enumerate(found)]
+        return torch.stack([row for row in found if row is not None], 1)
 
     def _asked(self, teacher: nn.Module, images: Tensor) -> Tensor:
         return torch.stack([teacher(images).float().softmax(1) for _ in range(self.samples)])
@@ -200,12 +206,14 @@ def tied(groups: int, unit: OrderingUnit, keep: float) -> int:
 def coarsened(unit: OrderingUnit, keep: float) -> tuple[int, Tensor]:
     r"""Base and keep logits of the student's unit: $\bar S_j = S_{⌈r j⌉}$ for the probability that a group is kept.
 
-    Copying the leading logits instead would make the student full whenever the teacher has a quarter of its groups.
+    Note: The paper copies the order of the leading groups: the student would be full whenever the teacher has as many
+        groups, most of the time.
     """
     kept = kept_groups(unit, keep)
     base = min(kept, math.ceil(unit.base * kept / unit.num_groups - 1e-9))
     places = torch.tensor([tied(j, unit, keep) - 1 for j in range(1, kept + 1)])
     log_survival = unit.survival().detach().double().cpu().log()[places]
+    log_survival[:base] = 0.0  # always kept, also where they stand for groups of the teacher's that are not
     steps = torch.diff(log_survival, prepend=torch.zeros(1, dtype=torch.float64)).clamp(max=-1e-12)[base:]
     return base, (steps - torch.log(-torch.expm1(steps))).clamp(-30, 30).float()
 
@@ -232,6 +240,7 @@ def prune(teacher: nn.Module, keep: float, example: Tensor) -> nn.Module:
     rules[last] = nested.Rule(bayesian=True).over(rules.pop(last, nested.Rule()))
     options = {k: v for k, v in plan.arguments.items() if k not in ("rules", "prior", "bayesian", "num_groups", "base")}
     options |= {"rescale": "none", "gradient": "survival"}  # factors are in the weights by now
+    options["link"] = "dirichlet"
     student = nested.to_nested(nested.extract(teacher, shape), example, bayesian=False, rules=rules, **options)
     for name, unit in plan_of(student).units.items():
         unit.keep_logits.copy_(orders[name][1])

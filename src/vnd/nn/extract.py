@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 # What an extracted network was cut from, for `vnd.save`; kept here, so that the network itself stays plain. One that
-# was nested again has it too, and what is cut out of that has it under "of".
+# was nested again has it in its plan, and what is cut out of that has it under "of".
 ORIGINS: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 
@@ -75,7 +75,7 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
     _own(small, root)
     ORIGINS[small] = {
         "arguments": plan.arguments, "example": plan.example, "shape": shape, "bayesian": bayesian,
-        "of": ORIGINS.get(root),
+        "of": plan.origin,
     }  # fmt: skip
     return small
 

@@ -78,6 +78,7 @@ def to_nested(
     noise: Noise = "weight",
     weight_prior: LogUniformForm | float = "vnd",
     free_variance: bool = False,
+    link: Literal["softmax", "dirichlet"] = "softmax",
     **unit_options: Any,
 ) -> nn.Module:
     """Turn a network into one whose layers are nested: a copy of the same class, with the same methods and state names.
@@ -110,6 +111,7 @@ def to_nested(
         weight_prior: The form of the log-uniform prior of weights ("vnd", "exact", "molchanov", "kingma"), or the
             scale of a Gaussian one.
         free_variance: A free log σ² instead of log α under a log-uniform prior; see `BayesLayer`.
+        link: What its outputs stand for; see `vnd.predict`.
         **unit_options: More arguments of `OrderingUnit`: prior, temperature, initial_logit, hard, per_example,
             gradient, sampler.
 
@@ -141,7 +143,7 @@ def to_nested(
         **{"num_groups": num_groups, "base": base, "bayesian": bayesian, "rules": dict(rules or {})},
         **{"placement": placement, "coupling": coupling, "log_alpha_init": log_alpha_init, **unit_options},
         **{"rescale": rescale, "estimator": estimator, "noise": noise, "weight_prior": weight_prior},
-        "free_variance": free_variance,
+        **{"free_variance": free_variance, "link": link},
     }
     defaults = Rule(None, num_groups, base, unit_options.pop("prior", None), bayesian, log_alpha_init, "output")
     prior = LogUniform(weight_prior) if isinstance(weight_prior, str) else Normal(0.0, float(weight_prior))
@@ -157,11 +159,10 @@ def to_nested(
     refused: dict[str, str] = {}
     while True:
         net = _build(copy.deepcopy(model), analysis, defaults, rules or {}, refused, options, (args, kwargs), order)
-        plan_of(net).arguments = arguments
+        plan = plan_of(net)
+        plan.arguments, plan.link, plan.origin = arguments, link, ORIGINS.get(model)
         failures = {} if placement == "before_norm" else try_slicing(net, args, kwargs)
         if not failures:
-            if model in ORIGINS:
-                ORIGINS[net] = ORIGINS[model]
             return net
         refused |= failures
 

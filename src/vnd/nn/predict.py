@@ -49,7 +49,7 @@ def predict(
     x: Tensor,
     width: Width = None,
     samples: int = 6,
-    link: Link = "softmax",
+    link: Link | None = None,
     seed: int | None = None,
     rows: int | None = None,
 ) -> Prediction:
@@ -70,10 +70,11 @@ def predict(
         link: From the network's outputs to what is averaged: "softmax" over dimension 1 (classes), "sigmoid" for
             masks, "identity" for regression; "dirichlet" for a student of SN³, whose outputs give a Dirichlet over
             probabilities: its mean, entropy and mutual information in closed form, see `vnd.functional.concentration`.
+            None for what a nested network was made with, "softmax" but for students, and "softmax" for others.
         seed: Makes the draws repeatable; the global generator is left as it was.
         rows: Most examples times samples in one pass.
     """
-    if link not in get_args(Link):
+    if link is not None and link not in get_args(Link):
         raise ValueError(f"predict: link must be one of {', '.join(map(repr, get_args(Link)))}; got {link!r}")
     if not isinstance(x, Tensor):
         raise ValueError(f"predict: x must be a tensor; got a {type(x).__name__}")
@@ -85,6 +86,7 @@ def predict(
     plan: Plan | None = getattr(root, "_vnd_plan", None)
     if plan is None and width is not None:
         plan_of(net)  # refuses it: there is no width to set
+    stands_for: Link = link or ("softmax" if plan is None else plan.link)  # type: ignore[assignment]
     drawing = samples > 0 and any(isinstance(m, BayesLayer) and m.bayesian for m in root.modules())
     count = samples if drawing else 1
     modes = [(module, module.training) for module in root.modules()]
@@ -98,11 +100,11 @@ def predict(
         ):
             if seed is not None:
                 torch.manual_seed(seed)
-            parts = _run(net, x, count, rows or ROWS, link)
+            parts = _run(net, x, count, rows or ROWS, stands_for)
     finally:
         for module, mode in modes:
             module.training = mode
-    return _summarise(parts, link, count)
+    return _summarise(parts, stands_for, count)
 
 
 def _run(net: nn.Module, x: Tensor, samples: int, rows: int, link: Link) -> Tensor:

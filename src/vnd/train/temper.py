@@ -46,6 +46,8 @@ class Temper:
             raise ValueError(
                 f"train.temper: {session.recipe.method_name} trains no network of a fixed size in every step; use 0"
             )
+        if session.recipe.train.ema is not None:
+            raise ValueError("train.temper and train.ema exclude each other: it is the moving average that is kept")
         images, device = session.splits.validation, session.accelerator.device
         if images.labels is None or len(images) < FEWEST:
             raise ValueError(f"train.temper needs data.validation to be at least {FEWEST}; got {len(images)}")
@@ -69,12 +71,15 @@ class Temper:
         if self.log is None:
             return
         session, sums = self.session, torch.zeros_like(self.log)
+        before = [(buffer, buffer.clone()) for buffer in session.root.buffers()]
         for images, labels in zip(self.batches, self.labels, strict=True):
             with session.accelerator.autocast():
                 answers = session.method.answers(session.root, images)
             if not answers:
                 return
             sums += torch.stack([_excess(logits, labels) for logits in answers])
+        for buffer, value in before:  # BatchNorm's: it has been shown images that are not for training
+            buffer.copy_(value)
         self.log += self.rate * session.average(sums / sum(map(len, self.labels)))
 
 
