@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -16,6 +15,7 @@ from rich.progress import track
 from torch import Tensor
 
 import vnd.nn as nested
+from vnd.cli.train import RecipeParser
 from vnd.data.batches import in_order
 from vnd.evaluate.results import correlation
 from vnd.evaluate.sweep import Which, sweep
@@ -134,7 +134,7 @@ def student_recipe(teacher: Finished, keep: float, overrides: Sequence[str]) -> 
 
 def main(args: list[str]) -> None:
     """Run `vnd distill` with these arguments."""
-    parser = _Parser(prog="vnd distill", usage=USAGE, add_help=False, allow_abbrev=False)
+    parser = RecipeParser("distill", USAGE)
     parser.add_argument("run", nargs="?", type=Path)
     parser.add_argument("--keep", type=float)
     parser.add_argument("--threshold", type=float, default=0.9)
@@ -142,7 +142,6 @@ def main(args: list[str]) -> None:
     parser.add_argument("--analyse", action="store_true")
     parser.add_argument("--images", default="")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("-h", "--help", action="store_true")
     options, overrides = parser.parse_known_args(args)
     if options.help:
         print(f"usage: {USAGE}\n\n{HELP}")
@@ -151,11 +150,6 @@ def main(args: list[str]) -> None:
         raise ValueError("distill: give the folder of a trained run; `vnd distill --help` says what it takes")
     given = {name: value for name, value in vars(options).items() if name != "help"}
     distill(**given, overrides=overrides)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"distill: {message}; `vnd distill --help` says what it takes")
 
 
 def _print(console: Console, words: str) -> None:

@@ -54,11 +54,10 @@ def train(recipe: str = "", out: Path | None = None, resume: Path | None = None,
 
 def main(args: list[str]) -> None:
     """Run `vnd train` with these arguments."""
-    parser = _Parser(prog="vnd train", usage=USAGE, add_help=False, allow_abbrev=False)
+    parser = RecipeParser("train", USAGE)
     parser.add_argument("recipe", nargs="?", default="")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--resume", type=Path)
-    parser.add_argument("-h", "--help", action="store_true")
     options, overrides = parser.parse_known_args(args)
     if options.help:
         print(f"usage: {USAGE}\n\n{HELP}")
@@ -69,9 +68,17 @@ def main(args: list[str]) -> None:
     train(options.recipe, options.out, options.resume, overrides)
 
 
-class _Parser(argparse.ArgumentParser):
+class RecipeParser(argparse.ArgumentParser):
+    """The parser of a command that takes keys of a recipe beside its own options; it refuses in one line."""
+
+    def __init__(self, command: str, usage: str) -> None:
+        super().__init__(prog=f"vnd {command}", usage=usage, add_help=False, allow_abbrev=False)
+        self.command = command
+        self.add_argument("-h", "--help", action="store_true")
+
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"train: {message}; `vnd train --help` says what it takes")
+        """Raise a ValueError."""
+        raise ValueError(f"{self.command}: {message}; `{self.prog} --help` says what it takes")
 
 
 def _begun(name: str, out: Path | None, overrides: Sequence[str]) -> tuple[Recipe, Path]:

@@ -160,7 +160,7 @@ class SN3(Nested):
             return self._asked(lesson.teacher, images)
         marks = [blake2b(row.tobytes(), digest_size=16).digest() for row in images.float().cpu().numpy()]
         found = [lesson.cache.get(mark) for mark in marks]
-        if None in (None if row is None else 0 for row in found):  # whole batches are asked: they have its statistics
+        if any(row is None for row in found):  # the whole batch is asked: the answers have its statistics
             fresh = self._asked(lesson.teacher, images)
             for index, mark in enumerate(marks):
                 if found[index] is None and len(lesson.cache) < self.cache:
