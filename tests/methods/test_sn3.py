@@ -146,7 +146,7 @@ def test_teacher_and_student_lengths_move_together_and_a_wrong_coupling_is_caugh
 
 
 def test_an_untied_teacher_is_always_full(tmp_path: Path) -> None:
-    method, student = saved(tmp_path, tie=False, full=False)
+    method, student = saved(tmp_path, tie=False, full=False, smallest=False)
     for index in range(5):
         torch.manual_seed(index)
         method.prepare(student, (IMAGES, LABELS), step(), same)
@@ -169,7 +169,7 @@ def test_the_loss_by_hand(tmp_path: Path, divergence: str) -> None:
     student.load_state_dict(state)
     torch.manual_seed(7)
     apart, nll = [], []
-    assert len(lesson.parts) == 2
+    assert len(lesson.parts) == 3
     for lengths, taught in lesson.parts:
         assert taught.shape == (3, 6, 3)
         vnd.set_width(student, Shape.of({name: int(value) for name, value in lengths.items()}))
@@ -183,10 +183,11 @@ def test_the_loss_by_hand(tmp_path: Path, divergence: str) -> None:
             apart.append((taught.mean(0) * (taught.mean(0) / mean).log()).sum(1).mean())
         nll.append(F.nll_loss(mean.log(), LABELS))
     vnd.set_width(student, None)
-    expected = sum(apart) / 2 + 0.3 * sum(nll) / 2 + 0.5 / step().num_data * vnd.kl(student)
+    expected = sum(apart) / 3 + 0.3 * sum(nll) / 3 + 0.5 / step().num_data * vnd.kl(student)
     assert float(terms.total.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
     last = Shape.of({name: unit.num_groups for name, unit in plan_of(student).units.items()})
-    assert {name: int(value) for name, value in lesson.parts[1][0].items()} == dict(last)
+    assert {name: int(value) for name, value in lesson.parts[2][0].items()} == dict(last)
+    assert {int(value) for value in lesson.parts[1][0].values()} == {1}  # a base of two of the teacher's eight groups
 
 
 def test_the_gradient_reaches_the_student_through_the_dirichlet_and_the_teacher_not_at_all(tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_the_loss_is_one_graph_for_all_lengths(tmp_path: Path) -> None:
 
 
 def test_answers_are_kept_and_not_asked_again(tmp_path: Path) -> None:
-    method, student = saved(tmp_path, tie=False, full=False, cache=6)
+    method, student = saved(tmp_path, tie=False, full=False, smallest=False, cache=6)
     lesson, asked = plan_of(student).lesson, []
     lesson.teacher.register_forward_pre_hook(lambda *_: asked.append(1))
     answers = []

@@ -48,7 +48,8 @@ class SN3(Nested):
         bandwidths: Of the kernels, as multiples of the root of the median squared distance between the two clouds.
         divergence: "mmd", or "kl" for plain distillation: the KL of the teacher's mean answer from the student's.
         label_weight: c, on the cross-entropy of the labels.
-        full: Every step also at full width, the teacher's and the student's.
+        full: Every step also at full width, the teacher's and the student's,
+        smallest: and at the student's base alone.
         tie: The teacher's lengths move with the student's; if not, the teacher is always at full width.
         cache: The teacher's answers for so many images are kept and not asked again; it pays where images are not
             augmented and there is room for all of them, and needs `tie` to be false. A run that goes on asks anew:
@@ -65,6 +66,7 @@ class SN3(Nested):
     divergence: Literal["mmd", "kl"] = "mmd"
     label_weight: float = 0.0
     full: bool = True
+    smallest: bool = True
     tie: bool = True
     cache: int = 0
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -110,6 +112,8 @@ class SN3(Nested):
         root = unwrap(model)
         student = plan_of(root)
         shapes = [sample_shapes(root, 1, seed=int(torch.randint(2**62, ())))[0]]
+        if self.smallest:
+            shapes.append(Shape.of({name: max(1, unit.base) for name, unit in student.units.items()}))
         if self.full:
             shapes.append(Shape.of({name: unit.num_groups for name, unit in student.units.items()}))
         lesson.parts = []
