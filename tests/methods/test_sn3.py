@@ -392,6 +392,7 @@ def test_a_teacher_that_is_not_there_is_refused(tmp_path: Path, capsys: Any) -> 
     ("words", "line"),
     [
         (["--keep", "5"], "keep must lie in (0, 1]; got 5"),
+        (["--keep", "0"], "keep must lie in (0, 1]; got 0"),
         (["--train.epoch", "5"], "unknown key 'train.epoch'"),
         (["--threshold", "1"], "threshold must lie in [-1, 1); got 1"),
         (["--images", "3,x"], "images must be numbers below 60, by commas; got '3,x'"),
@@ -409,7 +410,7 @@ def test_what_is_wrong_is_said_before_any_work(
 def test_no_other_run_is_written_to_and_a_student_is_no_teacher(taught: Path, capsys: Any) -> None:
     before = sorted(path.name for path in (taught / "teacher").iterdir())
     for words, line in (
-        ([str(taught / "teacher"), "--out", str(taught / "teacher")], "holds a run of another recipe"),
+        ([str(taught / "teacher"), "--out", str(taught / "teacher")], "holds a run already"),
         ([str(taught / "student")], "is no Bayesian nested network"),
     ):
         with pytest.raises(SystemExit):

@@ -63,12 +63,10 @@ def _run(args: list[str], commands: Mapping[str, Any], words: str) -> None:
     if name not in known:
         raise ValueError(f"unknown command {name!r}{nearest(name, known)} Known: {', '.join(known)}")
     command = known[name]
-    if (
-        not isinstance(command, Mapping) and command in OF_RECIPES
-    ):  # their keys are those of the recipe, which is known only when it was read
-        OF_RECIPES[command](rest)
-    elif isinstance(command, Mapping):
+    if isinstance(command, Mapping):
         _run(rest, command, f"{words} {name}")
+    elif command in OF_RECIPES:  # their keys are those of the recipe, which is known only when it was read
+        OF_RECIPES[command](rest)
     else:
         parser = _parser(command, f"{words} {name}")
         try:

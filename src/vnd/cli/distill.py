@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import track
-from torch import Tensor
 
-import vnd.nn as nested
-from vnd.cli.train import RecipeParser
+from vnd.cli.train import RecipeParser, check_free
 from vnd.data.batches import in_order
 from vnd.evaluate.results import correlation
 from vnd.evaluate.sweep import Which, sweep
@@ -24,7 +22,7 @@ from vnd.functional import concentration
 from vnd.methods import SN3, Size, Sizes
 from vnd.metrics import smallest_width
 from vnd.train.finished import Finished, open_run
-from vnd.train.loop import check_same, fit
+from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
 
@@ -83,7 +81,8 @@ def distill(
         raise ValueError("distill: it runs in one process; use vnd train with method sn3 for several")
     chosen = _numbers(images, len(teacher.splits.validation))
     folder = out or run.with_name(f"{run.resolve().name}-sn3")
-    check_same(student_recipe(teacher, keep or 1.0, overrides), folder)  # what is wrong is said before any work
+    check_free(folder)
+    student_recipe(teacher, 1.0 if keep is None else keep, overrides)  # what is wrong with it is said before any work
     said = analysis(teacher, threshold)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "correlation.json", json.dumps(said, indent=1) + "\n")
@@ -180,14 +179,13 @@ def _draw_simplex(teacher: Finished, student: Finished, path: Path, wanted: list
     images = teacher.splits.validation
     normalise = teacher.splits.normalise(teacher.device)
     x = torch.cat(list(in_order(images, normalise, teacher.device)))
-    full = Size("uniform", "100 %", nested.shape(teacher.model, fraction=1.0), 1.0)
-    network = teacher.cut(full, 1)
+    network = teacher.cut(_full(teacher), 1)
     order = torch.as_tensor(teacher.recipe.method.predict(network, x, 6).entropy).argsort().cpu()
     chosen = order[(torch.tensor(SHARES) * (len(order) - 1)).long()]
     chosen = torch.tensor(wanted) if wanted else chosen
     draws = torch.stack([teacher.recipe.method.predict(network, x[chosen], 1).probs for _ in range(DRAWS)], 1).cpu()
-    small = student.cut(Size("uniform", "100 %", nested.shape(student.model, fraction=1.0), 1.0), 0)
-    own = _concentrations(small, x[chosen])
+    with torch.no_grad():
+        own = concentration(student.cut(_full(student), 0)(x[chosen])).cpu()
     panels = []
     for index, (points, spread) in enumerate(zip(draws, own, strict=True)):
         first, second, third = points.mean(0).topk(3).indices.tolist()
@@ -205,6 +203,6 @@ def _draw_simplex(teacher: Finished, student: Finished, path: Path, wanted: list
     path.write_bytes(png(simplex(panels), DPI, MOST))
 
 
-@torch.no_grad()
-def _concentrations(network: torch.nn.Module, x: Tensor) -> Tensor:
-    return concentration(network(x)).cpu()
+def _full(opened: Finished) -> Size:
+    """The full width of a run's network."""
+    return opened.recipe.method.sizes(opened.model, Sizes(fractions=(1.0,)))[0]

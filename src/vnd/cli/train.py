@@ -89,9 +89,14 @@ def _begun(name: str, out: Path | None, overrides: Sequence[str]) -> tuple[Recip
         out
         or Path("runs") / f"{Path(name).with_suffix('').as_posix().strip('/.').replace('/', '-')}-{recipe.train.seed}"
     )
+    check_free(folder)
+    return recipe, folder
+
+
+def check_free(folder: Path) -> None:
+    """Refuse to begin a run in a folder that holds one."""
     if (folder / "recipe.yaml").exists():
         raise ValueError(f"{folder} holds a run already; go on with vnd train --resume {folder}, or give another --out")
-    return recipe, folder
 
 
 def _resumed(folder: Path, name: str, out: Path | None, overrides: Sequence[str]) -> tuple[Recipe, Path]:

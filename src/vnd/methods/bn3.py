@@ -111,7 +111,7 @@ class BN3(Nested):
 
     def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
         """Their logits, for one draw of the weights."""
-        return sandwiched(model, images, self) if self.sandwich else []
+        return sandwiched(model, images, self)
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""

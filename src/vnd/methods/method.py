@@ -124,6 +124,19 @@ class Method(Protocol):
         """What a network that `extract` gave takes: its `parameters`, `macs` an example and `bytes`."""
 
 
+class Untempered:
+    """A method whose networks have no tempers."""
+
+    @property
+    def tempered(self) -> int:
+        """None."""
+        return 0
+
+    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
+        """None."""
+        return []
+
+
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """Mean negative log-likelihood of the labels, in float32; they may be probabilities of classes."""
     return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 import vnd.nn as nested
 from vnd.distributions import BernoulliChain
-from vnd.methods.method import Batch, Size, Sizes, Step, cost_of, cross_entropy, rules_of
+from vnd.methods.method import Batch, Size, Sizes, Step, Untempered, cost_of, cross_entropy, rules_of
 from vnd.nn.plan import plan_of, unwrap
 from vnd.nn.sliced import Sliced, can_be_sliced, sliced
 from vnd.nn.width import Width
 from vnd.words import short
 
 
-class Nested:
+class Nested(Untempered):
     """A method whose model is one nested network, read at many widths.
 
     Attributes:
@@ -27,15 +27,6 @@ class Nested:
     """
 
     bayesian: bool
-
-    @property
-    def tempered(self) -> int:
-        """None: networks of all sizes are drawn."""
-        return 0
-
-    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
-        """None."""
-        return []
 
     @property
     def budgeted(self) -> Literal["uniform", "learned"]:

@@ -100,7 +100,7 @@ class SN3(Nested):
         teacher = load(folder)
         student = prune(teacher, self.keep, example)
         teacher.requires_grad_(False)
-        plan_of(student).lesson = Lesson(teacher, {})
+        plan_of(student).lesson = Lesson(teacher)
         return student
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
@@ -181,7 +181,7 @@ class Lesson:
     """What a student in training is taught by: the teacher, and for each length of this step what it answered."""
 
     teacher: nn.Module
-    cache: dict[bytes, Tensor]
+    cache: dict[bytes, Tensor] = field(default_factory=dict)
     parts: list[tuple[dict[str, Tensor], Tensor]] = field(default_factory=list)
     device: torch.device | None = None
 

@@ -160,7 +160,7 @@ def to_nested(
     while True:
         net = _build(copy.deepcopy(model), analysis, defaults, rules or {}, refused, options, (args, kwargs), order)
         plan = plan_of(net)
-        plan.arguments, plan.link, plan.origin = arguments, link, ORIGINS.get(model)
+        plan.arguments, plan.origin = arguments, ORIGINS.get(model)
         failures = {} if placement == "before_norm" else try_slicing(net, args, kwargs)
         if not failures:
             return net

@@ -141,7 +141,6 @@ class Plan:
     smallest: Any = None  # for training: the network of base groups alone, sliced; False where there is no such
     rungs: list[Any] = field(default_factory=list)  # for training: the networks of fixed shapes, sliced
     origin: dict[str, Any] | None = None  # what its plain network was cut from; as in `extract.ORIGINS`
-    link: str = "softmax"  # what its outputs stand for; see `predict`
     lesson: Any = None  # for training a student: its teacher, and what that answered
     lowest: Tensor | None = None  # the lowest survival of a group in each of them, and 0 for the full network
 

@@ -86,7 +86,7 @@ def predict(
     plan: Plan | None = getattr(root, "_vnd_plan", None)
     if plan is None and width is not None:
         plan_of(net)  # refuses it: there is no width to set
-    stands_for: Link = link or ("softmax" if plan is None else plan.link)  # type: ignore[assignment]
+    stands_for: Link = link or ("softmax" if plan is None else plan.arguments.get("link", "softmax"))
     drawing = samples > 0 and any(isinstance(m, BayesLayer) and m.bayesian for m in root.modules())
     count = samples if drawing else 1
     modes = [(module, module.training) for module in root.modules()]
