@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +127,11 @@ def lengths_move_together(method: SN3, student: nn.Module) -> set[tuple[int, ...
         seen.clear()
         torch.manual_seed(index)
         method.prepare(student, (IMAGES, LABELS), step(), same)
-        assert len(seen) == method.samples * len(lesson.parts)
+        assert len(seen) == method.samples * len({str(part.lengths) for part in lesson.parts})
         for number, theirs in enumerate(seen):
-            own = lesson.parts[number // method.samples][0]
+            own = lesson.parts[number // method.samples].lengths
             assert theirs == {name: 4 * int(own[name]) for name in units}
-        drawn.add(tuple(int(x) for x in lesson.parts[0][0].values()))
+        drawn.add(tuple(int(x) for x in lesson.parts[-1].lengths.values()))
     handle.remove()
     return drawn
 
@@ -139,6 +140,7 @@ def test_teacher_and_student_lengths_move_together_and_a_wrong_coupling_is_caugh
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method, student = saved(tmp_path)
+    monkeypatch.setattr(sn3, "sliced", lambda *_: None)
     assert len(lengths_move_together(method, student)) > 1
     monkeypatch.setattr(sn3, "tied", lambda groups, unit, keep: groups)  # planted: as many groups, and not r times
     with pytest.raises(AssertionError):
@@ -170,7 +172,7 @@ def test_the_loss_by_hand(tmp_path: Path, divergence: str) -> None:
     torch.manual_seed(7)
     apart, nll = [], []
     assert len(lesson.parts) == 3
-    for lengths, taught in lesson.parts:
+    for lengths, taught in ((part.lengths, part.taught) for part in lesson.parts):
         assert taught.shape == (3, 6, 3)
         vnd.set_width(student, Shape.of({name: int(value) for name, value in lengths.items()}))
         spread = concentration(student(IMAGES))
@@ -186,8 +188,58 @@ def test_the_loss_by_hand(tmp_path: Path, divergence: str) -> None:
     expected = sum(apart) / 3 + 0.3 * sum(nll) / 3 + 0.5 / step().num_data * vnd.kl(student)
     assert float(terms.total.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
     last = Shape.of({name: unit.num_groups for name, unit in plan_of(student).units.items()})
-    assert {name: int(value) for name, value in lesson.parts[2][0].items()} == dict(last)
-    assert {int(value) for value in lesson.parts[1][0].values()} == {1}  # a base of two of the teacher's eight groups
+    assert {name: int(value) for name, value in lesson.parts[1].lengths.items()} == dict(last)
+    assert {int(value) for value in lesson.parts[0].lengths.values()} == {
+        1
+    }  # a base of two of the teacher's eight groups
+
+
+def test_some_widths_in_every_step_and_their_shares_of_the_loss_by_hand(tmp_path: Path) -> None:
+    options = {"widths": (0.25, 0.5), "full_share": 0.4, "sampled_share": 0.5, "divergence": "kl"}
+    method, student = saved(tmp_path, keep=0.5, **options)
+    assert method.tempered == 3
+    given = replace(step(), log_temper=torch.tensor([0.1, 0.2, 0.6]))
+    method.prepare(student, (IMAGES, LABELS), given, same)
+    parts = plan_of(student).lesson.parts
+    assert [set(map(int, part.lengths.values())) for part in parts[:3]] == [{1}, {2}, {4}]
+    assert [(part.every, part.taught.size(1)) for part in parts] == [(1, 6), (1, 6), (1, 6), (2, 3)]
+    state = copy.deepcopy(student.state_dict())
+    torch.manual_seed(7)
+    found = float(method.loss(student, (IMAGES, LABELS), given).parts["distance"])
+    student.load_state_dict(state)
+    torch.manual_seed(7)
+    wanted = 0.0
+    for part, share, log_temper in zip(parts, (0.2, 0.2, 0.4, 0.2), (0.1, 0.2, 0.6, 0.3), strict=True):
+        vnd.set_width(student, Shape.of({name: int(value) for name, value in part.lengths.items()}))
+        spread = concentration(torch.tensor(log_temper).exp() * student(IMAGES[:: part.every]))
+        mean, taught = spread / spread.sum(1, keepdim=True), part.taught.mean(0)
+        wanted += share * float((taught * (taught / mean.detach()).log()).sum(1).mean())
+    assert found == pytest.approx(wanted, rel=1e-4)
+    vnd.set_width(student, None)
+    answers = method.answers(student, IMAGES)
+    assert [tuple(x.shape) for x in answers] == [(6, 3)] * 3
+    torch.testing.assert_close(answers[0].exp().sum(1), torch.ones(6))
+
+
+def test_the_teacher_is_cut_where_it_is_asked_again_and_says_the_same(tmp_path: Path) -> None:
+    method, student = saved(tmp_path)
+    lesson = plan_of(student).lesson
+    for layer in lesson.teacher.modules():
+        if isinstance(layer, BayesLayer):
+            layer.log_alpha.data.fill_(-30.0)  # no noise, which would be drawn in other numbers
+    lesson.move(IMAGES.device)
+    lengths = Shape.of(dict.fromkeys(plan_of(lesson.teacher).units, 4))
+    cut, masked = (method._answers(lesson, lengths, IMAGES, again) for again in (True, False))
+    assert list(lesson.slices) == [lengths]
+    torch.testing.assert_close(cut, masked, atol=1e-5, rtol=1e-4)
+
+
+def test_an_untied_teacher_is_asked_once(tmp_path: Path) -> None:
+    method, student = saved(tmp_path, tie=False)
+    lesson, asked = plan_of(student).lesson, []
+    lesson.teacher.register_forward_pre_hook(lambda *_: asked.append(1))
+    method.prepare(student, (IMAGES, LABELS), step(), same)
+    assert (len(asked), len(lesson.parts)) == (method.samples, 3)
 
 
 def test_the_gradient_reaches_the_student_through_the_dirichlet_and_the_teacher_not_at_all(tmp_path: Path) -> None:
@@ -222,7 +274,7 @@ def test_answers_are_kept_and_not_asked_again(tmp_path: Path) -> None:
     answers = []
     for images in (IMAGES, IMAGES.flip(0), IMAGES + 1):
         method.prepare(student, (images, LABELS), step(), same)
-        answers.append(lesson.parts[0][1])
+        answers.append(lesson.parts[0].taught)
     assert len(asked) == 2 * method.samples  # for the first and the last
     assert torch.equal(answers[1], answers[0].flip(1))
     assert len(lesson.cache) == 6  # and no more
@@ -366,6 +418,8 @@ def test_a_student_goes_on_where_it_stopped_bit_for_bit(
         ({"student_samples": 1}, "student_samples must be at least 2 for mmd; got 1"),
         ({"label_weight": -1.0}, "label_weight must be 0 or more"),
         ({"cache": 5}, "cache needs tie to be false"),
+        ({"widths": (0.5, 1.0)}, r"widths must lie in \(0, 1\) and rise; got \[0.5, 1.0\]"),
+        ({"widths": (0.5, 0.25)}, r"widths must lie in \(0, 1\) and rise"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], words: str) -> None:

@@ -20,6 +20,7 @@ from vnd.methods.mmd import median_distance, squared_mmd
 from vnd.methods.nested import Nested
 from vnd.nn import BayesLayer, OrderingUnit, Shape
 from vnd.nn.plan import plan_of, unwrap
+from vnd.nn.sliced import Sliced, sliced
 from vnd.nn.width import sample_shapes
 from vnd.store import load
 
@@ -49,7 +50,10 @@ class SN3(Nested):
         divergence: "mmd", or "kl" for plain distillation: the KL of the teacher's mean answer from the student's.
         label_weight: c, on the cross-entropy of the labels.
         full: Every step also at full width, the teacher's and the student's,
-        smallest: and at the student's base alone.
+        smallest: and at the student's base alone,
+        widths: or in its place at these shares of the student's width, each below 1, from the narrowest.
+        full_share: Share of the loss at full width; the other lengths share the rest.
+        sampled_share: Share of the batch that is run at the lengths that are drawn.
         tie: The teacher's lengths move with the student's; if not, the teacher is always at full width.
         cache: The teacher's answers for so many images are kept and not asked again; it pays where images are not
             augmented and there is room for all of them, and needs `tie` to be false. A run that goes on asks anew:
@@ -67,6 +71,9 @@ class SN3(Nested):
     label_weight: float = 0.0
     full: bool = True
     smallest: bool = True
+    widths: tuple[float, ...] = ()
+    full_share: float = 1 / 3
+    sampled_share: float = 1.0
     tie: bool = True
     cache: int = 0
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -83,6 +90,8 @@ class SN3(Nested):
                 raise ValueError(f"{name} must be at least {least} for {self.divergence}; got {getattr(self, name)}")
         if self.label_weight < 0:
             raise ValueError(f"label_weight must be 0 or more; got {self.label_weight}")
+        if list(self.widths) != sorted({share for share in self.widths if 0 < share < 1}):
+            raise ValueError(f"widths must lie in (0, 1) and rise; got {list(self.widths)}")
         if self.cache < 0:
             raise ValueError(f"cache must be 0 or more; got {self.cache}")
         if self.cache and self.tie:
@@ -103,39 +112,54 @@ class SN3(Nested):
         plan_of(student).lesson = Lesson(teacher)
         return student
 
+    @property
+    def tempered(self) -> int:
+        """The student at the widths that are trained in every step."""
+        return self._narrow + self.full
+
+    @property
+    def _narrow(self) -> int:
+        return len(self.widths) or int(self.smallest)
+
+    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
+        """The logarithms of their means."""
+        root = unwrap(model)
+        return [_mean(_spread(root, root, _on(shape, images), images)).log() for shape in self._fixed(root)]
+
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Draw the lengths, and ask the teacher."""
-        lesson = plan_of(model).lesson
+        root, images = unwrap(model), batch[0]
+        lesson = plan_of(root).lesson
         if lesson is None:
             raise ValueError("sn3: a student that was loaded has no teacher; train it by vnd train --resume RUN")
-        lesson.move(batch[0].device)
-        root = unwrap(model)
-        student = plan_of(root)
-        shapes = [sample_shapes(root, 1, seed=int(torch.randint(2**62, ())))[0]]
-        if self.smallest:
-            shapes.append(Shape.of({name: max(1, unit.base) for name, unit in student.units.items()}))
-        if self.full:
-            shapes.append(Shape.of({name: unit.num_groups for name, unit in student.units.items()}))
-        lesson.parts = []
-        for own in shapes:
-            lengths = {name: torch.tensor(own[name], device=batch[0].device) for name in student.units}
-            lesson.parts.append((lengths, self._answers(lesson, own, batch[0])))
+        lesson.move(images.device)
+        drawn = sample_shapes(root, 1, seed=int(torch.randint(2**62, ())))[0]
+        thin = max(1, min(round(1 / self.sampled_share), len(images) // 2))
+        lesson.parts, asked = [], dict[Shape, Tensor]()
+        for shape, every in [*((shape, 1) for shape in self._fixed(root)), (drawn, thin)]:
+            lengths = self._taught_at(lesson.teacher, shape)
+            if lengths in asked:  # of the whole batch
+                taught = asked[lengths][:, ::every]
+            else:
+                taught = asked[lengths] = self._answers(lesson, lengths, images[::every], again=shape is not drawn)
+            lesson.parts.append(Part(_on(shape, images), every, taught))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
-        """Mean over the lengths of this step, and the KL of the last layer."""
-        root, (images, labels) = unwrap(model), batch
-        plan = plan_of(root)
-        apart, likelihood = [], []
-        for lengths, taught in plan.lesson.parts:
-            for name, unit in plan.units.items():
-                unit.fixed_groups.copy_(lengths[name])
-            own = concentration(model(images))
-            mean = (own / own.sum(1, keepdim=True)).log()
-            apart.append(self._distance(taught, own, mean))
-            likelihood.append(nn.functional.cross_entropy(mean, labels))
-        for unit in plan.units.values():
-            unit.fixed_groups.fill_(-1)
-        distance, nll, divergence = torch.stack(apart).mean(), torch.stack(likelihood).mean(), nested.kl(root)
+        """Weighted mean over the lengths of this step, and the KL of the last layer."""
+        root = unwrap(model)
+        parts = plan_of(root).lesson.parts
+        rest = (1 - self.full * self.full_share) / (len(parts) - self.full)
+        shares = [rest] * self._narrow + [self.full_share] * self.full + [rest]
+        logs = [None] * len(parts) if step.log_temper is None else [*step.log_temper, step.log_temper.mean()]
+        losses = []
+        for part, log_temper in zip(parts, logs, strict=True):
+            images, labels = (x[:: part.every] for x in batch)
+            own = _spread(model, root, part.lengths, images, log_temper)
+            log_mean = _mean(own).log()
+            nll = nn.functional.cross_entropy(log_mean, labels)
+            losses.append(torch.stack([self._distance(part.taught, own, log_mean), nll]))
+        distance, nll = torch.stack(losses, 1) @ torch.tensor(shares, device=losses[0].device)
+        divergence = nested.kl(root)
         total = distance + self.label_weight * nll + step.kl_weight / step.num_data * divergence
         return Terms(total, {"distance": distance.detach(), "nll": nll.detach(), "kl": divergence.detach()})
 
@@ -152,28 +176,49 @@ class SN3(Nested):
         drawn = Dirichlet(own, validate_args=False).rsample((self.student_samples,))
         return squared_mmd(taught, drawn, self.bandwidths, median_distance(taught, drawn, across=True)).mean()
 
+    def _fixed(self, student: nn.Module) -> list[Shape]:
+        """The lengths of every step: the narrow ones, and all it has."""
+        units = plan_of(student).units
+        smallest = Shape.of({name: max(1, unit.base) for name, unit in units.items()})
+        full = Shape.of({name: unit.num_groups for name, unit in units.items()})
+        narrow = [nested.shape(student, fraction=share) for share in self.widths] or [smallest] * self.smallest
+        return narrow + [full] * self.full
+
+    def _taught_at(self, teacher: nn.Module, own: Shape) -> Shape:
+        """The teacher's lengths for the student's."""
+        units = plan_of(teacher).units
+        if not self.tie:
+            return Shape.of({name: unit.num_groups for name, unit in units.items()})
+        known = {name: own.get(name, kept_groups(unit, self.keep)) for name, unit in units.items()}  # too narrow: all
+        return Shape.of({name: tied(known[name], unit, self.keep) for name, unit in units.items()})
+
     @torch.no_grad()
-    def _answers(self, lesson: Lesson, own: Shape, images: Tensor) -> Tensor:
-        """The teacher's answers at the lengths tied to the student's, (samples, batch, classes)."""
-        teacher = plan_of(lesson.teacher)
-        for name, unit in teacher.units.items():
-            groups = own.get(name, kept_groups(unit, self.keep))  # of a layer that is too narrow to be nested, all
-            groups = tied(groups, unit, self.keep) if self.tie else unit.num_groups
-            unit.fixed_groups.fill_(groups)
+    def _answers(self, lesson: Lesson, lengths: Shape, images: Tensor, again: bool) -> Tensor:
+        """The teacher's answers at some lengths, which may be asked for again: (samples, batch, classes)."""
+        network = lesson.at(lengths, again)
         if not self.cache:
-            return self._asked(lesson.teacher, images)
+            return self._asked(network, images)
         marks = [blake2b(row.tobytes(), digest_size=16).digest() for row in images.float().cpu().numpy()]
         found = [lesson.cache.get(mark) for mark in marks]
         if any(row is None for row in found):  # the whole batch is asked: the answers have its statistics
-            fresh = self._asked(lesson.teacher, images)
+            fresh = self._asked(network, images)
             for index, mark in enumerate(marks):
                 if found[index] is None and len(lesson.cache) < self.cache:
                     lesson.cache[mark] = fresh[:, index].clone()
             found = [fresh[:, index] if row is None else row for index, row in enumerate(found)]
         return torch.stack([row for row in found if row is not None], 1)
 
-    def _asked(self, teacher: nn.Module, images: Tensor) -> Tensor:
+    def _asked(self, teacher: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         return torch.stack([teacher(images).float().softmax(1) for _ in range(self.samples)])
+
+
+@dataclass(frozen=True)
+class Part:
+    """Lengths of this step, by unit; every so many-th image of the batch is run at them. And what the teacher said."""
+
+    lengths: dict[str, Tensor]
+    every: int
+    taught: Tensor
 
 
 @dataclass
@@ -182,8 +227,20 @@ class Lesson:
 
     teacher: nn.Module
     cache: dict[bytes, Tensor] = field(default_factory=dict)
-    parts: list[tuple[dict[str, Tensor], Tensor]] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     device: torch.device | None = None
+    slices: dict[Shape, Sliced | None] = field(default_factory=dict)
+
+    def at(self, lengths: Shape, again: bool) -> Callable[[Tensor], Tensor]:
+        """The teacher at some lengths; where they are asked for again, and can be, cut to them."""
+        units = plan_of(self.teacher).units
+        for name, unit in units.items():
+            unit.fixed_groups.fill_(lengths[name])
+        if not again or all(lengths[name] == unit.num_groups for name, unit in units.items()):
+            return self.teacher
+        if lengths not in self.slices:
+            self.slices[lengths] = sliced(self.teacher, lengths)
+        return self.slices[lengths] or self.teacher
 
     def move(self, device: torch.device) -> None:
         """Bring the teacher to the student's device, once; it answers by statistics of the batch, as in training."""
@@ -192,6 +249,28 @@ class Lesson:
             self.teacher.to(device, memory_format=layout)  # type: ignore[call-overload]
             self.teacher.train()
             self.device = device
+
+
+def _on(shape: Shape, images: Tensor) -> dict[str, Tensor]:
+    """Lengths as tensors where the images are, so that a compiled step is compiled once for all of them."""
+    return {name: torch.tensor(groups, device=images.device) for name, groups in shape.items()}
+
+
+def _spread(
+    model: nn.Module, root: nn.Module, lengths: dict[str, Tensor], images: Tensor, log_temper: Tensor | None = None
+) -> Tensor:
+    """The student's concentrations at some lengths, (batch, classes), of outputs times a temper."""
+    units = plan_of(root).units
+    for name, unit in units.items():
+        unit.fixed_groups.copy_(lengths[name])
+    outputs = model(images)
+    for unit in units.values():
+        unit.fixed_groups.fill_(-1)
+    return concentration(outputs if log_temper is None else log_temper.exp() * outputs.float())
+
+
+def _mean(own: Tensor) -> Tensor:
+    return own / own.sum(1, keepdim=True)
 
 
 def kept_groups(unit: OrderingUnit, keep: float) -> int:
