@@ -152,13 +152,13 @@ class SN3(Nested):
         shares = [rest] * self._narrow + [self.full_share] * self.full + [rest]
         logs = [None] * len(parts) if step.log_temper is None else [*step.log_temper, step.log_temper.mean()]
         losses = []
-        for part, log_temper in zip(parts, logs, strict=True):
+        for part, share, log_temper in zip(parts, shares, logs, strict=True):
             images, labels = (x[:: part.every] for x in batch)
             own = _spread(model, root, part.lengths, images, log_temper)
             log_mean = _mean(own).log()
             nll = nn.functional.cross_entropy(log_mean, labels)
-            losses.append(torch.stack([self._distance(part.taught, own, log_mean), nll]))
-        distance, nll = torch.stack(losses, 1) @ torch.tensor(shares, device=losses[0].device)
+            losses.append(share * torch.stack([self._distance(part.taught, own, log_mean), nll]))
+        distance, nll = torch.stack(losses).sum(0)
         divergence = nested.kl(root)
         total = distance + self.label_weight * nll + step.kl_weight / step.num_data * divergence
         return Terms(total, {"distance": distance.detach(), "nll": nll.detach(), "kl": divergence.detach()})
