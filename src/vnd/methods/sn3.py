@@ -20,7 +20,7 @@ from vnd.methods.mmd import median_distance, squared_mmd
 from vnd.methods.nested import Nested
 from vnd.nn import BayesLayer, OrderingUnit, Shape
 from vnd.nn.plan import plan_of, unwrap
-from vnd.nn.sliced import Sliced, sliced
+from vnd.nn.sliced import sliced
 from vnd.nn.width import sample_shapes
 from vnd.store import load
 
@@ -132,7 +132,7 @@ class SN3(Nested):
         lesson = plan_of(root).lesson
         if lesson is None:
             raise ValueError("sn3: a student that was loaded has no teacher; train it by vnd train --resume RUN")
-        lesson.move(images.device)
+        lesson.move(images.device, compiled=model is not root)
         drawn = sample_shapes(root, 1, seed=int(torch.randint(2**62, ())))[0]
         thin = max(1, min(round(1 / self.sampled_share), len(images) // 2))
         lesson.parts, asked = [], dict[Shape, Tensor]()
@@ -229,7 +229,11 @@ class Lesson:
     cache: dict[bytes, Tensor] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
     device: torch.device | None = None
-    slices: dict[Shape, Sliced | None] = field(default_factory=dict)
+    slices: dict[Shape, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        self.asked: Callable[[Tensor], Tensor] = self.teacher
 
     def at(self, lengths: Shape, again: bool) -> Callable[[Tensor], Tensor]:
         """The teacher at some lengths; where they are asked for again, and can be, cut to them."""
@@ -237,18 +241,28 @@ class Lesson:
         for name, unit in units.items():
             unit.fixed_groups.fill_(lengths[name])
         if not again or all(lengths[name] == unit.num_groups for name, unit in units.items()):
-            return self.teacher
+            return self.asked
         if lengths not in self.slices:
-            self.slices[lengths] = sliced(self.teacher, lengths)
-        return self.slices[lengths] or self.teacher
+            cut = sliced(self.teacher, lengths)
+            self.slices[lengths] = self.asked if cut is None else self._compiled(cut.__call__)
+        return self.slices[lengths]
 
-    def move(self, device: torch.device) -> None:
+    def _compiled(self, network: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """As the student's step is: a pass of so small a batch is mostly launches."""
+        if not self.compiled:
+            return network
+        mode = "reduce-overhead" if self.device is not None and self.device.type == "cuda" else None
+        compiled: Callable[[Tensor], Tensor] = torch.compile(network, dynamic=False, mode=mode)
+        return compiled
+
+    def move(self, device: torch.device, compiled: bool = False) -> None:
         """Bring the teacher to the student's device, once; it answers by statistics of the batch, as in training."""
         if self.device != device:
             layout = torch.channels_last if device.type == "cuda" else torch.preserve_format
             self.teacher.to(device, memory_format=layout)  # type: ignore[call-overload]
             self.teacher.train()
-            self.device = device
+            self.device, self.compiled = device, compiled
+            self.asked = self._compiled(self.teacher)
 
 
 def _on(shape: Shape, images: Tensor) -> dict[str, Tensor]:
