@@ -49,7 +49,7 @@ class Batches:
     Pixels stay uint8, in memory, memory-mapped, or on a GPU with room for them.
 
     Args:
-        images: The split, with labels.
+        images: The split; without labels each image has 0.
         batch: Images in a batch, all processes together.
         seed: Of the order and the augmentation.
         mean: Of each channel, taken away from pixels between 0 and 1.
@@ -72,8 +72,6 @@ class Batches:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        if images.labels is None:
-            raise ValueError("Batches: the data set has no labels")
         if batch < 1 or batch % world:
             raise ValueError(f"train.batch must be a multiple of the number of processes, {world}; got {batch}")
         if len(images) < batch:
@@ -83,7 +81,8 @@ class Batches:
         share = batch // world
         self.part = slice(rank * share, (rank + 1) * share)
         self.normalise = Normalise(mean, deviation, self.device)
-        self.labels = torch.from_numpy(np.ascontiguousarray(images.labels))
+        labels = np.zeros(len(images), np.int64) if images.labels is None else images.labels
+        self.labels = torch.from_numpy(np.ascontiguousarray(labels))
         self.resident = _resident(images.pixels, self.device)
         self._epoch, self._order = -1, np.empty(0, np.int64)
 

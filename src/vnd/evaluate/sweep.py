@@ -46,6 +46,9 @@ class Sweep:
         risk: Share of wrong answers that is allowed among those that a network gives and does not withhold.
         which: The network with the "best" validation accuracy, or the "last": where a price that rises in training
             prunes the network, the best one is an early one.
+        drawn: Images that an auto-encoder draws at each length, to be held against as many of the test; 0 for none.
+        inception: File with the weights of FID's Inception; None for EfficientNet-Lite0, and then it is no FID.
+        target: Mean squared error that the shortest codes are sought for; None for the one at half the length.
     """
 
     sizes: Sizes = field(default_factory=Sizes)
@@ -59,9 +62,14 @@ class Sweep:
     bins: int = 15
     risk: float = 0.05
     which: Which = "best"
+    drawn: int = 10_000
+    inception: str | None = None
+    target: float | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("samples", 0), ("bins", 1), ("repeats", 1)):
+        if self.target is not None and not self.target > 0:
+            raise ValueError(f"target must be greater than 0; got {self.target}")
+        for name, least in (("samples", 0), ("bins", 1), ("repeats", 1), ("drawn", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
         for name, count in (("calibration", self.calibration), *(("statistics", count) for count in self.statistics)):

@@ -1,14 +1,21 @@
 """The systems of the paper, one file each: how a method builds its model, its loss, how it predicts."""
 
+from vnd.methods.beta_vae import BetaVAE
 from vnd.methods.bn3 import BN3
+from vnd.methods.coding import Coder
 from vnd.methods.fn3 import FN3
 from vnd.methods.ibnn import IBNN
-from vnd.methods.method import Batch, Method, Size, Sizes, Step, Terms
+from vnd.methods.joint_vae import JointVAE
+from vnd.methods.method import Batch, Method, Size, Sizes, Step, Task, Terms
+from vnd.methods.nested_ae import NestedAE
 from vnd.methods.ordered_l0 import OrderedL0
 from vnd.methods.plain import Plain
 from vnd.methods.sn3 import SN3
 from vnd.methods.svb import SVB
+from vnd.methods.swae import SWAE
 from vnd.methods.us_net import USNet
+from vnd.methods.vae import VAE
+from vnd.methods.vnd_ae import VNDAE
 
 METHODS: dict[str, type[Method]] = {
     "bn3": BN3,
@@ -19,9 +26,15 @@ METHODS: dict[str, type[Method]] = {
     "us_net": USNet,
     "plain": Plain,
     "sn3": SN3,
+    "vnd_ae": VNDAE,
+    "vae": VAE,
+    "beta_vae": BetaVAE,
+    "joint_vae": JointVAE,
+    "swae": SWAE,
+    "nested_ae": NestedAE,
 }
 
 __all__ = [
-    "BN3", "FN3", "IBNN", "METHODS", "SN3", "SVB", "Batch", "Method", "OrderedL0", "Plain", "Size", "Sizes", "Step",
-    "Terms", "USNet",
+    "BN3", "FN3", "IBNN", "METHODS", "SN3", "SVB", "SWAE", "VAE", "VNDAE", "Batch", "BetaVAE", "Coder", "JointVAE",
+    "Method", "NestedAE", "OrderedL0", "Plain", "Size", "Sizes", "Step", "Task", "Terms", "USNet",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,6 +13,7 @@ import vnd.nn as nested
 from vnd.nn import Prediction
 from vnd.nn.width import Width
 
+Task = Literal["classify", "encode"]
 Batch = tuple[Tensor, Tensor]  # images (batch, channels, height, width), labels (batch,) or (batch, classes)
 
 
@@ -88,6 +89,10 @@ class Method(Protocol):
     """A frozen dataclass of options, with what a system of the paper does in its own way."""
 
     @property
+    def task(self) -> Task:
+        """What its model does with an image."""
+
+    @property
     def tempered(self) -> int:
         """How many networks of fixed size it trains in every step, each of which can have a temper of its own."""
 
@@ -125,7 +130,9 @@ class Method(Protocol):
 
 
 class Untempered:
-    """A method whose networks have no tempers."""
+    """A method whose networks have no tempers, and classify."""
+
+    task: ClassVar[Task] = "classify"
 
     @property
     def tempered(self) -> int:

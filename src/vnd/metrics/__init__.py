@@ -14,6 +14,14 @@ from vnd.metrics.calibration import (
 from vnd.metrics.cascade import CascadeCurve, cascade_curve
 from vnd.metrics.correlation import pearson, smallest_width
 from vnd.metrics.detection import aupr, auroc, base_rate, fpr_at_tpr
+from vnd.metrics.generation import (
+    frechet_distance,
+    frechet_distance_of,
+    inception_score,
+    pairwise_distance,
+    reconstruction_error,
+    spearman,
+)
 from vnd.metrics.intervals import Interval, confidence_interval, error_bound, student_quantile
 from vnd.metrics.selection import (
     RiskCoverage,
@@ -48,12 +56,18 @@ __all__ = [
     "excess_area_under_risk_coverage",
     "expected_calibration_error",
     "fpr_at_tpr",
+    "frechet_distance",
+    "frechet_distance_of",
+    "inception_score",
     "negative_log_likelihood",
+    "pairwise_distance",
     "pearson",
+    "reconstruction_error",
     "reliability",
     "risk_coverage",
     "selective",
     "smallest_width",
+    "spearman",
     "student_quantile",
     "threshold_for_risk",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from vnd.models.autoencoder import AutoEncoder, DenseAutoEncoder
 from vnd.models.convnet import ConvNet
 from vnd.models.mobilenet import MobileNetV2
 from vnd.models.resnext import ResNeXt
@@ -16,7 +17,9 @@ from vnd.models.unet import UNet
 from vnd.models.vgg import VGG11
 from vnd.words import nearest
 
-__all__ = ["MODELS", "VGG11", "ConvNet", "MobileNetV2", "ResNeXt", "UNet", "build"]
+__all__ = [
+    "MODELS", "VGG11", "AutoEncoder", "ConvNet", "DenseAutoEncoder", "MobileNetV2", "ResNeXt", "UNet", "build",
+]  # fmt: skip
 
 MODELS: dict[str, type[nn.Module]] = {
     "vgg11": VGG11,
@@ -24,6 +27,8 @@ MODELS: dict[str, type[nn.Module]] = {
     "resnext": ResNeXt,
     "unet": UNet,
     "convnet": ConvNet,
+    "autoencoder": AutoEncoder,
+    "dense_autoencoder": DenseAutoEncoder,
 }
 
 
@@ -32,9 +37,9 @@ def build(name: str, /, **config: Any) -> nn.Module:
 
     >>> build("vgg11", num_classes=100, width=0.25).classifier[-1]
     Linear(in_features=256, out_features=100, bias=True)
-    >>> build("vgg", width=0.25)
+    >>> build("vgg", width=0.25)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: build: unknown network 'vgg', did you mean 'vgg11'? Known: vgg11, mobilenet_v2, resnext, unet, convnet
+    ValueError: build: unknown network 'vgg', did you mean 'vgg11'? Known: vgg11, mobilenet_v2, resnext, unet, ...
     """
     if name not in MODELS:
         raise ValueError(

@@ -139,4 +139,4 @@ def open_run(folder: Path, which: Which | None = None) -> Finished:
     # Trained on a GPU or not, it can be evaluated on what there is.
     place = "cuda" if recipe.train.device != "cpu" and torch.cuda.is_available() else "cpu"
     model = load(folder / which).to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Finished(folder, which, recipe, model, read_splits(recipe.data), torch.device(place))
+    return Finished(folder, which, recipe, model, read_splits(recipe.data, recipe.method.task), torch.device(place))

@@ -20,9 +20,10 @@ from torch.optim.swa_utils import update_bn
 from vnd.data.arrays import Images, fit_to, hold_out
 from vnd.data.batches import Batches, Normalise, in_order, key, statistics
 from vnd.data.catalogue import load
+from vnd.evaluate.coding import error_of
 from vnd.evaluate.sweep import accuracy_of, check_readings
 from vnd.files import write_text
-from vnd.methods import Sizes
+from vnd.methods import Coder, Sizes, Task
 from vnd.nn.plan import unwrap
 from vnd.store import save
 from vnd.train import checkpoint
@@ -47,21 +48,29 @@ class Splits:
         return Normalise(self.mean, self.deviation, device)
 
 
-def read_splits(data: Data) -> Splits:
-    """Read the training images of a recipe, and hold out those of validation."""
+def read_splits(data: Data, task: Task = "classify") -> Splits:
+    """Read the training images of a recipe, and hold out those of validation.
+
+    For a code, pixels are brought between −1 and 1, and labels are not needed; for classes, to mean 0 and deviation 1.
+    """
     images = load(data.name, "train", None if data.folder is None else Path(data.folder))
-    if images.labels is None:
+    if task == "classify" and images.labels is None:
         raise ValueError(
             f"data.name: {data.name} has no labels to learn; `vnd data list` shows which sets have classes"
         )
-    if len(set(images.labels.tolist())) < 2:
+    if task == "classify" and len(set(np.asarray(images.labels).tolist())) < 2:
         raise ValueError(f"data.name: all {len(images)} training images of {data.name} are of one class; need two")
+    if task == "encode" and data.augment.cutmix:
+        raise ValueError(f"data.augment.cutmix mixes labels, and a code has none; use 0, got {data.augment.cutmix}")
     images = images if data.size is None else fit_to(images, images.pixels.shape[1], data.size)
     if data.validation >= len(images):
         raise ValueError(f"data.validation must be less than the {len(images)} training images; got {data.validation}")
     train, validation = hold_out(images, data.validation, data.split_seed, data.split)
     if data.limit is not None and data.limit < len(train):
         _, train = hold_out(train, data.limit, data.split_seed)
+    if task == "encode":
+        middle = (0.5,) * images.pixels.shape[1]
+        return Splits(train, validation, middle, middle)
     return Splits(train, validation, *statistics(train))
 
 
@@ -77,7 +86,7 @@ class Session:
     def __init__(self, recipe: Recipe, folder: Path, accelerator: Any) -> None:
         self.recipe, self.folder, self.accelerator, self.method = recipe, folder, accelerator, recipe.method
         with accelerator.main_process_first():  # who decodes a folder of images leaves a cache for the others
-            self.splits = read_splits(recipe.data)
+            self.splits = read_splits(recipe.data, recipe.method.task)
         options = recipe.train
         self.batches = Batches(
             self.splits.train, options.batch, options.seed, self.splits.mean, self.splits.deviation,
@@ -157,7 +166,9 @@ class Session:
             )
 
     def validate(self) -> dict[str, float]:
-        """Accuracy on the validation images at some widths, with posterior means; keep the network if it is the best.
+        """Look at the validation images at some widths, with posterior means; keep the network if it is the best.
+
+        Of classes the accuracy, of codes the mean squared error of a pixel between 0 and 1.
 
         Runs in one process; the others go on to wait for it at the next step.
         """
@@ -168,11 +179,15 @@ class Session:
         with self.averaged():
             sizes = self.method.sizes(self.root, wanted)
             self.method.calibrate(self.root, self.calibration, [size.width for size in sizes], samples=False)
+            codes = isinstance(self.method, Coder)
             found = {
-                size.label: accuracy_of(self.method, self.root, size, self.splits.validation, normalise, samples=0)
+                size.label: error_of(self.method, self.root, size, self.splits.validation, normalise)
+                if isinstance(self.method, Coder)
+                else accuracy_of(self.method, self.root, size, self.splits.validation, normalise, samples=0)
                 for size in sizes
             }
-            score = sum(found.values()) / len(found)
+            mean = sum(found.values()) / len(found)
+            score = 1 - mean if codes else mean
             if score > self.best:
                 self.best = score
                 save(self.root, self.folder / "best")

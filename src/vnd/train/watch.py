@@ -93,9 +93,12 @@ class Watch:
             return
         step, epoch = self.session.step, self.session.epoch(self.session.step - 1)
         self.session.log.append({"step": step, "epoch": epoch, "validation": found, "best": self.session.best})
-        words = ", ".join(f"{label}: {100 * accuracy:.2f} %" for label, accuracy in found.items())
+        if self.session.method.task == "encode":
+            what, words = "mean squared error", ", ".join(f"{label}: {error:.5f}" for label, error in found.items())
+        else:
+            what, words = "accuracy", ", ".join(f"{label}: {100 * score:.2f} %" for label, score in found.items())
         self.console.print(
-            f"epoch {epoch + 1} of {self.options.epochs}: validation accuracy at {words}", highlight=False, markup=False
+            f"epoch {epoch + 1} of {self.options.epochs}: validation {what} at {words}", highlight=False, markup=False
         )
         self.since, self.counted = time.perf_counter(), step
 

@@ -1,0 +1,56 @@
+"""BetaVAE: a VAE whose KL weighs more, or is held at a capacity that grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from vnd.methods.coding import Coder, check_noise
+from vnd.methods.method import Batch, Step, Terms
+
+
+@dataclass(frozen=True)
+class BetaVAE(Coder):
+    r"""Ask for independent dimensions, by a penalty on the KL.
+
+    $$\text{"beta"}: β \sum_i κ_i, \qquad \text{"capacity"}: γ \Bigl| \sum_i κ_i - C_t \Bigr|, \quad
+      C_t = C \min(t / T, 1)$$
+
+    in the place of the KL of `VAE`. Higgins et al. (2017), Burgess et al. (2018).
+
+    Args:
+        noise: σ of a pixel between −1 and 1.
+        form: Which of the two.
+        beta: β.
+        gamma: γ.
+        capacity: C, in nats.
+        over: T, in steps.
+    """
+
+    noise: float = 1.0
+    form: Literal["beta", "capacity"] = "beta"
+    beta: float = 10.0
+    gamma: float = 10.0
+    capacity: float = 25.0
+    over: int = 10_000
+
+    def __post_init__(self) -> None:
+        check_noise(self)
+        for name in ("beta", "gamma", "capacity"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)}")
+        if self.over < 1:
+            raise ValueError(f"over must be at least 1 step; got {self.over}")
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """Squared error and the penalty."""
+        code = self.encode(model, batch[0])
+        rate = code.cost.sum(1)
+        if self.form == "beta":
+            penalty = self.beta * rate
+        else:
+            target = self.capacity * min(step.index / self.over, 1.0)
+            penalty = self.gamma * (rate.mean() - target).abs().expand_as(rate)
+        return self._terms(model, batch[0], self.sample(code), step.kl_weight * penalty, {"rate": rate.mean()})

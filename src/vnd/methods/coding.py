@@ -1,0 +1,240 @@
+r"""What auto-encoders share: a Gaussian likelihood of pixels, codes that may stop early, and one scale of their loss.
+
+Pixels x lie between −1 and 1, and a code h of an image is decoded to their means g(h):
+
+$$-\log p(x \mid h) = \frac{\lVert x - g(h) \rVert^2}{2 σ^2} + \frac P2 \log 2 π σ^2 \quad \text{(distortion, nats)},
+  \qquad \mathcal L = \frac{2 σ^2}{P} \bigl[-\log p(x \mid h) + κ\, \mathrm{KL}\bigr] + \text{const}$$
+
+with P pixels, σ the method's `noise` and κ the schedule's `kl_weight`, 1 for the bound on the likelihood. So the loss
+is the mean squared error of a pixel and $κ\, 2 σ^2 / P$ times the KL (rate, nats): learning rates fit all sizes. The
+paper's factor of 0.00025 on the KL beside the mean squared error is $σ^2 = 0.00025\, P / 2$.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vnd.functional import length_mask
+from vnd.methods.method import Batch, Size, Sizes, Step, Task, Terms, Untempered, cost_of
+from vnd.methods.single import copied
+from vnd.models.autoencoder import CodedNetwork
+from vnd.nn import Prediction
+from vnd.nn.plan import unwrap
+from vnd.nn.width import Width
+
+LOG_VARIANCE = (-12.0, 8.0)  # beyond which a code's log σ² has no effect
+
+
+@dataclass(frozen=True)
+class Code:
+    """What an encoder says of a batch: means and deviations, (batch, dimensions), and the method's own heads."""
+
+    loc: Tensor
+    scale: Tensor
+    heads: dict[str, Tensor]
+
+    @property
+    def cost(self) -> Tensor:
+        r"""KL of each dimension from a standard normal, $κ_i = \frac12 (μ_i^2 + σ_i^2 - 1 - \log σ_i^2)$, in nats."""
+        variance = self.scale.square()
+        return 0.5 * (self.loc.square() + variance - 1 - variance.log())
+
+
+class Coder(Untempered):
+    """A method whose model is an auto-encoder; each has a `noise`, σ of a pixel between −1 and 1."""
+
+    task: ClassVar[Task] = "encode"
+    noise: float
+    base = 1  # dimensions that a code has at least
+
+    def heads(self, code: int) -> dict[str, int]:
+        """Outputs of the encoder for codes of so many dimensions: means and log variances."""
+        return {"loc": code, "log_variance": code}
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """The network with the heads of this method."""
+        if not isinstance(network, CodedNetwork):
+            raise ValueError(
+                f"network.name must be autoencoder or dense_autoencoder for a method that learns codes; "
+                f"got a {type(network).__name__}"
+            )
+        return type(network)(**network.config | {"heads": self.heads(network.config["code"])})
+
+    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+        """Refuse several processes: an auto-encoder's passes are not those that a wrapper sees."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise ValueError("auto-encoders are trained in one process; start vnd train without a launcher")
+
+    def encode(self, model: nn.Module, x: Tensor) -> Code:
+        """The code of a batch of images."""
+        heads = {name: value.float() for name, value in coded(model).encode(x).items()}
+        return Code(heads["loc"], (0.5 * heads["log_variance"].clamp(*LOG_VARIANCE)).exp(), heads)
+
+    def decode(self, model: nn.Module, code: Tensor) -> Tensor:
+        """Images between −1 and 1 of codes of any length, (batch, b)."""
+        return coded(model).decode(code).float()
+
+    def point(self, code: Code, length: int | None = None) -> Tensor:
+        """The most likely code, of some length, (batch, b)."""
+        return code.loc[:, :length]
+
+    def sample(self, code: Code, length: int | None = None) -> Tensor:
+        """A code drawn from the posterior, of some length, (batch, b)."""
+        return (code.loc + code.scale * torch.randn_like(code.loc))[:, :length]
+
+    def rate(self, code: Code, length: int | None = None) -> Tensor | None:
+        """Nats that a code of some length costs, (batch,); None for a method without a prior over codes."""
+        return code.cost[:, :length].sum(1)
+
+    def lengths(self, code: Code) -> Tensor:
+        """How long the code of each image is, (batch,): all of it, for a method that does not say."""
+        return torch.full((len(code.loc),), self.full(code), device=code.loc.device)
+
+    def full(self, code: Code) -> int:
+        """Dimensions of a code."""
+        return self.point(code).size(1)
+
+    def draw(self, model: nn.Module, count: int, length: int | None = None) -> Tensor:
+        """Codes drawn from the prior, (count, b)."""
+        network = coded(model)
+        return torch.randn(count, network.config["code"], device=network.expand.weight.device)[:, :length]
+
+    def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
+        """The one length that it was trained with, whatever is wanted."""
+        return [size_of(coded(model).config["code"], 1.0)]
+
+    def calibrate(
+        self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
+    ) -> None:
+        """Nothing: codes of all lengths share the statistics of training."""
+
+    def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
+        """A copy of the network, which decodes codes of every length."""
+        return copied(model)
+
+    def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
+        """Refused: it answers with images, not with probabilities."""
+        raise ValueError("an auto-encoder predicts no classes; use vnd evaluate and vnd generate")
+
+    def extract(self, model: nn.Module, width: Width) -> nn.Module:
+        """The network itself."""
+        return model
+
+    def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
+        """That of the network."""
+        return cost_of(network, example)
+
+    def _terms(
+        self, model: nn.Module, images: Tensor, code: Tensor, penalty: Tensor, parts: dict[str, Tensor]
+    ) -> Terms:
+        """The loss for one code of each image, (batch, b), and what else it is charged, nats, (batch,)."""
+        error = squared_error(images, self.decode(model, code)).mean()
+        return self.terms(error, penalty.mean(), images, parts)
+
+    def terms(self, error: Tensor, penalty: Tensor, images: Tensor, parts: dict[str, Tensor]) -> Terms:
+        """The loss from the summed squared error of an image and nats, both means over the batch."""
+        pixels = images[0].numel()
+        total = (error + 2 * self.noise**2 * penalty) / pixels
+        said = {"mse": error / (4 * pixels), **parts}  # of pixels between 0 and 1
+        return Terms(total, {name: value.detach() for name, value in said.items()})
+
+
+class Certain(Coder):
+    """An auto-encoder whose codes are points: they have no deviations, and no price in nats."""
+
+    def heads(self, code: int) -> dict[str, int]:
+        """The code itself."""
+        return {"loc": code}
+
+    def encode(self, model: nn.Module, x: Tensor) -> Code:
+        """The code of a batch of images, without deviations."""
+        loc = coded(model).encode(x)["loc"].float()
+        return Code(loc, torch.zeros_like(loc), {"loc": loc})
+
+    def rate(self, code: Code, length: int | None = None) -> None:
+        """None: it is no bound on a likelihood."""
+        return
+
+
+def check_noise(method: Coder) -> None:
+    """Refuse a likelihood without a width."""
+    if not 0 < method.noise < math.inf:
+        raise ValueError(f"noise must be greater than 0; got {method.noise}")
+
+
+def coded(model: nn.Module) -> CodedNetwork:
+    """The auto-encoder that a model is."""
+    root = unwrap(model)
+    assert isinstance(root, CodedNetwork)
+    return root
+
+
+def squared_error(images: Tensor, decoded: Tensor) -> Tensor:
+    """Summed over the pixels of an image, (batch,)."""
+    return (images.float() - decoded.float()).square().flatten(1).sum(1)
+
+
+def distortion(error: Tensor, noise: float, pixels: int) -> Tensor:
+    """Negative log-likelihood in nats of images of so many pixels, from their summed squared errors."""
+    return error / (2 * noise**2) + 0.5 * pixels * math.log(2 * math.pi * noise**2)
+
+
+def length_of(code: int, fraction: float, base: int = 1) -> int:
+    """Dimensions of a share of a code, at least its base.
+
+    >>> length_of(128, 0.25), length_of(4, 0.1)
+    (32, 1)
+    """
+    return max(base, math.ceil(fraction * code - 1e-9))
+
+
+def size_of(code: int, fraction: float, base: int = 1) -> Size:
+    """A length, as a size of the model."""
+    length = length_of(code, fraction, base)
+    return Size("uniform", f"{length} of {code}", fraction, fraction)
+
+
+def ordered_sizes(model: nn.Module, wanted: Sizes, base: int) -> list[Size]:
+    """Shares of an ordered code; the same length twice is one size."""
+    if not wanted.fractions:
+        raise ValueError("sizes of an ordered code are fractions of its length; give fractions")
+    code = coded(model).config["code"]
+    found = {length_of(code, fraction, base): size_of(code, fraction, base) for fraction in wanted.fractions}
+    return list(found.values())
+
+
+@torch.no_grad()
+def shortest(method: Coder, model: nn.Module, x: Tensor, code: Code, target: float) -> Tensor:
+    """The shortest code of each image, (batch,), whose mean squared error is at most a target; all of it if none is.
+
+    Args:
+        method: Says how codes are read and decoded.
+        model: Its auto-encoder, in evaluation mode.
+        x: Images.
+        code: What the encoder says of them.
+        target: Largest mean squared error of a pixel between 0 and 1.
+    """
+    full = method.full(code)
+    found = torch.full((len(x),), full, device=x.device)
+    open_ = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    whole = method.point(code)
+    for length in range(method.base, full):
+        rows = open_.nonzero().squeeze(1)
+        if not len(rows):
+            break
+        error = squared_error(x[rows], method.decode(model, whole[rows, :length])) / (4 * x[0].numel())
+        done = rows[error <= target]
+        found[done] = length
+        open_[done] = False
+    return found
+
+
+def masked(code: Tensor, lengths: Tensor) -> Tensor:
+    """Codes (batch, dimensions) whose dimensions beyond some lengths, (batch,), are zeros."""
+    return code * length_mask(lengths, code.size(1), code.dtype)

@@ -1,0 +1,54 @@
+"""The plain nested-dropout auto-encoder: deterministic codes, ordered by lengths that are drawn from a fixed chain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vnd.distributions import BernoulliChain
+from vnd.methods.coding import Certain, check_noise, masked, ordered_sizes
+from vnd.methods.method import Batch, Size, Sizes, Step, Terms
+
+
+@dataclass(frozen=True)
+class NestedAE(Certain):
+    r"""Learn an order by dropping the end of every code, at lengths that nothing learns.
+
+    $$\mathcal L = \frac1P\, \mathbb E_{b \sim p(b)} \lVert x - g(h_{\le b}) \rVert^2$$
+
+    Rippel et al. (2014). With one linear layer each way its codes are the principal components, in their order.
+
+    Args:
+        noise: σ of a pixel between −1 and 1; it says what the distortion is in nats, and is not in the loss.
+        base: Dimensions that are always kept.
+        keep: Probability that a dimension is kept given the one before; None for lengths that are all alike likely.
+    """
+
+    noise: float = 1.0
+    base: int = 1
+    keep: float | None = None
+
+    def __post_init__(self) -> None:
+        check_noise(self)
+        if self.base < 1:
+            raise ValueError(f"base must be at least 1 dimension; got {self.base}")
+        if self.keep is not None and not 0 < self.keep < 1:
+            raise ValueError(f"keep must lie in (0, 1); got {self.keep}")
+
+    def draw(self, model: nn.Module, count: int, length: int | None = None) -> Tensor:
+        """Refused: its codes have no distribution."""
+        raise ValueError("nested_ae: its codes have no prior to draw from; use vnd_ae to generate images")
+
+    def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
+        """Shares of the code."""
+        return ordered_sizes(model, wanted, self.base)
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """Mean squared error at a length drawn for each image."""
+        code = self.encode(model, batch[0]).loc
+        count = code.size(1) - self.base
+        chain = BernoulliChain.uniform(count) if self.keep is None else BernoulliChain.geometric(count, self.keep)
+        lengths = self.base + chain.sample((len(code),)).sum(1).long().to(code.device)
+        return self._terms(model, batch[0], masked(code, lengths), torch.zeros_like(code[:, 0]), {})

@@ -1,0 +1,34 @@
+"""VAE: a variational auto-encoder of one code length, which VND-AE is held against, retrained for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from vnd.methods.coding import Coder, check_noise
+from vnd.methods.method import Batch, Step, Terms
+
+
+@dataclass(frozen=True)
+class VAE(Coder):
+    r"""Encode to independent Gaussians, and charge their KL from a standard normal.
+
+    $$\mathcal L = \frac{2 σ^2}{P} \Bigl[-\log p(x \mid h) + κ \sum_i κ_i\Bigr], \qquad h \sim q(h \mid x)$$
+
+    Kingma and Welling (2014). Its length is the network's `code`.
+
+    Args:
+        noise: σ of a pixel between −1 and 1.
+    """
+
+    noise: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_noise(self)
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """The negative bound on the likelihood, scaled."""
+        code = self.encode(model, batch[0])
+        rate = code.cost.sum(1)
+        return self._terms(model, batch[0], self.sample(code), step.kl_weight * rate, {"rate": rate.mean()})

@@ -1,0 +1,169 @@
+"""VND-AE: a variational auto-encoder whose code is ordered, and as long as its image needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vnd.distributions import BernoulliChain, Downhill
+from vnd.distributions.kl import chain_kl
+from vnd.functional import log_uniform_kl
+from vnd.methods.coding import Code, Coder, check_noise, coded, length_of, masked, ordered_sizes, squared_error
+from vnd.methods.method import Batch, Size, Sizes, Step, Terms
+
+
+@dataclass(frozen=True)
+class VNDAE(Coder):
+    r"""Learn an order of a code's dimensions, and for each image how many of them it needs.
+
+    $$\mathcal L = \frac{2 σ^2}{P} \Bigl[-\log p(x \mid z ∘ h) + κ\, \mathrm{KL}\Bigr], \qquad
+      \mathrm{KL} = \mathrm{KL}[q(z \mid x) ‖ p(z)] + \sum_i P(z_i = 1 \mid x)\, κ_i$$
+
+    with μ(x), σ(x) and the chain's keep logits from the encoder, $h \sim \mathcal N(μ(x), σ(x)^2)$, a Downhill z, whose
+    dropped dimensions are zeros for the decoder, and $κ_i$ the KL of dimension i. Paper: Sec. 4.1, App. A.5.
+
+    With `fractions`, a share of the loss is that of codes of fixed lengths b, charged $\sum_{i \le b} κ_i$, in every
+    step, beside the one of a drawn length. All are decoded in one batch, whose statistics BatchNorm keeps: at a test no
+    length needs its own.
+
+    Given $κ$, the KL is least, $-\log C$ with $C = \sum_j p_j e^{-\sum_{i \le j} κ_i}$, for lengths
+    $q_j ∝ p_j e^{-\sum_{i \le j} κ_i}$ (App. A.5): `rate_least` in the log says what the learned lengths could save.
+
+    Args:
+        noise: σ of a pixel between −1 and 1.
+        base: Dimensions that are always kept.
+        prior_length: Expected length under the prior, base included; None for uniform lengths.
+        initial_logit: Where the keep logits start: at 0 codes would be two dimensions long.
+        fractions: Shares of the code that are trained in every step.
+        fixed_share: Their share of the loss.
+        free_bits: Nats that each dimension is charged at least, so that none is given up early; the paper's appendix
+            shows that a KL that stays positive needs such a floor.
+        prior: Of a dimension that is kept: "normal", or "log_uniform" as for weights, from which nothing can be drawn.
+    """
+
+    noise: float = 1.0
+    base: int = 1
+    prior_length: float | None = None
+    initial_logit: float = 4.0
+    fractions: tuple[float, ...] = ()
+    fixed_share: float = 0.5
+    free_bits: float = 0.0
+    prior: Literal["normal", "log_uniform"] = "normal"
+
+    def __post_init__(self) -> None:
+        check_noise(self)
+        if self.base < 1:
+            raise ValueError(f"base must be at least 1 dimension; got {self.base}")
+        if self.prior_length is not None and not self.prior_length > self.base:
+            raise ValueError(f"prior_length must be greater than base = {self.base}; got {self.prior_length}")
+        if not all(0 < fraction <= 1 for fraction in self.fractions):
+            raise ValueError(f"fractions must lie in (0, 1]; got {list(self.fractions)}")
+        if not 0 <= self.fixed_share < 1:
+            raise ValueError(f"fixed_share must lie in [0, 1); got {self.fixed_share}")
+        if self.free_bits < 0:
+            raise ValueError(f"free_bits must be 0 or more; got {self.free_bits}")
+
+    def heads(self, code: int) -> dict[str, int]:
+        """Means, log variances, and keep logits of the dimensions beyond the base."""
+        if not self.base < code:
+            raise ValueError(f"network.code must be greater than method.base = {self.base}; got {code}")
+        if self.prior_length is not None and not self.prior_length < code:
+            raise ValueError(f"method.prior_length must be less than network.code = {code}; got {self.prior_length}")
+        return {**super().heads(code), "keep_logits": code - self.base}
+
+    @torch.no_grad()
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """The network with the heads of this method, its codes long at first."""
+        model = super().build(network, example)
+        head = coded(model).heads["keep_logits"]
+        assert isinstance(head, nn.Linear)
+        head.weight.mul_(0.1)
+        head.bias.fill_(self.initial_logit)
+        return model
+
+    def prior_chain(self, code: int, device: torch.device | str = "cpu") -> BernoulliChain:
+        """The prior over lengths of the dimensions beyond the base, of codes of so many dimensions."""
+        logits = _prior_logits(code - self.base, self.prior_length and self.prior_length - self.base, str(device))
+        return BernoulliChain(logits, validate_args=False)
+
+    def survival(self, code: Code) -> Tensor:
+        """Probability that each dimension is kept, (batch, dimensions)."""
+        nested = BernoulliChain(code.heads["keep_logits"], validate_args=False).log_survival.exp()
+        return F.pad(nested, (self.base, 0), value=1.0)
+
+    def cost_of(self, code: Code) -> Tensor:
+        """KL of each dimension from its prior, (batch, dimensions), in nats."""
+        if self.prior == "normal":
+            return code.cost
+        log_alpha = 2 * (code.scale.log() - code.loc.abs().clamp(min=1e-6).log())
+        return log_uniform_kl(log_alpha, "exact")
+
+    def rate(self, code: Code, length: int | None = None) -> Tensor:
+        """Nats of a code of some length; with None, of one whose length is drawn, and of that length."""
+        cost = self.cost_of(code)
+        if length is not None:
+            return cost[:, :length].sum(1)
+        return self._rate(code, cost)
+
+    def lengths(self, code: Code) -> Tensor:
+        """The median length of each image's posterior, (batch,)."""
+        return (self.survival(code) >= 0.5).sum(1)
+
+    def draw(self, model: nn.Module, count: int, length: int | None = None) -> Tensor:
+        """Codes drawn from the prior: of some length, (count, b), or each of a length that is drawn too."""
+        if self.prior != "normal":
+            raise ValueError("vnd_ae: nothing can be drawn from a log-uniform prior; train with method.prior normal")
+        drawn = super().draw(model, count, length)
+        if length is not None:
+            return drawn
+        kept = self.prior_chain(drawn.size(1), drawn.device).sample((count,)).sum(1).long() + self.base
+        return masked(drawn, kept)
+
+    def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
+        """Shares of the code."""
+        return ordered_sizes(model, wanted, self.base)
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """The negative bound on the likelihood for a drawn length, and for those of every step, scaled."""
+        images = batch[0]
+        code = self.encode(model, images)
+        cost = self.cost_of(code).clamp(min=self.free_bits)
+        gate = Downhill(step.temperature, code.heads["keep_logits"], validate_args=False)
+        mask = F.pad(gate.rsample(hard=True).to(code.loc.dtype), (self.base, 0), value=1.0)
+        drawn, size = self.sample(code), code.loc.size(1)
+        fixed = [length_of(size, fraction, self.base) for fraction in self.fractions]
+        codes = [drawn * mask, *(F.pad(drawn[:, :length], (0, size - length)) for length in fixed)]
+        decoded = self.decode(model, torch.cat(codes))
+        errors = squared_error(images.repeat(len(codes), 1, 1, 1), decoded).view(len(codes), -1).mean(1)
+        own = self._rate(code, cost)
+        rates = torch.stack([own.mean(), *(cost[:, :length].sum(1).mean() for length in fixed)])
+        share = self.fixed_share if fixed else 0.0
+        weights = [1 - share, *(share / len(fixed) for _ in fixed)]
+        error, rate = (sum(w * x for w, x in zip(weights, terms, strict=True)) for terms in (errors, rates))
+        parts = {
+            "rate": own.mean(),
+            "rate_least": self.least_rate(code, cost).mean(),
+            "length": mask.sum(1).mean(),
+            "mse_drawn": errors[0] / (4 * images[0].numel()),
+        }
+        return self.terms(torch.as_tensor(error), step.kl_weight * torch.as_tensor(rate), images, parts)
+
+    def least_rate(self, code: Code, cost: Tensor) -> Tensor:
+        r"""The least KL that lengths can have, given what each dimension costs, $-\log C$, (batch,)."""
+        paid = cost.cumsum(1)[:, self.base - 1 :]
+        return -torch.logsumexp(self.prior_chain(cost.size(1), cost.device).length_log_probs - paid, 1)
+
+    def _rate(self, code: Code, cost: Tensor) -> Tensor:
+        lengths = BernoulliChain(code.heads["keep_logits"], validate_args=False)
+        return chain_kl(lengths, self.prior_chain(cost.size(1), cost.device)) + (self.survival(code) * cost).sum(1)
+
+
+@cache
+def _prior_logits(count: int, length: float | None, device: str) -> Tensor:
+    chain = BernoulliChain.uniform(count) if length is None else BernoulliChain.from_expected_length(count, length)
+    return chain.keep_logits.to(device)

@@ -1,0 +1,374 @@
+"""The auto-encoders: sizes by hand, codes that stop early, and what saving, compiling and copying need of them."""
+
+import copy
+import json
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+import vnd
+from vnd.models import MODELS, build
+from vnd.models.autoencoder import AutoEncoder, CodedNetwork, DenseAutoEncoder, PrefixLinear
+
+HEADS = {"loc": 6, "log_scale": 6, "keep_logits": 5}
+SMALL: dict[str, dict[str, Any]] = {  # each network, small enough to run in milliseconds
+    "autoencoder": {"code": 6, "image_size": 32, "width": 0.125, "heads": HEADS},
+    "dense_autoencoder": {"code": 6, "image_size": 5, "in_channels": 2, "hidden": [9, 7], "heads": HEADS},
+}
+CLASSES: dict[str, type[CodedNetwork]] = {"autoencoder": AutoEncoder, "dense_autoencoder": DenseAutoEncoder}
+NAMES = tuple(SMALL)
+
+
+def small(name: str, **config: Any) -> CodedNetwork:
+    return CLASSES[name](**{**SMALL[name], **config})
+
+
+def images(network: CodedNetwork, batch: int = 3) -> Tensor:
+    channels, side = network.config["in_channels"], network.config["image_size"]
+    return torch.rand(batch, channels, side, side) * 2 - 1
+
+
+def parameters(network: nn.Module) -> int:
+    return sum(p.numel() for p in network.parameters())
+
+
+def weights(i: int, o: int) -> int:
+    return i * o + o
+
+
+def convolutional(code: int, side: int, channels: int, width: float, heads: int) -> int:
+    """Parameters of `AutoEncoder`; `side` is that of the deepest maps, `heads` the sum of the heads' sizes."""
+    sizes = [round(c * width) for c in (32, 64, 128, 256, 512)]
+    flat = sizes[-1] * side**2
+    body = sum(9 * i * o + 2 * o for i, o in pairwise([channels, *sizes]))
+    body += sum(9 * i * o + 2 * o for i, o in pairwise([*reversed(sizes), sizes[0]]))
+    return body + (flat + 1) * heads + weights(code, flat) + 9 * sizes[0] * channels + channels
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: AutoEncoder(), convolutional(128, 2, 3, 1, 128)),
+        (lambda: AutoEncoder(32, 32, 1), convolutional(32, 1, 1, 1, 32)),
+        (lambda: AutoEncoder(10, 96, 2, 0.25, {"loc": 4, "other": 9}), convolutional(10, 3, 2, 0.25, 13)),
+        (lambda: DenseAutoEncoder(), 2 * (784 * 512 + 512 * 256 + 256 * 4) + 2 * (512 + 256) + 4 + 784),
+        (lambda: DenseAutoEncoder(3, 4, 2, [5], {"loc": 2, "b": 7}), 2 * 32 * 5 + 5 + 32 + weights(5, 9) + 3 * 5 + 5),
+        (lambda: DenseAutoEncoder(3, 4, 2, ()), weights(32, 3) + weights(3, 32)),
+    ],
+)
+def test_parameter_counts_are_those_by_hand(make: Callable[[], nn.Module], expected: int) -> None:
+    with torch.device("meta"):
+        assert parameters(make()) == expected
+
+
+def test_multiplications_are_those_by_hand() -> None:
+    """The whole of the default network; every stride counts, and so does the layer that expands a code."""
+    layers = [3 * 32 * 32**2] + [i * 2 * i * (16 * 32 // i) ** 2 for i in (32, 64, 128, 256)]
+    layers += [2 * i * i * (2 * 256 // i) ** 2 for i in (256, 128, 64, 32)] + [32 * 32 * 32**2, 32 * 3 * 64**2]
+    with torch.device("meta"):
+        counted = vnd.profile(AutoEncoder(), example_input=torch.empty(2, 3, 64, 64))
+    assert counted.macs == 9 * sum(layers) + 2 * 2048 * 128
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda **o: AutoEncoder(6, 64, width=0.125, heads=HEADS, **o), (3, 64, 64)),
+        (lambda **o: AutoEncoder(6, 32, width=0.125, heads=HEADS, **o), (3, 32, 32)),
+        (lambda **o: AutoEncoder(6, 64, 1, 0.125, heads=HEADS, **o), (1, 64, 64)),
+        (lambda **o: DenseAutoEncoder(6, heads=HEADS, **o), (1, 28, 28)),
+        (lambda **o: DenseAutoEncoder(6, 5, 3, [], heads=HEADS, **o), (3, 5, 5)),
+    ],
+)
+def test_shapes_and_bounds(make: Callable[..., CodedNetwork], shape: tuple[int, ...], bounded: bool) -> None:
+    network = make(bounded=bounded)
+    x = images(network)
+    outputs = network.encode(x)
+    assert {name: out.shape for name, out in outputs.items()} == {name: (3, size) for name, size in HEADS.items()}
+    again = network.decode(outputs["loc"])
+    assert again.shape == (3, *shape) == x.shape
+    assert again.isfinite().all()
+    with torch.no_grad():  # whether tanh is there, whatever the start: an output ten times as large
+        last = [m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)][-1]
+        last.weight.mul_(10)
+        largest = float(network(x).abs().max())
+    assert (largest <= 1) is bounded
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_decodes_the_head_loc(name: str) -> None:
+    network = small(name, heads={"other": 6, "loc": 4}).eval()
+    x = images(network)
+    with torch.no_grad():
+        torch.testing.assert_close(network(x), network.decode(network.encode(x)["loc"]), rtol=0, atol=0)
+        assert (network(x) - network.decode(network.encode(x)["other"])).abs().max() > 1e-4
+
+
+def test_without_hidden_layers_it_is_one_linear_layer_each_way() -> None:
+    network = DenseAutoEncoder(code=3, image_size=4, in_channels=2, hidden=(), bounded=False).double()
+    linear = [m for m in network.modules() if list(m.parameters(recurse=False))]
+    assert linear == [network.heads["loc"], network.expand]
+    x = images(network).double()
+    code = x.flatten(1) @ network.heads["loc"].weight.T + network.heads["loc"].bias
+    by_hand = code @ network.expand.weight.T + network.expand.bias
+    torch.testing.assert_close(network(x).flatten(1), by_hand, rtol=0, atol=1e-12)
+
+
+def test_the_dense_network_is_that_of_its_equation() -> None:
+    network = DenseAutoEncoder(code=3, image_size=4, hidden=(7, 5)).double()
+    one, two, head, expand, back, out = (m for m in network.modules() if isinstance(m, nn.Linear))
+    assert (head, expand) == (network.heads["loc"], network.expand)
+    x = images(network).double()
+    code = F.linear(F.linear(F.linear(x.flatten(1), *one.parameters()).relu(), *two.parameters()).relu(), head.weight)
+    y = F.linear(F.linear(F.linear(code, expand.weight).relu(), back.weight).relu(), out.weight).tanh()
+    torch.testing.assert_close(network(x).flatten(1), y, rtol=0, atol=1e-12)  # biases start at zero
+
+
+# Truncation is masking.
+
+
+def check_truncation(network: CodedNetwork) -> None:
+    """Every length: the images of a short code are those of the long one with zeros at its end."""
+    network.double()
+    with torch.no_grad():
+        nn.init.normal_(network.expand.bias)
+        codes = torch.randn(5, network.config["code"], dtype=torch.float64)
+        for length in range(1, codes.shape[1] + 1):
+            masked = codes.clone()
+            masked[:, length:] = 0
+            short, long = network.decode(codes[:, :length]), network.decode(masked)
+            assert long.isfinite().all()
+            assert long.abs().max() > 1e-3
+            torch.testing.assert_close(short, long, rtol=1e-12, atol=1e-12)
+
+
+def expansion(network: CodedNetwork, length: int) -> int:
+    """Multiplications of `decode` for one code of this length, less those for one of full length."""
+
+    def count(b: int) -> int:
+        with FlopCounterMode(display=False) as counter:
+            network.decode(torch.zeros(2, b))
+        return counter.get_total_flops() // 4
+
+    return count(length) - count(network.config["code"])
+
+
+def check_cost(network: CodedNetwork) -> None:
+    """A code of b dimensions costs b columns of the first layer."""
+    for length in (1, 2, 5):
+        assert expansion(network, length) == (length - network.config["code"]) * network.expand.out_features
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_truncation_equals_masking(name: str, training: bool) -> None:
+    check_truncation(small(name).train(training))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_short_code_costs_its_own_columns(name: str) -> None:
+    check_cost(small(name).eval())
+
+
+def padded(self: PrefixLinear, x: Tensor) -> Tensor:
+    return F.linear(F.pad(x, (0, self.in_features - x.shape[-1])), self.weight, self.bias)
+
+
+FAULTS: dict[str, tuple[Callable[[PrefixLinear, Tensor], Tensor], Callable[[CodedNetwork], None]]] = {
+    "last columns": (lambda self, x: F.linear(x, self.weight[:, -x.shape[-1] :], self.bias), check_truncation),
+    "no bias when short": (
+        lambda self, x: F.linear(x, self.weight[:, : x.shape[-1]], self.bias if x.shape[-1] > 5 else None),
+        check_truncation,
+    ),
+    "rescaled": (
+        lambda self, x: F.linear(x * (6 / x.shape[-1]) ** 0.5, self.weight[:, : x.shape[-1]], self.bias),
+        check_truncation,
+    ),
+    "padded": (padded, check_cost),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faulty_truncation_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, check = FAULTS[fault]
+    monkeypatch.setattr(PrefixLinear, "forward", forward)
+    with pytest.raises(AssertionError):
+        check(small("dense_autoencoder").eval())
+
+
+# The start.
+
+
+@pytest.mark.parametrize("side", [32, 64])
+def test_the_start_is_of_order_one_and_leaves_tanh_its_slope(side: int) -> None:
+    network = AutoEncoder(image_size=side, width=0.5, bounded=False)
+    x = images(network, 8)
+    with torch.no_grad():
+        assert 0.3 < float(network.encode(x)["loc"].std()) < 1.5
+        out = network.decode(torch.randn(8, 128))
+    assert 0.2 < float(out.std()) < 1.5
+    assert float((out.abs() > 2).float().mean()) < 0.05  # tanh's slope there is 0.07
+
+
+def test_the_start_of_the_dense_network_is_of_order_one() -> None:
+    network = DenseAutoEncoder(code=32, bounded=False)
+    with torch.no_grad():
+        assert 0.1 < float(network.encode(images(network, 64))["loc"].std()) < 1.5
+        assert 0.1 < float(network.decode(torch.randn(64, 32)).std()) < 1.5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_reaches_every_parameter(name: str) -> None:
+    network = small(name)
+    outputs = network.encode(images(network, 8))
+    total = network.decode(outputs["loc"])
+    loss = (total * torch.randn_like(total)).sum() + sum(out.square().sum() for out in outputs.values())
+    loss.backward()
+    for key, parameter in network.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+        assert parameter.grad.abs().max() > 0, key
+
+
+# What the rest of the library needs.
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiles_to_one_graph(name: str) -> None:
+    torch.compiler.reset()
+    network = small(name).eval()
+    x = images(network)
+    with torch.no_grad():
+        compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(x), network(x), rtol=1e-5, atol=1e-6)
+    torch.compiler.reset()
+
+
+def test_codes_of_every_length_compile() -> None:
+    torch.compiler.reset()
+    network = small("dense_autoencoder").eval()
+    decode = torch.compile(network.decode, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        for length in (6, 2, 5, 1):
+            code = torch.randn(2, length)
+            torch.testing.assert_close(decode(code), network.decode(code), rtol=1e-5, atol=1e-6)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copy_is_the_same_and_its_own(name: str) -> None:
+    network = small(name).eval()
+    again, x = copy.deepcopy(network), images(network)
+    with torch.no_grad():
+        before = network(x)
+        torch.testing.assert_close(again(x), before, rtol=0, atol=0)
+        again.expand.weight.zero_()
+        torch.testing.assert_close(network(x), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("heads", [None, HEADS])
+@pytest.mark.parametrize("name", NAMES)
+def test_config_rebuilds_the_network_through_json(name: str, heads: dict[str, int] | None) -> None:
+    network = small(name, heads=heads, bounded=False)
+    config = json.loads(json.dumps(network.config))
+    assert config["heads"] == heads
+    again = CLASSES[name](**config)
+    assert again.config == network.config == config
+    assert list(again.heads) == list(network.heads)  # their order, too
+    assert {k: v.shape for k, v in again.state_dict().items()} == {k: v.shape for k, v in network.state_dict().items()}
+    again.load_state_dict(network.state_dict())
+    x = images(network)
+    with torch.no_grad():
+        torch.testing.assert_close(again.eval()(x), network.eval()(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_config_holds_every_argument_and_is_its_own(name: str) -> None:
+    given = dict(HEADS)
+    network = small(name, heads=given)
+    given["loc"] = 1
+    assert network.config["heads"] == HEADS
+    arguments = CLASSES[name].__init__.__code__
+    assert tuple(network.config) == arguments.co_varnames[1 : arguments.co_argcount]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_is_saved_and_loaded_by_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, name, CLASSES[name])
+    network = small(name)
+    x = images(network)
+    network(x)  # statistics other than 0 and 1
+    vnd.save(network, tmp_path / "net")
+    again = vnd.load(tmp_path / "net")
+    assert type(again) is type(network) is type(build(name, **network.config))
+    with torch.no_grad():
+        torch.testing.assert_close(again(x), network.eval()(x), rtol=0, atol=0)
+        assert again.encode(x).keys() == HEADS.keys()
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AutoEncoder(code=0), "AutoEncoder: code must be an integer of at least 1; got 0"),
+        (lambda: AutoEncoder(code=4.0), "AutoEncoder: code must be an integer"),
+        (lambda: AutoEncoder(image_size=48), "AutoEncoder: image_size must be a multiple of 32; got 48"),
+        (lambda: AutoEncoder(in_channels=0), "AutoEncoder: in_channels must be"),
+        (lambda: AutoEncoder(width=math.nan), "AutoEncoder: width must be"),
+        (lambda: AutoEncoder(bounded="no"), "AutoEncoder: bounded must be true or false; got 'no'"),
+        (lambda: AutoEncoder(heads={"mean": 4}), "AutoEncoder: heads must be a mapping .* with one named 'loc'"),
+        (lambda: AutoEncoder(heads={}), "AutoEncoder: heads must be a mapping"),
+        (lambda: AutoEncoder(heads=["loc"]), "AutoEncoder: heads must be a mapping"),
+        (lambda: AutoEncoder(heads={"loc": 0}), r"AutoEncoder: heads\['loc'\] must be an integer of at least 1; got 0"),
+        (lambda: AutoEncoder(4, heads={"loc": 5}), r"AutoEncoder: heads\['loc'\] must be at most code = 4; got 5"),
+        (lambda: AutoEncoder(heads={"loc": 5, "a.b": 1}), "AutoEncoder: heads must have plain words .* got 'a.b'"),
+        (lambda: AutoEncoder(heads={"loc": 5, "keys": 1}), "AutoEncoder: heads must have plain words .* got 'keys'"),
+        (lambda: AutoEncoder(heads={"loc": 5, 3: 1}), "AutoEncoder: heads must have plain words .* got 3"),
+        (lambda: DenseAutoEncoder(hidden=512), "DenseAutoEncoder: hidden must be a list of integers; got 512"),
+        (lambda: DenseAutoEncoder(hidden="512"), "DenseAutoEncoder: hidden must be a list of integers; got '512'"),
+        (lambda: DenseAutoEncoder(hidden=[5, 0]), r"DenseAutoEncoder: hidden\[1\] must be an integer of at least 1"),
+        (lambda: DenseAutoEncoder(image_size=0), "DenseAutoEncoder: image_size must be"),
+        (lambda: DenseAutoEncoder(bounded=1), "DenseAutoEncoder: bounded must be"),
+        (lambda: DenseAutoEncoder(heads={"loc": 5}), r"DenseAutoEncoder: heads\['loc'\] must be at most code = 4"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(make: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as error, torch.device("meta"):
+        make()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(2, 7), (2, 0), (6,), (2, 6, 1), ()], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_codes_of_another_shape_are_refused_in_one_line(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"AutoEncoder: codes must have shape \(B, b\) with b in 1 … 6; got") as error:
+        small(name).decode(torch.zeros(shape))
+    assert str(error.value).endswith(f"got {shape}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("autoencoder", (2, 3, 31, 31)),  # five halvings round up: it would pass for 32
+        ("autoencoder", (2, 1, 32, 32)),
+        ("autoencoder", (3, 32, 32)),
+        ("dense_autoencoder", (2, 1, 10, 5)),  # as many numbers as 2 × 5 × 5
+        ("dense_autoencoder", (2, 50)),
+    ],
+)
+def test_images_of_another_shape_are_refused_in_one_line(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"AutoEncoder: images must have shape \(B, \d, \d+, \d+\); got") as error:
+        small(name)(torch.zeros(shape))
+    assert str(error.value).endswith(f"got {shape}")
