@@ -149,12 +149,19 @@ def test_keys_differ_and_fit_a_seed() -> None:
     [
         ({"batch": 51}, "train.batch must be at most the number of training images, 50; got 51"),
         ({"batch": 9, "world": 2}, "train.batch must be a multiple of the number of processes, 2; got 9"),
-        ({"images": Images(numbered().pixels)}, "has no labels"),
     ],
 )
 def test_bad_batches_are_refused(options: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         batches(**options)
+
+
+def test_images_without_labels_have_zeros() -> None:
+    unlabelled, labelled = batches(images=Images(numbered().pixels)), batches()
+    (x, y), (theirs, labels) = unlabelled.at(3), labelled.at(3)
+    assert torch.equal(x, theirs)
+    assert (y.dtype, y.shape) == (labels.dtype, labels.shape)
+    assert not y.any()
 
 
 def test_one_channel_is_laid_out_channels_last() -> None:

@@ -42,7 +42,8 @@ SMALL: dict[str, Method] = {
 
 
 def test_every_method_is_tried_here() -> None:
-    assert {type(method) for method in SMALL.values()} == set(METHODS.values()) - {SN3}  # tests/methods/test_sn3.py
+    tried = {type(method) for method in SMALL.values()} | {SN3}  # tests/methods/test_sn3.py
+    assert tried == {kind for kind in METHODS.values() if kind().task == "classify"}  # codes: test_baselines_ae.py
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import vnd
 from vnd.models import MODELS, build
+from vnd.models.autoencoder import CodedNetwork
 from vnd.nn.plan import plan_of
 
 Example = Tensor | tuple[Any, ...] | dict[str, Any]
@@ -478,7 +479,9 @@ def _model(name: str) -> Structure:
     return Structure(lambda: build(name, **SMALL[name]), lambda: torch.randn(2, channels, size, size), ())
 
 
-NETWORKS: dict[str, Structure] = {**STRUCTURES, **{name: _model(name) for name in MODELS}}
+# What an auto-encoder nests is its code, by its method, and not its channels: no other network is cut out of it.
+NESTED = [name for name, model in MODELS.items() if not issubclass(model, CodedNetwork)]
+NETWORKS: dict[str, Structure] = {**STRUCTURES, **{name: _model(name) for name in NESTED}}
 GROUPS = 4
 
 

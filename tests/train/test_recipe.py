@@ -331,7 +331,8 @@ def test_a_file_is_named_where_its_key_is_wrong(tmp_path: Path) -> None:
 # What the shipped ones say
 
 IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "svhn": 73_257, "tiny-imagenet": 100_000}
-PAPER = [name for name in names() if name.startswith("paper/")]
+CODED = [name for name in names() if shipped(name).method.task == "encode"]  # they have no classes
+PAPER = [name for name in names() if name.startswith("paper/") and name not in CODED]
 CHARGED = [name for name in PAPER if name.endswith(("bn3", "ibnn"))]
 
 
@@ -341,23 +342,33 @@ def test_there_is_a_recipe_for_every_set_and_network_and_for_every_method() -> N
         for network in ("vgg11", "mobilenet", "resnext"):
             assert f"{data}/{network}-bn3" in found
             assert {f"paper/{data}-{network}-{method}" for method in ("bn3", "fn3", "ibnn")} <= found
-    for method in METHODS:
-        assert {f"fashion/{method}", f"cifar10/vgg11-{method}"} <= found
+    for method, kind in METHODS.items():
+        if kind().task == "classify":
+            assert {f"fashion/{method}", f"cifar10/vgg11-{method}"} <= found
+
+
+def test_there_is_a_recipe_for_every_set_and_method_of_codes() -> None:
+    found = set(names())
+    for method in ("vnd_ae", "vae", "beta_vae", "joint_vae", "swae"):
+        assert {f"paper/{data}-{method}" for data in ("celeba", "chairs", "chest-xray", "cifar10", "cifar100")} <= found
+    assert {"fashion/vnd_ae", "paper/mnist-vnd_ae"} <= found  # the toy
+    assert len(CODED) >= 27
 
 
 @pytest.mark.parametrize("name", names())
 def test_a_network_fits_the_images_and_the_name_its_content(name: str) -> None:
     recipe = shipped(name)
     data, config = DATASETS[recipe.data.name], recipe.network.config
-    assert config["num_classes"] == data.num_classes
+    coded = name in CODED
+    assert config.get("num_classes") == (None if coded else data.num_classes)
     assert config["in_channels"] == data.channels
-    assert config.get("image_size", data.size) == data.size
+    assert config.get("image_size", data.size) == (recipe.data.size or data.size)
     folder, _, rest = name.rpartition("/")
     if name != "demo":
         assert (rest if folder in ("paper", "bench") else folder).startswith(recipe.data.name)
         assert recipe.method_name in rest
     assert not (recipe.data.augment.flip and recipe.data.name == "svhn")  # digits have no mirror images
-    assert recipe.evaluate.out_of_domain not in (None, recipe.data.name)
+    assert (recipe.evaluate.out_of_domain in (None, recipe.data.name)) == coded  # it says no class of a stranger
 
 
 @pytest.mark.parametrize("name", CHARGED)
@@ -385,7 +396,7 @@ def test_the_published_networks_are_tested_at_the_published_width() -> None:
 def test_methods_are_compared_trained_alike(family: str) -> None:
     own = shipped(f"{family}bn3")
     for name in names():
-        if name.startswith(family):
+        if name.startswith(family) and name not in CODED:
             other = shipped(name)
             assert (other.data, other.network, other.schedule.lr) == (own.data, own.network, own.schedule.lr), name
             assert (other.train.epochs, other.train.batch) == (own.train.epochs, own.train.batch), name
@@ -409,6 +420,8 @@ def narrow(name: str) -> list[str]:
     """What makes the network of a recipe a small one."""
     if shipped(name).network.name == "resnext":
         return ["--network.depth=11", "--network.base_width=8", "--network.widen=1"]
+    if shipped(name).network.name == "dense_autoencoder":
+        return ["--network.hidden=[16]"]
     rungs = ["--method.rungs=[20000]"] if getattr(shipped(name).method, "rungs", ()) else []
     return ["--network.width=0.125", *rungs]
 
@@ -440,7 +453,7 @@ def test_each_shipped_recipe_takes_a_step(name: str, tmp_path: Path) -> None:
     terms = recipe.method.loss(model, batch, step)
     terms.total.backward()
     optimizer.step()
-    assert 0 < float(terms.parts["nll"]) < 20
+    assert 0 < float(terms.parts["mse" if name in CODED else "nll"]) < 20
     assert all(value.isfinite().all() for value in model.parameters())
     moved = [key for key, value in model.named_parameters() if not torch.equal(value, before[key])]
     assert len(moved) > len(before) / 2
@@ -462,7 +475,7 @@ def test_the_loop_takes_a_step_with_each_method(name: str, tmp_path: Path) -> No
     trained = [row for row in Log(tmp_path / "run" / "metrics.jsonl").read() if "loss" in row]
     assert [row["step"] for row in trained] == [1]
     assert math.isfinite(trained[0]["loss"])
-    assert 0 < trained[0]["nll"] < 20
+    assert 0 < trained[0]["mse" if name in CODED else "nll"] < 20
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
     found = checkpoint.read(tmp_path / "run" / "checkpoints")
     assert found is not None

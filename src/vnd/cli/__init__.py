@@ -16,6 +16,7 @@ from vnd.cli import train as train_command
 from vnd.cli.demo import demo
 from vnd.cli.evaluate import evaluate
 from vnd.cli.extract import extract
+from vnd.cli.generate import generate
 from vnd.cli.recipes import recipes
 from vnd.cli.report import report
 from vnd.cli.sweep import sweep
@@ -30,6 +31,7 @@ COMMANDS: dict[str, Any] = {
     "evaluate": evaluate,
     "report": report,
     "extract": extract,
+    "generate": generate,
     "distill": distill_command.distill,
     "data": data_command.COMMANDS,
 }

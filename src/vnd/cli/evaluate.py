@@ -11,7 +11,9 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.progress import track
 
+from vnd.cli.coding import check_flags, codes_table, evaluate_codes
 from vnd.cli.table import sizes_table
+from vnd.data.arrays import Images
 from vnd.evaluate.results import rows_of, write, write_rows
 from vnd.evaluate.sweep import Reading, Sweep, Which
 from vnd.methods import Sizes
@@ -28,20 +30,24 @@ def evaluate(
     readings: Sequence[Reading] | None = None,
     repeats: int | None = None,
     statistics: Sequence[int] | None = None,
+    drawn: int | None = None,
+    inception: Path | None = None,
+    target: float | None = None,
     which: Which | None = None,
     split: Literal["test", "validation"] = "test",
     out: Path | None = None,
 ) -> None:
     """Evaluate trained runs at every size: tables, tidy rows as CSV and JSON, and a page with figures.
 
-    Sizes that are not given are those of the run's recipe; give one kind, and only what is given counts. `vnd report`
-    compares runs.
+    Sizes that are not given are those of the run's recipe; give one kind, and only what is given counts. Sizes of an
+    auto-encoder are shares of its code. `vnd report` compares runs.
 
     Example: vnd evaluate runs/first --fractions "[0.25, 1.0]" --learned 4 --readings "[samples, means]" --repeats 3
+    Example: vnd evaluate runs/codes --fractions "[0.25, 0.5, 0.75, 1.0]" --drawn 10000 --target 0.01
 
     Args:
         runs: Folders of the runs.
-        fractions: The same share of every layer, in (0, 1].
+        fractions: The same share of every layer, or of the code, in (0, 1].
         levels: Learned shapes at these levels, in (0, 1].
         parameters: Learned shapes of at most so many parameters.
         learned: So many learned shapes, spread from the smallest to the full network.
@@ -49,6 +55,10 @@ def evaluate(
         readings: How it is read, the main one first: samples, means (DT-BN³), masks (BN³-MC), scaled (FN³-TS).
         repeats: Evaluations, each with other draws of the weights and other images for BatchNorm's statistics.
         statistics: Further numbers of training images for BatchNorm's statistics, 0 for all: what they are worth.
+        drawn: Images that an auto-encoder draws at each length, to be held against the test images; 0 for none.
+        inception: Weights of FID's Inception, torch-fidelity's file; without it the distance is by EfficientNet-Lite0.
+        target: Mean squared error that the shortest code of each image is sought for; that at half the code if not
+            given.
         which: The network with the best validation accuracy, or the last; as the recipe says if not given.
         split: The images to evaluate on.
         out: Folder for results.json, rows.csv and report.html, the run's own if not given; of several runs, a folder
@@ -56,18 +66,20 @@ def evaluate(
     """
     said = {
         "fractions": fractions, "levels": levels, "parameters": parameters, "learned": learned, "samples": samples,
-        "readings": readings, "repeats": repeats, "statistics": statistics, "which": which,
+        "readings": readings, "repeats": repeats, "statistics": statistics, "drawn": drawn,
+        "inception": None if inception is None else str(inception), "target": target, "which": which,
         "split": None if split == "test" else split,
     }  # fmt: skip
     words = [f"--{name}={_word(value)}" for name, value in said.items() if value is not None]
-    changed: dict[str, Any] = {"samples": samples, "repeats": repeats}
+    changed: dict[str, Any] = {"samples": samples, "repeats": repeats, "drawn": drawn, "target": target}
     changed |= {"readings": readings and tuple(readings), "statistics": statistics and tuple(statistics)}
+    changed |= {"inception": said["inception"]}
     names = [run.resolve().name for run in runs]
     if out is not None and len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"evaluate: two runs are called {twice}, and both would go to {out / twice}; leave out --out")
     for run in runs:  # what is wrong with the last is said before the first is worked on
-        find_network(run, which)
+        check_flags(str(run), find_network(run, which)[0].method.task, said)
     every = []
     for run in runs:
         folder = run if out is None else out if len(runs) == 1 else out / run.resolve().name
@@ -88,25 +100,19 @@ def _evaluate(
 ) -> dict[str, Any]:
     """Evaluate one run, and write and show what came of it."""
     images = opened.test() if split == "test" else opened.splits.validation
-    sizes = len(opened.recipe.method.sizes(opened.model, options.sizes))
-    masks = "masks" in options.readings
-    count = options.repeats * (sizes * (len(options.readings) - masks + len(options.statistics)) + masks)
-    console = Console()
-    shown = track(range(count), description="evaluate", console=Console(stderr=True), transient=True)
-    bar = (row for row in shown)
-    try:
-        results = opened.results(options, images, command, done=lambda row: next(bar, None))
-        next(bar, None)
-    finally:
-        bar.close()  # or its line stays
+    console, is_code = Console(), opened.recipe.method.task == "encode"
+    results = (evaluate_codes if is_code else _sweep)(opened, options, images, command)
     results["split"] = split
     if split != "test":
         del results["data"]["test"]
     path = write(results, folder)
-    console.print(sizes_table(results["rows"], f"{results['title']}: {split}, {results['samples']} samples"))
-    for reading in options.readings[1:]:
-        rows = rows_of(results["tidy"], reading, results["calibration"])
-        console.print(sizes_table(rows, f"the same, read by {reading}"))
+    if is_code:
+        console.print(codes_table(results, split))
+    else:
+        console.print(sizes_table(results["rows"], f"{results['title']}: {split}, {results['samples']} samples"))
+        for reading in options.readings[1:]:
+            rows = rows_of(results["tidy"], reading, results["calibration"])
+            console.print(sizes_table(rows, f"the same, read by {reading}"))
     console.print(
         f"numbers: {path.resolve()}\n         {folder.resolve() / 'rows.csv'}\nreport:  {_page(path, folder)}",
         soft_wrap=True,
@@ -116,9 +122,24 @@ def _evaluate(
     return results
 
 
+def _sweep(opened: Finished, options: Sweep, images: Images, command: str) -> dict[str, Any]:
+    """Evaluate a classifier at its sizes, with a progress bar."""
+    sizes = len(opened.recipe.method.sizes(opened.model, options.sizes))
+    masks = "masks" in options.readings
+    count = options.repeats * (sizes * (len(options.readings) - masks + len(options.statistics)) + masks)
+    shown = track(range(count), description="evaluate", console=Console(stderr=True), transient=True)
+    bar = (row for row in shown)
+    try:
+        results = opened.results(options, images, command, done=lambda row: next(bar, None))
+        next(bar, None)
+    finally:
+        bar.close()  # or its line stays
+    return results
+
+
 def _word(value: Any) -> str:
     """A value as the command line takes it."""
-    return str(value) if isinstance(value, int | str) else f"[{', '.join(map(str, value))}]"
+    return str(value) if isinstance(value, int | float | str) else f"[{', '.join(map(str, value))}]"
 
 
 def chosen_sizes(

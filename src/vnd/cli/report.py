@@ -26,6 +26,7 @@ def report(
     """Compare evaluated runs: one page that explains itself, its figures as PNG, its numbers as CSV and JSON.
 
     Runs that differ in their seed alone are one curve with intervals. Each data set and network has its own part.
+    Auto-encoders are compared with auto-encoders; those trained for one length each are one curve over lengths.
 
     Example: vnd report runs/cifar10-bn3-* runs/cifar10-fn3-* --out runs/report
     Example: vnd report runs/cifar10 --keep docs/results/cifar10 --markdown docs/benchmarks.md --sizes "[1e5, 1e6]"
@@ -39,9 +40,9 @@ def report(
             paths: `vnd report` of it gives the same tables and figures.
         markdown: Markdown file; its part between the lines <!-- vnd report: begin --> and <!-- vnd report: end --> is
             replaced by tables and figures, which go to images/ beside it. A file that does not exist is made.
-        sizes: Numbers of parameters at which the table of the Markdown file compares methods.
+        sizes: Numbers of parameters at which the table of the Markdown file compares methods; not of auto-encoders.
     """
-    from vnd.report import comparison, marked
+    from vnd.report import coding, comparison, marked
     from vnd.report import keep as keeping
     from vnd.report import markdown as text
 
@@ -53,6 +54,9 @@ def report(
     if markdown is not None:
         marked.parts(markdown)  # what is wrong with it is said before the work
     found = comparison.read(runs, say)
+    is_code = isinstance(found, coding.Codes)
+    if is_code and tuple(sizes) != SIZES:
+        raise ValueError("report: --sizes are parameters of classifiers, and these are auto-encoders; leave it out")
     page = comparison.write_page(found, out, title).resolve()
     words = f"report:  {page}\nfigures: {page.parent / 'figures'}\nnumbers: {page.parent / 'summary.csv'}, summary.json"
     if keep is not None:
@@ -61,9 +65,12 @@ def report(
     if markdown is not None:
         given = {"out": out if out != OUT else None, "title": title, "keep": keep, "markdown": markdown}
         options = [word for name, value in given.items() if value is not None for word in (f"--{name}", _shown(value))]
-        options += ["--sizes", f"[{', '.join(f'{size:.12g}' for size in sizes)}]"]
+        options += [] if is_code else ["--sizes", f"[{', '.join(f'{size:.12g}' for size in sizes)}]"]
         command = shlex.join(["vnd", "report", *map(_shown, runs), *options])
-        drawn = text.write(found.blocks, markdown, sizes, command)
+        if isinstance(found, coding.Codes):
+            drawn = coding.write_markdown(found, markdown, command)
+        else:
+            drawn = text.write(found.blocks, markdown, sizes, command)
         words += f"\ntables:  {markdown.resolve()} ({len(drawn)} figures in {text.IMAGES}/)"
     Console().print(words, soft_wrap=True, highlight=False, markup=False)
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 from rich.console import Console
 
 from vnd.train.loop import fit
-from vnd.train.parse import help_parser, names, parse, parse_run
+from vnd.train.parse import help_parser, parse, parse_run
 from vnd.train.recipe import Recipe
 
 USAGE = "vnd train RECIPE [--out RUN] [--SECTION.KEY VALUE ...]\n       vnd train --resume RUN"
@@ -61,7 +61,7 @@ def main(args: list[str]) -> None:
     options, overrides = parser.parse_known_args(args)
     if options.help:
         print(f"usage: {USAGE}\n\n{HELP}")
-        help_parser(parse(options.recipe or names()[0])).print_help()
+        help_parser(parse(options.recipe or "demo")).print_help()
         return
     if options.recipe and not options.resume and overrides and args.index(overrides[0]) < args.index(options.recipe):
         raise ValueError(f"train: the recipe comes before the keys that are replaced; got {overrides[0]} first")

@@ -1,14 +1,210 @@
-"""Auto-encoders at every length of their code: errors, rates, and images drawn from the prior."""
+"""Auto-encoders at every length of their code: errors, rates, and how long the code of each image is."""
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+import io
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
+import torch
+from torch import Tensor, nn
+
+from vnd import metrics
 from vnd.data.arrays import Images
-from vnd.data.batches import Normalise, in_order
+from vnd.data.batches import Normalise, Passes, in_order
+from vnd.evaluate.drawing import Gallery, gallery, spaced
+from vnd.evaluate.results import FORMAT, machine
+from vnd.evaluate.sweep import Subject, Sweep, repeatable
 from vnd.methods import Coder, Size
-from vnd.methods.coding import coded, length_of, squared_error
+from vnd.methods.coding import Code, coded, distortion, length_of, masked, shortest, squared_error
+
+SHOWN = 400  # images whose length is drawn against their size as a PNG
+Done = Callable[[int], None]  # called with a number of images that were worked on
+
+
+@runtime_checkable
+class Chained(Protocol):
+    """A method that says how likely each dimension of an image's code is kept: its lengths differ by image."""
+
+    def survival(self, code: Code) -> Tensor:
+        """Probability that each dimension is kept, (batch, dimensions), never rising."""
+
+
+@dataclass(frozen=True)
+class Coded:
+    """An auto-encoder, the images that it is read on, and their codes."""
+
+    method: Coder
+    model: nn.Module
+    images: Passes
+    codes: list[Code]
+    done: Done
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Code]]:
+        for x, code in zip(self.images, self.codes, strict=True):
+            yield x, code
+            self.done(len(x))
+
+    @property
+    def count(self) -> int:
+        """Number of images."""
+        return len(self.images.images)
+
+    @property
+    def pixels(self) -> int:
+        """Numbers in an image."""
+        return int(self.images.images.pixels[0].size)
+
+    @property
+    def code(self) -> int:
+        """Dimensions of a code."""
+        return int(coded(self.model).config["code"])
+
+    def length(self, size: Size) -> int:
+        """The length that a size is."""
+        assert size.fraction is not None
+        return length_of(self.code, size.fraction, self.method.base)
+
+
+@torch.no_grad()
+def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None = None) -> dict[str, Any]:
+    r"""Read an auto-encoder at its lengths: rows of errors and rates, generated images, lengths by image.
+
+    A row is one reading of the code. "fixed": one length for all images. "posterior": each image at the median length
+    that its own posterior says. "target": each image at the shortest length whose error is at most a target. The error
+    is that of the most likely codes; the distortion, in nats, is that of codes drawn from the posterior, lengths
+    included where they have one, so that with the rate it is the negative bound on the log-likelihood:
+    $-\mathrm{ELBO} = \text{distortion} + \text{rate}$.
+
+    Args:
+        subject: The auto-encoder.
+        options: Which lengths; how many images are drawn; the target.
+        test: The images.
+        done: Called again and again with a number of images, in all at most as many as `work` says.
+    """
+    start, method, model = time.perf_counter(), subject.method, subject.model
+    assert isinstance(method, Coder)
+    notes: list[str] = []
+    sizes = method.sizes(model, options.sizes)
+    made = _gallery(method, model, subject.device, options, notes)
+    images = Passes(test, subject.normalise, subject.device)
+    found = Coded(method, model, images, [method.encode(model, x) for x in images], done or (lambda count: None))
+    rows = [read_fixed(found, found.length(size), size) for size in sizes]
+    lengths: dict[str, Tensor] = {}
+    others: list[dict[str, Any]] = []
+    if isinstance(method, Chained):
+        lengths["posterior"] = torch.cat([method.lengths(code).cpu() for code in found.codes])
+        others.append(read_posterior(found, method, lengths["posterior"]))
+    if is_ordered(method):
+        target = options.target or _half(found, rows)
+        lengths["target"], row = read_target(found, target)
+        others.append(row)
+    if made is not None:
+        about = made.compare(test, found.done)
+        for row in rows:
+            row |= made.read(method, model, row["length"], found.done)
+    results = {
+        "format": FORMAT,
+        "task": "encode",
+        "machine": machine(subject.device),
+        "code": found.code,
+        "noise": method.noise,
+        "kind": "ordered" if is_ordered(method) else "single",
+        "features": None if made is None else about,
+        "rows": rows,
+        "tidy": [*rows, *others],
+        "lengths": {name: torch.bincount(own, minlength=found.code + 1).tolist() for name, own in lengths.items()},
+        "complexity": _complexity(test, lengths, notes),
+        "notes": notes,
+    }
+    return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
+
+
+def work(subject: Subject, options: Sweep, test: Images) -> int:
+    """How many images `evaluate` works on, each as often as it does; no fewer than it says, for a progress bar."""
+    method = subject.method
+    lengths = len(method.sizes(subject.model, options.sizes))
+    passes = lengths + isinstance(method, Chained) + 2 * is_ordered(method)
+    return passes * len(test) + (min(len(test), options.drawn) + lengths * options.drawn if options.drawn else 0)
+
+
+def is_ordered(method: object) -> bool:
+    """Whether a method's codes can be cut: it has sizes of its own, beside the one that it was trained with."""
+    return type(method).sizes is not Coder.sizes  # type: ignore[attr-defined]
+
+
+def read_fixed(found: Coded, length: int, size: Size | None = None) -> dict[str, Any]:
+    """The row of one length for all images."""
+    method, error, drawn = found.method, 0.0, 0.0
+    rate: float | None = 0.0
+    with repeatable():
+        for x, code in found:
+            error += _summed(found, x, method.point(code, length))
+            drawn += _summed(found, x, method.sample(code, length))
+            own = method.rate(code, length)
+            rate = None if own is None or rate is None else rate + float(own.double().sum())
+    row: dict[str, Any] = {"reading": "fixed", "length": length}
+    if size is not None:
+        row |= {"label": size.label, "fraction": size.fraction}
+    return row | _measures(found, error) | _nats(found, drawn, rate)
+
+
+def read_posterior(found: Coded, method: Chained, lengths: Tensor) -> dict[str, Any]:
+    """The row of each image at the median length of its posterior; in nats, of lengths and codes that are drawn."""
+    own, error, drawn, rate = found.method, 0.0, 0.0, 0.0
+    places = lengths.split([len(code.loc) for code in found.codes])
+    with repeatable():
+        for (x, code), length in zip(found, places, strict=True):
+            error += _summed(found, x, masked(own.point(code), length.to(x.device)))
+            kept = method.survival(code)
+            some = (kept >= torch.rand(len(x), 1, device=x.device)).sum(1).clamp(min=own.base)  # P(length ≥ i) = kept_i
+            drawn += _summed(found, x, masked(own.sample(code), some))
+            nats = own.rate(code)
+            assert nats is not None
+            rate += float(nats.double().sum())
+    return {"reading": "posterior", **spread(lengths), **_measures(found, error), **_nats(found, drawn, rate)}
+
+
+def read_target(found: Coded, target: float) -> tuple[Tensor, dict[str, Any]]:
+    """The shortest length of each image whose error is at most a target, and the row of these."""
+    method, error, reached, every = found.method, 0.0, 0, list[Tensor]()
+    for x, code in found:
+        length = shortest(method, found.model, x, code, target)
+        own = squared_error(x, method.decode(found.model, masked(method.point(code), length))).double() / 4
+        error, reached = error + 4 * float(own.sum()), reached + int((own <= target * found.pixels * (1 + 1e-5)).sum())
+        every.append(length.cpu())
+    lengths = torch.cat(every)
+    about = {"target": target, "reached": reached / found.count}
+    return lengths, {"reading": "target", **spread(lengths), **_measures(found, error), **about}
+
+
+def spread(lengths: Tensor) -> dict[str, float]:
+    """The mean of some lengths, and how they are spread.
+
+    >>> spread(torch.tensor([1, 2, 3, 4, 10]))["length"]
+    4.0
+    """
+    places = torch.tensor((0, 0.25, 0.5, 0.75, 1), dtype=torch.float64)
+    names = ("length_min", "length_low", "length_median", "length_high", "length_max")
+    own = lengths.double()
+    quantiles = own.sort().values[(places * (len(own) - 1)).round().long()]  # torch.quantile has a limit of numbers
+    return {"length": float(own.mean()), **dict(zip(names, quantiles.tolist(), strict=True))}
+
+
+def png_sizes(images: Images) -> Tensor:
+    """Bytes of each image as a PNG file, (images,): how much there is to see in it."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("PNG sizes need Pillow; pip install 'variational-nested-dropout[data]'") from None
+    sizes = []
+    for pixels in images.pixels:
+        buffer = io.BytesIO()
+        Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).save(buffer, "PNG")
+        sizes.append(buffer.tell())
+    return torch.tensor(sizes)
 
 
 @torch.no_grad()
@@ -27,3 +223,65 @@ def error_of(method: Coder, model: nn.Module, size: Size, images: Images, normal
     finally:
         network.train(training)
     return float(total / (4 * len(images) * images.pixels[0].size))
+
+
+def _summed(found: Coded, x: Tensor, code: Tensor) -> float:
+    """The squared error of a batch, of pixels between −1 and 1."""
+    return float(squared_error(x, found.method.decode(found.model, code)).double().sum())
+
+
+def _measures(found: Coded, error: float) -> dict[str, float]:
+    """Errors of pixels between 0 and 1, from the sum over all images of those between −1 and 1."""
+    summed = error / 4 / found.count
+    return {"mse": summed / found.pixels, "summed": summed}
+
+
+def _nats(found: Coded, error: float, rate: float | None) -> dict[str, float | None]:
+    lost = float(distortion(torch.tensor(error / found.count).double(), found.method.noise, found.pixels))
+    rate = None if rate is None else rate / found.count
+    return {"rate": rate, "distortion": lost, "negative_elbo": None if rate is None else lost + rate}
+
+
+def _half(found: Coded, rows: list[dict[str, Any]]) -> float:
+    """The error at half the code."""
+    length = length_of(found.code, 0.5, found.method.base)
+    row = next((row for row in rows if row["length"] == length), None)
+    return float((row or read_fixed(found, length))["mse"])
+
+
+def _gallery(method: Coder, model: nn.Module, device: torch.device, options: Sweep, notes: list[str]) -> Gallery | None:
+    """What generated images are measured by; None, and a note that says why, where none can be."""
+    if not options.drawn:
+        return None
+    try:
+        with repeatable():
+            method.draw(model, 1)
+    except ValueError as error:
+        notes.append(f"no images are drawn: {error}")
+        return None
+    try:
+        return gallery(options.drawn, options.inception, device)
+    except ModuleNotFoundError as error:
+        notes.append(f"generated images are not measured: {error}")
+        return None
+
+
+def _complexity(test: Images, lengths: dict[str, Tensor], notes: list[str]) -> dict[str, Any] | None:
+    """How the length of an image's code goes with its size as a PNG: correlations, and some images to draw."""
+    if not lengths or len(test) < 2:
+        return None
+    try:
+        sizes = png_sizes(test)
+    except ModuleNotFoundError as error:
+        notes.append(f"code lengths are not held against PNG sizes: {error}")
+        return None
+    found = {
+        name: {
+            "spearman": float(metrics.spearman(own.double(), sizes.double())),
+            "pearson": float(metrics.pearson(torch.stack((own.double(), sizes.double())))[0, 1]),
+        }
+        for name, own in lengths.items()
+    }
+    some = spaced(len(test), SHOWN)
+    shown = {"png": sizes[some].tolist(), **{name: own[some].tolist() for name, own in lengths.items()}}
+    return {"measure": "bytes as a PNG", "images": len(test), "correlation": found, "shown": shown}

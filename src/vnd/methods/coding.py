@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from vnd.functional import length_mask
+from vnd.functional import length_mask, widen
 from vnd.methods.method import Batch, Size, Sizes, Step, Task, Terms, Untempered, cost_of
 from vnd.methods.single import copied
 from vnd.models.autoencoder import CodedNetwork
@@ -73,12 +73,12 @@ class Coder(Untempered):
 
     def encode(self, model: nn.Module, x: Tensor) -> Code:
         """The code of a batch of images."""
-        heads = {name: value.float() for name, value in coded(model).encode(x).items()}
+        heads = {name: widen(value) for name, value in coded(model).encode(x).items()}
         return Code(heads["loc"], (0.5 * heads["log_variance"].clamp(*LOG_VARIANCE)).exp(), heads)
 
     def decode(self, model: nn.Module, code: Tensor) -> Tensor:
         """Images between −1 and 1 of codes of any length, (batch, b)."""
-        return coded(model).decode(code).float()
+        return widen(coded(model).decode(code))
 
     def point(self, code: Code, length: int | None = None) -> Tensor:
         """The most likely code, of some length, (batch, b)."""
@@ -86,7 +86,9 @@ class Coder(Untempered):
 
     def sample(self, code: Code, length: int | None = None) -> Tensor:
         """A code drawn from the posterior, of some length, (batch, b)."""
-        return (code.loc + code.scale * torch.randn_like(code.loc))[:, :length]
+        # Not randn_like: of two equal ones torch's compiler, without Inductor, makes one, and all lengths share a draw.
+        noise = torch.randn(code.loc.shape, dtype=code.loc.dtype, device=code.loc.device)
+        return (code.loc + code.scale * noise)[:, :length]
 
     def rate(self, code: Code, length: int | None = None) -> Tensor | None:
         """Nats that a code of some length costs, (batch,); None for a method without a prior over codes."""
@@ -154,7 +156,7 @@ class Certain(Coder):
 
     def encode(self, model: nn.Module, x: Tensor) -> Code:
         """The code of a batch of images, without deviations."""
-        loc = coded(model).encode(x)["loc"].float()
+        loc = widen(coded(model).encode(x)["loc"])
         return Code(loc, torch.zeros_like(loc), {"loc": loc})
 
     def rate(self, code: Code, length: int | None = None) -> None:
@@ -177,7 +179,7 @@ def coded(model: nn.Module) -> CodedNetwork:
 
 def squared_error(images: Tensor, decoded: Tensor) -> Tensor:
     """Summed over the pixels of an image, (batch,)."""
-    return (images.float() - decoded.float()).square().flatten(1).sum(1)
+    return (widen(images) - widen(decoded)).square().flatten(1).sum(1)
 
 
 def distortion(error: Tensor, noise: float, pixels: int) -> Tensor:

@@ -37,6 +37,12 @@ class NestedAE(Certain):
         if self.keep is not None and not 0 < self.keep < 1:
             raise ValueError(f"keep must lie in (0, 1); got {self.keep}")
 
+    def heads(self, code: int) -> dict[str, int]:
+        """The code itself; it may be all base, which is an auto-encoder without an order."""
+        if self.base > code:
+            raise ValueError(f"network.code must be at least method.base = {self.base}; got {code}")
+        return super().heads(code)
+
     def draw(self, model: nn.Module, count: int, length: int | None = None) -> Tensor:
         """Refused: its codes have no distribution."""
         raise ValueError("nested_ae: its codes have no prior to draw from; use vnd_ae to generate images")
@@ -48,7 +54,12 @@ class NestedAE(Certain):
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean squared error at a length drawn for each image."""
         code = self.encode(model, batch[0]).loc
-        count = code.size(1) - self.base
-        chain = BernoulliChain.uniform(count) if self.keep is None else BernoulliChain.geometric(count, self.keep)
-        lengths = self.base + chain.sample((len(code),)).sum(1).long().to(code.device)
+        logits = _chain_logits(code.size(1) - self.base, self.keep, str(code.device))
+        lengths = self.base + BernoulliChain(logits, validate_args=False).sample((len(code),)).sum(1).long()
         return self._terms(model, batch[0], masked(code, lengths), torch.zeros_like(code[:, 0]), {})
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # compiled, it is a constant
+def _chain_logits(count: int, keep: float | None, device: str) -> Tensor:
+    chain = BernoulliChain.uniform(count) if keep is None else BernoulliChain.geometric(count, keep)
+    return chain.keep_logits.to(device)

@@ -43,9 +43,10 @@ class SWAE(Certain):
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean squared error and the distance of the codes from the prior."""
         code = self.encode(model, batch[0]).loc
+        if len(code) < 2:
+            raise ValueError(f"swae: train.batch must be at least 2, a cloud of codes; got {len(code)}")
         apart = sliced_distance(code, torch.randn_like(code), self.projections, self.power)
-        count = len(code)
-        pixels = batch[0][0].numel()
+        count, pixels = len(code), batch[0][0].numel()
         penalty = step.kl_weight * self.weight * count / (count * (count - 1)) * apart * pixels / (2 * self.noise**2)
         return self._terms(model, batch[0], code, penalty[None], {"sliced": apart})
 

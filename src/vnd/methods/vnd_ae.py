@@ -135,9 +135,9 @@ class VNDAE(Coder):
         cost = self.cost_of(code).clamp(min=self.free_bits)
         gate = Downhill(step.temperature, code.heads["keep_logits"], validate_args=False)
         mask = F.pad(gate.rsample(hard=True).to(code.loc.dtype), (self.base, 0), value=1.0)
-        drawn, size = self.sample(code), code.loc.size(1)
+        size = code.loc.size(1)
         fixed = [length_of(size, fraction, self.base) for fraction in self.fractions]
-        codes = [drawn * mask, *(F.pad(drawn[:, :length], (0, size - length)) for length in fixed)]
+        codes = [self.sample(code) * mask, *(F.pad(self.sample(code, length), (0, size - length)) for length in fixed)]
         decoded = self.decode(model, torch.cat(codes))
         errors = squared_error(images.repeat(len(codes), 1, 1, 1), decoded).view(len(codes), -1).mean(1)
         own = self._rate(code, cost)
@@ -163,7 +163,12 @@ class VNDAE(Coder):
         return chain_kl(lengths, self.prior_chain(cost.size(1), cost.device)) + (self.survival(code) * cost).sum(1)
 
 
-@cache
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # compiled, it is a constant, not a cache
 def _prior_logits(count: int, length: float | None, device: str) -> Tensor:
+    return _kept_logits(count, length, device)
+
+
+@cache
+def _kept_logits(count: int, length: float | None, device: str) -> Tensor:
     chain = BernoulliChain.uniform(count) if length is None else BernoulliChain.from_expected_length(count, length)
     return chain.keep_logits.to(device)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vnd.files import write_text
-from vnd.report import canvas, plates, sections
+from vnd.report import canvas, coding, plates, sections
 from vnd.report.document import document
 from vnd.report.results import RESULTS
 from vnd.report.runs import Run, find, open_results, split_of
@@ -53,21 +53,31 @@ def write(
     return write_page(read(places, say), out, title)
 
 
-def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> Compared:
+def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> Compared | coding.Codes:
     """Read the runs of some places, and find out what can be compared with what; the arguments are those of `write`."""
     found = find(places)
     runs = [open_results(path) for path in found.results]
     split_of(runs)
     if say is not None and found.left_out:
         say(f"report: left out, not evaluated: {', '.join(map(str, found.left_out))}")
-    return Compared(tuple(split(runs)), tuple(path.name for path in found.left_out))
+    left_out = tuple(path.name for path in found.left_out)
+    codes = [run for run in runs if run.results.get("task") == "encode"]
+    if codes and len(codes) < len(runs):
+        other = next(run for run in runs if run not in codes)
+        raise ValueError(
+            f"report: auto-encoders and classifiers have no measure in common; got {codes[0].path} and {other.path}, "
+            "report them apart"
+        )
+    return coding.Codes(coding.split(runs), left_out) if codes else Compared(tuple(split(runs)), left_out)
 
 
-def write_page(found: Compared, out: Path, title: str | None = None) -> Path:
+def write_page(found: Compared | coding.Codes, out: Path, title: str | None = None) -> Path:
     """Write the page of what was read, its figures and its numbers; its path."""
     out = Path(out)
     if (out / RESULTS).exists():
         raise ValueError(f"report: out must not be a run's folder, whose {PAGE} it would replace; got {out}")
+    if isinstance(found, coding.Codes):
+        return coding.write(found, out, title)
     blocks, left_out = found.blocks, found.left_out
     drawn = [plates.of_block(block, prefix) for block, prefix in zip(blocks, plates.prefixes(blocks), strict=True)]
     theory = plates.of_theory()
@@ -101,7 +111,9 @@ def html(
     body = [sections.top(blocks, said, left_out), _links(blocks, marks)]
     for block, own, mark in zip(blocks, drawn, marks, strict=True):
         body += sections.of_block(block, pictures, own, mark, alone=len(blocks) == 1)
-    return document(said, [*body, *sections.of_theory(pictures), sections.made(blocks)])
+    return document(
+        said, [*body, *sections.of_theory(pictures), sections.made([run for block in blocks for run in block.runs])]
+    )
 
 
 def numbers(blocks: Sequence[Block], figures: list[str], left_out: Sequence[str] = ()) -> str:

@@ -23,7 +23,7 @@ def families(method: str, runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     parts: list[list[Run]] = []
     for family in _alike(method, runs):
         parts += [[run] for run in family] if _clash(family) else [family]
-    return list(zip(_labels(parts), parts, strict=True))
+    return list(zip(labels_of(parts), parts, strict=True))
 
 
 def size_of(row: dict[str, Any], separate: bool = False) -> Hashable:
@@ -66,7 +66,7 @@ def _clash(runs: Sequence[Run]) -> bool:
     return False
 
 
-def _labels(parts: Sequence[list[Run]]) -> list[str]:
+def labels_of(parts: Sequence[list[Run]]) -> list[str]:
     """What tells families apart: their recipes, else what differs in the names of their folders, else a number."""
     stems = [_stem(part) for part in parts]
     for labels in ([part[0].recipe or "" for part in parts], stems, [part[0].name for part in parts]):

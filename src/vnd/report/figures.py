@@ -152,11 +152,11 @@ def training(results: dict[str, Any]) -> Figure:
     curves = results["curves"]
     has_kl = any(point.get("kl") is not None for point in curves)
     figure, axes = canvas(HALF, 4.2, columns=1, ratios=(2, 1) if has_kl else (1,))
-    _draw_curve(axes[0][0], curves, "loss", "loss", BLUE, "-")
-    _draw_curve(axes[0][0], curves, "nll", "negative log-likelihood", ORANGE, "--")
+    draw_curve(axes[0][0], curves, "loss", "loss", BLUE, "-")
+    draw_curve(axes[0][0], curves, "nll", "negative log-likelihood", ORANGE, "--")
     axes[0][0].set_ylabel("nats per image")
     if has_kl:
-        _draw_curve(axes[1][0], curves, "kl", "KL term", GREEN, "-.")
+        draw_curve(axes[1][0], curves, "kl", "KL term", GREEN, "-.")
         axes[1][0].set_ylabel("KL (nats)")
         axes[0][0].tick_params(labelbottom=False)
     axes[-1][0].set_xlabel("step")
@@ -233,7 +233,7 @@ def _draw_example(axis: Axes, example: dict[str, Any], foreign: bool) -> None:
         axis.annotate(line, (0, 0), color=color, fontsize=8.5, **place)
 
 
-def _draw_curve(axis: Axes, curves: list[dict[str, Any]], key: str, label: str, color: str, line: str) -> None:
+def draw_curve(axis: Axes, curves: list[dict[str, Any]], key: str, label: str, color: str, line: str) -> None:
     """A running mean over the points themselves, pale; a few points are drawn as they are."""
     points = [(point["step"], point[key]) for point in curves if point.get(key) is not None]
     if not points:

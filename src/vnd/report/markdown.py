@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from vnd.files import put
@@ -15,6 +15,7 @@ from vnd.report import budget, canvas, compare, figures, marked, plates, trust
 from vnd.report.captions import BUDGET, NOT_TEST, OVER, PARTS, SIZES, SURVIVAL
 from vnd.report.families import SEPARATE
 from vnd.report.origins import origin
+from vnd.report.runs import Run
 from vnd.report.sections import duration
 from vnd.report.series import Point, Series
 from vnd.report.studies import learned_layers
@@ -46,17 +47,27 @@ def write(blocks: Sequence[Block], path: Path, sizes: Sequence[float], command: 
     for block, prefix in zip(blocks, plates.prefixes(blocks), strict=True):
         text += [f"### {words(block.data)}, {words(block.network)}", *tables(block, sizes)]
         for key, heading, caption, figure in drawn(block):
-            file = path.parent / IMAGES / f"{path.stem}-{prefix}{key}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            contents = canvas.png(figure, DPI, LARGEST)
-            put(file, lambda part, contents=contents: part.write_bytes(contents))  # type: ignore[misc]
-            files.append(file)
-            text += [f"![{words(heading)}]({quote(f'{IMAGES}/{file.name}')})", f"*{words(heading)}.* {words(caption)}"]
+            files.append(put_figure(figure, path, f"{prefix}{key}"))
+            text += shown(files[-1], heading, caption)
         text += made(block)
     if command:
         text += ["Tables and figures were made by", code([command])]
     marked.write(path, "\n\n".join(text))
     return files
+
+
+def put_figure(figure: Figure, path: Path, name: str) -> Path:
+    """Write a figure into `images/` beside a Markdown file; its path."""
+    file = path.parent / IMAGES / f"{path.stem}-{name}.png"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    contents = canvas.png(figure, DPI, LARGEST)
+    put(file, lambda part: part.write_bytes(contents))
+    return file
+
+
+def shown(file: Path, heading: str, caption: str) -> list[str]:
+    """A figure as Markdown, and what it shows."""
+    return [f"![{words(heading)}]({quote(f'{IMAGES}/{file.name}')})", f"*{words(heading)}.* {words(caption)}"]
 
 
 def tables(block: Block, sizes: Sequence[float]) -> list[str]:
@@ -129,9 +140,29 @@ def drawn(block: Block) -> list[tuple[str, str, str, Figure]]:
     return found
 
 
-def made(block: Block) -> list[str]:
+class Named(Protocol):
+    """What has a name, and runs that it is of."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Its runs."""
+
+
+class Blocked(Protocol):
+    """What has series: a block, of whatever kind of network."""
+
+    @property
+    def series(self) -> Sequence[Named]:
+        """Its series."""
+
+
+def made(block: Blocked) -> list[str]:
     """Where the numbers come from: a line a training, whatever its readings, and the commands of every run."""
-    named: dict[tuple[Path, ...], list[Series]] = {}
+    named: dict[tuple[Path, ...], list[Named]] = {}
     for own in block.series:
         named.setdefault(tuple(run.path for run in own.runs), []).append(own)
     lines, commands = [], []

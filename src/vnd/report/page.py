@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vnd.files import write_text
-from vnd.report import canvas, figures
+from vnd.report import canvas, coding, figures
 from vnd.report.document import COLUMNS, document, fold, pair, picture, section, table
 from vnd.report.opening import cards, cell, method_of, order_of, summary
 from vnd.report.results import chosen_row, read
@@ -82,9 +82,15 @@ def write(results: Path, out: Path) -> Path:
         The path of the page.
     """
     contents = read(Path(results))
-    drawn: dict[str, Figure] = {name: getattr(figures, name)(contents) for name in FIGURES if _has(contents, name)}
+    is_code = contents.get("task") == "encode"
+    drawn: dict[str, Figure] = (
+        coding.drawn(contents)
+        if is_code
+        else {name: getattr(figures, name)(contents) for name in FIGURES if _has(contents, name)}
+    )
     path = Path(out) / "report.html"
-    write_text(path, html(contents, canvas.pictures(drawn, path.parent / "figures", DPI)))
+    pictures = canvas.pictures(drawn, path.parent / "figures", DPI)
+    write_text(path, coding.html(contents, pictures, _made(contents)) if is_code else html(contents, pictures))
     return path
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vnd.report.schema import SCHEMA, check, check_lengths, shown
+from vnd.report.schema import CODES, SCHEMA, check, check_codes, check_lengths, shown
 
 RESULTS = "results.json"
 
@@ -29,9 +29,13 @@ def read(results: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"report: {path} must be JSON in UTF-8: {str(error).splitlines()[0]}") from None
     try:
-        check(contents, SCHEMA, "")
-        check_lengths(contents)
-        chosen_row(contents)
+        if isinstance(contents, dict) and contents.get("task") == "encode":
+            check(contents, CODES, "")
+            check_codes(contents)
+        else:
+            check(contents, SCHEMA, "")
+            check_lengths(contents)
+            chosen_row(contents)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"report: {path}: {' '.join(str(error).split())}") from None
     return contents

@@ -91,7 +91,11 @@ def open_results(path: Path) -> Run:
     Args:
         path: The file.
     """
-    results = read(path)
+    return run_of(path, read(path))
+
+
+def run_of(path: Path, results: dict[str, Any]) -> Run:
+    """The run of a result file that was read."""
     series = results.get("series") or {}
     return Run(
         path=path,

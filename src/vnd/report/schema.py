@@ -70,6 +70,34 @@ SCHEMA: dict[str, Any] = {
     "selective?": {"risk": SHARE, "rows": [SELECTIVE]},
     "cascade?": CASCADE,
 }
+CODE_ROW = {
+    **{"reading": ("fixed", "posterior", "target"), "length": POSITIVE, "label?": TEXT, "fraction?": PART},
+    **{"mse": NATURAL, "summed": NATURAL, "rate?": NUMBER, "distortion?": NUMBER, "negative_elbo?": NUMBER},
+    **dict.fromkeys(("frechet?", "inception_score?", "inception_score_std?", "diversity?", "target?"), NATURAL),
+    **{f"length_{name}?": NATURAL for name in ("min", "low", "median", "high", "max")},
+    "reached?": SHARE,
+}
+CODES: dict[str, Any] = {  # of an auto-encoder
+    **{key: SCHEMA[key] for key in ("format", "title", "data", "command?", "method?", "machine?", "split?", "series?")},
+    "task": ("encode",),
+    "kind": ("ordered", "single"),
+    "code": SIZE,
+    "noise": POSITIVE,
+    "rows": [CODE_ROW],
+    "tidy": [CODE_ROW],
+    "seconds?": {"*": NUMBER},
+    "features?": {
+        **dict.fromkeys(("name", "sha256", "distance_name", "score_name"), TEXT),
+        **{"drawn": SIZE, "real": SIZE, "real_diversity": NATURAL},
+    },
+    "lengths?": {"*": [COUNT]},
+    "complexity?": {
+        **{"measure": TEXT, "images": SIZE, "shown": {"*": [COUNT]}},
+        "correlation": {"*": {"spearman": NUMBER, "pearson": NUMBER}},
+    },
+    "notes?": [TEXT],
+    "curves?": [{"step": COUNT, "loss?": NUMBER, "mse?": NUMBER, "rate?": NUMBER}],
+}
 
 
 def check(value: Any, wanted: Any, key: str) -> None:
@@ -103,6 +131,18 @@ def check_lengths(contents: dict[str, Any]) -> None:
         size = len(correlation.get("labels", []))
         if correlation.get(key) and [len(line) for line in correlation[key]] != [size] * size:
             raise ValueError(f"correlation.{key} must have one row and one column a label, {size} × {size}")
+
+
+def check_codes(contents: dict[str, Any]) -> None:
+    """Refuse what an auto-encoder's results say of images where it does not fit together."""
+    for name, counts in (contents.get("lengths") or {}).items():
+        if len(counts) != contents["code"] + 1 or not sum(counts):
+            raise ValueError(f"lengths.{name} must count images at each length from 0 to code = {contents['code']}")
+    found = contents.get("complexity") or {}
+    if found and not {"png", *found["correlation"]} <= set(found["shown"]):
+        raise ValueError("complexity.shown must have png and one list a correlation")
+    if found:
+        _same("complexity.shown", found["shown"], tuple(found["shown"]))
 
 
 def _same(place: str, lists: dict[str, Any], names: tuple[str, ...]) -> None:

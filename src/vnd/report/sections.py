@@ -9,6 +9,7 @@ from vnd.report import explain
 from vnd.report.captions import NOT_TEST, PARTS, REPEATED, SUMMARY, THEORY, WORDS
 from vnd.report.document import COLUMNS, fold, picture, section, table
 from vnd.report.plates import Plate
+from vnd.report.runs import Run
 from vnd.report.series import Series
 from vnd.report.summary import Block, comparable, efficiency, lead, places, times, withheld
 from vnd.words import short
@@ -52,15 +53,14 @@ def of_theory(pictures: dict[str, str]) -> list[str]:
     return [section(*THEORY[key], picture(pictures[key], THEORY[key][0]), key) for key in THEORY]
 
 
-def made(blocks: Sequence[Block]) -> str:
+def made(runs: Sequence[Run]) -> str:
     """Where the numbers come from: every run."""
     head = ["Run", "Method", "Recipe", "Data", "Network", "Seed", "Samples", "Machine", "File"]
     lines = []
-    for block in blocks:
-        for run in block.runs:
-            said = (run.recipe, run.data, run.network, run.seed, run.results.get("samples"), run.results.get("machine"))
-            cells = [run.name, run.method, *("–" if value is None else str(value) for value in said), str(run.path)]
-            lines.append([escape(cell) for cell in cells])
+    for run in runs:
+        said = (run.recipe, run.data, run.network, run.seed, run.results.get("samples"), run.results.get("machine"))
+        cells = [run.name, run.method, *("–" if value is None else str(value) for value in said), str(run.path)]
+        lines.append([escape(cell) for cell in cells])
     note = "summary.csv and summary.json beside this page hold every point of the figures; figures/ holds them as PNG."
     return section("Where the numbers come from", note, table(head, lines), "runs")
 

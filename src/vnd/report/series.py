@@ -15,7 +15,8 @@ from vnd.report.runs import Run
 # Names in figures, in the order of legends and tables.
 NAMES = {
     "bn3": "BN³", "fn3": "FN³", "ibnn": "IBNN", "svb": "SVB", "ordered_l0": "ordered ℓ0", "us_net": "US-Net",
-    "plain": "plain", "sn3": "SN³",
+    "plain": "plain", "sn3": "SN³", "vnd_ae": "VND-AE", "vae": "VAE", "beta_vae": "BetaVAE", "joint_vae": "JointVAE",
+    "swae": "SWAE", "nested_ae": "nested AE",
 }  # fmt: skip
 FORMS = {"samples": "{}", "means": "DT-{}", "masks": "{}-MC", "scaled": "{}-TS"}
 CERTAIN = ("fn3", "ordered_l0", "us_net", "plain")  # weights that are not drawn: samples and means are one

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vnd.data.arrays import Images, fit_to
 from vnd.data.catalogue import load as load_images
+from vnd.evaluate import coding
 from vnd.evaluate.results import evaluate
 from vnd.evaluate.sweep import Subject, Sweep, Which
 from vnd.methods import Size
@@ -67,15 +68,20 @@ class Finished:
         return subject.cut(size, samples, subject.images(self.recipe.evaluate.calibration), 0)
 
     def results(self, options: Sweep, test: Images, command: str, done: Any = None) -> dict[str, Any]:
-        """Calibrate, sweep, and say where it all comes from: what `results.json` holds."""
-        found = evaluate(self.subject(), options, test, self.splits.validation, self.outside(options), done)
+        """Sweep over sizes or lengths, and say where it all comes from: what `results.json` holds."""
+        if self.recipe.method.task == "encode":
+            found = coding.evaluate(self.subject(), options, test, done)
+        else:
+            found = evaluate(self.subject(), options, test, self.splits.validation, self.outside(options), done)
         log = Log(self.folder / "metrics.jsonl").read()
         data = {
             "name": self.recipe.data.name, "train": len(self.splits.train), "validation": len(self.splits.validation),
             "test": len(test), "classes": list(test.classes),
         }  # fmt: skip
         curves = [
-            {k: row[k] for k in ("step", "epoch", "loss", "nll", "kl") if k in row} for row in log if "loss" in row
+            {k: row[k] for k in ("step", "epoch", "loss", "nll", "kl", "mse", "rate") if k in row}
+            for row in log
+            if "loss" in row
         ]
         title = self.recipe.about or f"{self.recipe.method_name} on {self.recipe.data.name}"
         series = {
@@ -101,9 +107,13 @@ def training_seconds(log: list[dict[str, Any]], batch: int) -> float:
 
 
 def settings_of(recipe: Recipe) -> str:
-    """A short hash of what decides a training but its seed, its width and where it runs: runs of one curve have one."""
+    """A short hash of what decides a training but its seed, its width and where it runs: runs of one curve have one.
+
+    The width of an auto-encoder is the length of its code.
+    """
     given = recipe.to_dict()
-    for section, keys in (("train", ("seed", "device")), ("method", ("fraction", "shape")), ("data", ("folder",))):
+    width = [("method", ("fraction", "shape"))] if recipe.method.task == "classify" else [("network", ("code",))]
+    for section, keys in (("train", ("seed", "device")), ("data", ("folder",)), *width):
         given[section] = {key: value for key, value in given[section].items() if key not in keys}
     del given["evaluate"]
     return digest_of(given)[:12]

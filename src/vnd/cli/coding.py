@@ -1,0 +1,75 @@
+"""What `vnd evaluate` does with an auto-encoder: its lengths, with a progress bar, and a table of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from vnd.data.arrays import Images
+from vnd.evaluate.coding import work
+from vnd.evaluate.sweep import Sweep
+from vnd.train.finished import Finished
+
+ONLY = {  # flags of one task
+    "classify": ("levels", "parameters", "learned", "samples", "readings", "repeats", "statistics"),
+    "encode": ("drawn", "inception", "target"),
+}
+KINDS = {"classify": "a classifier", "encode": "an auto-encoder"}
+
+
+def check_flags(opened: str, task: str, given: dict[str, Any]) -> None:
+    """Refuse flags that make no sense for what a run does."""
+    other = "encode" if task == "classify" else "classify"
+    wrong = next((name for name in ONLY[other] if given.get(name) is not None), None)
+    if wrong is not None:
+        raise ValueError(f"evaluate: --{wrong} is for {KINDS[other]}, and {opened} is {KINDS[task]}; leave it out")
+
+
+def evaluate_codes(opened: Finished, options: Sweep, images: Images, command: str) -> dict[str, Any]:
+    """Evaluate an auto-encoder, and say while it lasts how far it is, and then what could not be done."""
+    said = Console(stderr=True)
+    with Progress(console=said, transient=True, disable=not said.is_terminal) as progress:
+        task = progress.add_task("evaluate", total=work(opened.subject(), options, images))
+        results = opened.results(options, images, command, done=lambda count: progress.advance(task, count))
+    for note in results["notes"]:
+        said.print(f"vnd: {note}", soft_wrap=True, highlight=False, markup=False)
+    return results
+
+
+def codes_table(results: dict[str, Any], split: str) -> Table:
+    """One line a reading of the code; below it, what measures of features are of."""
+    features = results["features"] or {}
+    columns = {
+        "mse": ("MSE", ".5f"),
+        "summed": ("summed", ".4g"),
+        "rate": ("rate", ".2f"),
+        "distortion": ("distortion", ".2f"),
+        "negative_elbo": ("−ELBO", ".2f"),
+        "frechet": ("FID" if features.get("distance_name") == "FID" else "Fréchet", ".2f"),
+        "inception_score": ("score", ".3f"),
+        "diversity": ("diversity", ".3f"),
+    }
+    rows = results["tidy"]
+    about: dict[str, Any] = {
+        "title": Text(f"{results['title']}: {split}"),
+        "title_justify": "left",
+        "caption_justify": "left",
+    }
+    if features:
+        of = f"{features['distance_name']} and {features['score_name']}"
+        about["caption"] = Text(f"{of}: {features['drawn']:,} drawn images, {features['real']:,} real ones")
+    table = Table(box=None, padding=(0, 1, 0, 0), **about)
+    table.add_column("length", no_wrap=True)
+    table.add_column("reading", no_wrap=True)
+    shown = [key for key in columns if any(row.get(key) is not None for row in rows)]
+    for key in shown:
+        table.add_column(columns[key][0], justify="right", no_wrap=True)
+    for row in rows:
+        length = row["label"] if row["reading"] == "fixed" else f"{row['length']:.1f} of {results['code']}"
+        cells = ["–" if row.get(key) is None else f"{row[key]:{columns[key][1]}}" for key in shown]
+        table.add_row(length, row["reading"], *cells)
+    return table

@@ -1,0 +1,200 @@
+"""What `vnd generate` draws from: a trained auto-encoder, test images with their codes, and codes of its prior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vnd.data.arrays import Images
+from vnd.data.batches import in_order
+from vnd.methods import VNDAE, Coder, Sizes
+from vnd.methods.coding import Certain, length_of
+from vnd.report.pictures import Pixels, shades
+from vnd.train.finished import Finished
+
+SHARES = (0.25, 0.5, 0.75, 1.0)  # of the code, as in the paper
+SHOWN, STUDIED, BATCH = 12, 1024, 256  # test images that are shown and looked at, at most; images decoded together
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Test images, and what the encoder says of them; tensors are on the run's device.
+
+    Args:
+        images: (n, channels, height, width), between −1 and 1.
+        loc: Their means, (n, Gaussian dimensions).
+        cost: What each dimension costs, nats, of the same shape.
+        point: Their most likely codes, (n, dimensions).
+        own: How long each image's code is, for a method that says so.
+    """
+
+    images: Tensor
+    loc: Tensor
+    cost: Tensor
+    point: Tensor
+    own: Tensor | None
+
+    def some(self, count: int) -> Seen:
+        """The first ones."""
+        own = None if self.own is None else self.own[:count]
+        return Seen(self.images[:count], self.loc[:count], self.cost[:count], self.point[:count], own)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A trained auto-encoder, some test images with their codes, and codes drawn from its prior.
+
+    Args:
+        opened: The run.
+        lengths: Of the codes, in rising order.
+        ordered: Whether the code has an order of its own.
+        order: Its Gaussian dimensions, those that tell the most first.
+        worth: What each tells, in the same order, as words; empty ones for an ordered code.
+        numbers: Which of the test images are shown.
+        seen: What the encoder says of them.
+        centre: Where each Gaussian dimension lies: 0 under a normal prior, else the mean over the test images.
+        spread: Its deviation.
+        drawn: Codes of the prior, (count, dimensions); None where there is a refusal.
+        refusal: Why nothing can be drawn.
+    """
+
+    opened: Finished
+    lengths: tuple[int, ...]
+    ordered: bool
+    order: Tensor
+    worth: tuple[str, ...]
+    numbers: list[int]
+    seen: Seen
+    centre: Tensor
+    spread: Tensor
+    drawn: Tensor | None
+    refusal: str | None
+
+    @property
+    def size(self) -> int:
+        """Dimensions of a code, those of a category included."""
+        return self.seen.point.size(1)
+
+    def shortened(self, codes: Tensor, length: int) -> Tensor:
+        """Codes whose Gaussian dimensions beyond the leading ones are zeros: short codes, as the decoder reads them."""
+        kept = codes.clone()
+        kept[:, self.order[length:]] = 0
+        return kept
+
+    @torch.no_grad()
+    def decoded(self, codes: Tensor) -> Tensor:
+        """Images between −1 and 1."""
+        method = coder(self.opened)
+        return torch.cat([method.decode(self.opened.model, part) for part in codes.split(BATCH)])
+
+    def painted(self, codes: Tensor) -> Pixels:
+        """Images as bytes."""
+        return painted(self.decoded(codes))
+
+    def branches(self, depth: int, side: float) -> list[Tensor]:
+        r"""The codes of a tree: level b has $2^b$, of length b, whose dimensions lie `side` deviations left or right.
+
+        They are in the order of their signs, the first dimension's the slowest. A category is that of the first image.
+        """
+        levels = []
+        for level in range(depth + 1):
+            codes = self.shortened(self.seen.point[:1], 0).repeat(2**level, 1)
+            signs = torch.tensor(list(product((-side, side), repeat=level)), device=codes.device)
+            chosen = self.order[:level]
+            codes[:, chosen] = self.centre[chosen] + signs.to(codes.dtype) * self.spread[chosen]
+            levels.append(codes)
+        return levels
+
+    def moved(self, code: Tensor, dimension: int, steps: Sequence[float]) -> Tensor:
+        """A code, (1, dimensions), with one Gaussian dimension at each of some deviations."""
+        codes = code.repeat(len(steps), 1)
+        along = torch.tensor(steps, dtype=code.dtype, device=code.device)
+        codes[:, dimension] = self.centre[dimension] + along * self.spread[dimension]
+        return codes
+
+
+@torch.no_grad()
+def scene(opened: Finished, length: int | None, seed: int, count: int) -> Scene:
+    """Look at some of a run's test images, and draw codes.
+
+    Args:
+        opened: The run.
+        length: Of the codes; None for shares of them.
+        seed: Of the codes that are drawn and of the test images that are shown.
+        count: Codes to draw; so many test images are shown at most.
+    """
+    method, name = coder(opened), opened.recipe.method_name
+    size = opened.recipe.network.config["code"]
+    sizes = method.sizes(opened.model, Sizes(fractions=SHARES))
+    ordered = len(sizes) > 1
+    lengths = tuple(length_of(size, one.fraction or 1.0, method.base) for one in sizes)
+    if length is not None:
+        if not ordered and length != size:
+            raise ValueError(f"generate: codes of {name} have no order and one length, {size}; got --length {length}")
+        check("length", length, method.base, size)
+        lengths = (length,)
+    test = opened.test()
+    numbers = np.random.default_rng(seed).permutation(len(test))[:STUDIED]
+    all_seen = _look(opened, method, test.take(numbers))
+    order, worth = _order(method, all_seen, ordered)
+    drawn, refusal = _draw(opened, method, count, size, seed)
+    centre, spread = torch.zeros_like(all_seen.loc[0]), torch.ones_like(all_seen.loc[0])
+    if drawn is None:  # no prior says where codes lie
+        centre, spread = all_seen.loc.mean(0), all_seen.loc.std(0, correction=0)
+    shown, some = numbers[: min(count, SHOWN)].tolist(), all_seen.some(min(count, SHOWN))
+    return Scene(opened, lengths, ordered, order, worth, shown, some, centre, spread, drawn, refusal)
+
+
+def painted(images: Tensor) -> Pixels:
+    """Images between −1 and 1 as bytes."""
+    return shades(images.float().cpu().numpy())
+
+
+def coder(opened: Finished) -> Coder:
+    """The method of a run that learns codes."""
+    method = opened.recipe.method
+    assert isinstance(method, Coder)
+    return method
+
+
+def check(name: str, value: int, least: int, most: int) -> None:
+    """Refuse an option beyond its limits."""
+    if not least <= value <= most:
+        raise ValueError(f"generate: {name} must lie in {least} … {most}; got {value}")
+
+
+def _look(opened: Finished, method: Coder, images: Images) -> Seen:
+    parts = []
+    for x in in_order(images, opened.splits.normalise(opened.device), opened.device):
+        code = method.encode(opened.model, x)
+        own = method.lengths(code) if isinstance(method, VNDAE) else None
+        parts.append(Seen(x, code.loc, code.cost, method.point(code), own))
+    joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("images", "loc", "cost", "point")}
+    lengths = [part.own for part in parts if part.own is not None]
+    return Seen(**joined, own=torch.cat(lengths) if lengths else None)
+
+
+def _order(method: Coder, seen: Seen, ordered: bool) -> tuple[Tensor, tuple[str, ...]]:
+    """The Gaussian dimensions, those that tell the most first, and what each tells: nats, or how much codes differ."""
+    dimensions = seen.loc.size(1)
+    if ordered:
+        return torch.arange(dimensions, device=seen.loc.device), ("",) * dimensions
+    certain = isinstance(method, Certain)  # its codes have no price
+    told = seen.loc.std(0, correction=0) if certain else seen.cost.mean(0)
+    best, order = told.sort(descending=True, stable=True)
+    return order, tuple(f"deviation {value:.2f}" if certain else f"{value:.2f} nats" for value in best.tolist())
+
+
+def _draw(opened: Finished, method: Coder, count: int, size: int, seed: int) -> tuple[Tensor | None, str | None]:
+    """Codes of the prior, which the seed alone decides; or why there are none."""
+    with torch.random.fork_rng([opened.device] if opened.device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        try:
+            return method.draw(opened.model, count, size), None
+        except ValueError as error:
+            return None, str(error)

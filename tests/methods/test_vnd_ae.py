@@ -1,0 +1,358 @@
+"""VND-AE: its KL by enumeration, the least rate that lengths can have, its loss by hand, lengths, and draws."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+from torch.distributions import Normal, kl_divergence
+
+import vnd.methods.vnd_ae as module
+from methods.codes import CODE, at, dense, dots, model_of
+from vnd.distributions import BernoulliChain, Downhill, OrderedNormal
+from vnd.functional import log_uniform_kl
+from vnd.methods import VNDAE
+from vnd.methods.coding import Code
+
+D = 4
+OPTIONS: list[dict[str, Any]] = [
+    {"base": 1},
+    {"base": 2},
+    {"base": 1, "prior_length": 2.5},
+    {"base": 2, "prior_length": 3.2},
+]
+each_base = pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ", ".join(map(str, options.values())))
+
+
+def some_code(method: VNDAE, batch: int = 5) -> Code:
+    generator = torch.Generator().manual_seed(4)
+
+    def draw(size: int) -> Tensor:
+        return torch.randn(batch, size, generator=generator, dtype=torch.float64)
+
+    loc, log_variance, logits = 2 * draw(D), draw(D), 1.5 * draw(D - method.base)
+    heads = {"loc": loc, "log_variance": log_variance, "keep_logits": logits}
+    return Code(loc, (0.5 * log_variance).exp(), heads)
+
+
+def keep_probs(logits: Tensor) -> list[list[float]]:
+    return [[1 / (1 + math.exp(-x)) for x in row] for row in logits.tolist()]
+
+
+def length_probs(keep: list[float]) -> list[float]:
+    """Of 0 … n kept units, by going through the chain one by one."""
+    found = []
+    for length in range(len(keep) + 1):
+        stop = 1 - keep[length] if length < len(keep) else 1.0
+        found.append(math.prod(keep[:length]) * stop)
+    return found
+
+
+def prior_probs(method: VNDAE) -> list[float]:
+    """Of the lengths base … D, of 0 … n beyond the base: all alike, or a geometric chain of the right mean."""
+    count = D - method.base
+    if method.prior_length is None:
+        return [1 / (count + 1)] * (count + 1)
+    low, high = 0.0, 1.0
+    for _ in range(80):
+        keep = 0.5 * (low + high)
+        mean = method.base + sum(keep**i for i in range(1, count + 1))
+        low, high = (keep, high) if mean < method.prior_length else (low, keep)
+    return length_probs([keep] * count)
+
+
+def enumerated(method: VNDAE, code: Code) -> list[float]:
+    r"""$\sum_b q_b [\log q_b / p_b + \sum_{i \le b} κ_i]$ with torch's own KL of two Gaussians."""
+    cost = kl_divergence(Normal(code.loc, code.scale), Normal(0.0, 1.0)).tolist()
+    found = []
+    for keep, row in zip(keep_probs(code.heads["keep_logits"]), cost, strict=True):
+        lengths = zip(length_probs(keep), prior_probs(method), strict=True)
+        found.append(sum(q * (math.log(q / p) + sum(row[: method.base + j])) for j, (q, p) in enumerate(lengths)))
+    return found
+
+
+# The KL
+
+
+@each_base
+def test_the_kl_is_the_expectation_over_all_lengths(options: dict[str, Any]) -> None:
+    method = VNDAE(**options)
+    code = some_code(method)
+    wanted = torch.tensor(enumerated(method, code), dtype=torch.float64)
+    torch.testing.assert_close(method.rate(code), wanted, rtol=1e-6, atol=0)  # the prior's logits are float32
+
+
+@each_base
+def test_the_kl_is_that_of_two_ordered_normals(options: dict[str, Any]) -> None:
+    method = VNDAE(**options)
+    code = some_code(method)
+    prior = method.prior_chain(D).keep_logits
+    posterior = OrderedNormal(code.loc, code.scale, code.heads["keep_logits"], temperature=1.0)
+    standard = OrderedNormal(torch.zeros_like(code.loc), torch.ones_like(code.loc), prior, temperature=1.0)
+    assert posterior.base == method.base
+    torch.testing.assert_close(method.rate(code), kl_divergence(posterior, standard), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(method.survival(code), posterior.survival, rtol=1e-12, atol=0)
+
+
+@each_base
+def test_a_code_of_a_given_length_pays_for_its_dimensions_alone(options: dict[str, Any]) -> None:
+    method = VNDAE(**options)
+    code = some_code(method)
+    cost = kl_divergence(Normal(code.loc, code.scale), Normal(0.0, 1.0))
+    for length in range(method.base, D + 1):
+        torch.testing.assert_close(method.rate(code, length), cost[:, :length].sum(1), rtol=1e-12, atol=1e-12)
+
+
+def test_a_prior_of_an_expected_length_has_it_base_included() -> None:
+    for base, length in ((1, 2.5), (3, 40.0), (5, 6.0)):
+        chain = VNDAE(base=base, prior_length=length).prior_chain(128)
+        assert base + float(chain.expected_length) == pytest.approx(length, rel=1e-5)
+    assert float(VNDAE(base=4).prior_chain(10).expected_length) == pytest.approx(3.0)  # half of six
+
+
+def test_weighing_dimensions_by_the_probability_of_the_length_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's sum of β_i κ_i read dimension by dimension; see docs/errata.md."""
+    method = VNDAE()
+
+    def wrong(self: VNDAE, code: Code) -> Tensor:
+        return BernoulliChain(code.heads["keep_logits"]).length_log_probs.exp()
+
+    monkeypatch.setattr(VNDAE, "survival", wrong)
+    code = some_code(method)
+    gap = method.rate(code) - torch.tensor(enumerated(method, code), dtype=torch.float64)
+    assert (gap.abs() > 0.05).all()
+
+
+# The least rate
+
+
+def rate_is_least(method: VNDAE) -> None:
+    """At q_j ∝ p_j exp(−Σκ) the KL is −log C, for no lengths less."""
+    code = some_code(method)
+    cost = method.cost_of(code)
+    least = method.least_rate(code, cost)
+    prior = torch.tensor(prior_probs(method), dtype=torch.float64)
+    paid = torch.stack([cost[:, : method.base + j].sum(1) for j in range(D - method.base + 1)], 1)
+    best = BernoulliChain.from_length_probs(prior * (-paid).exp())
+    heads = {**code.heads, "keep_logits": best.keep_logits}
+    torch.testing.assert_close(method.rate(dataclasses.replace(code, heads=heads)), least, rtol=1e-6, atol=1e-6)
+    constant = (prior * (-paid).exp()).sum(1)
+    torch.testing.assert_close(least, -constant.log(), rtol=1e-6, atol=1e-6)
+    generator = torch.Generator().manual_seed(0)
+    for trial in range(200):
+        spread = (0.01, 0.1, 1.0, 3.0)[trial % 4]
+        noise = spread * torch.randn(best.keep_logits.shape, generator=generator, dtype=torch.float64)
+        logits = best.keep_logits + noise
+        found = method.rate(dataclasses.replace(code, heads={**code.heads, "keep_logits": logits}))
+        assert (found >= least - 1e-6).all()
+
+
+@each_base
+def test_no_lengths_have_less_than_the_least_rate(options: dict[str, Any]) -> None:
+    rate_is_least(VNDAE(**options))
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_a_least_rate_that_is_off_by_one_dimension_is_caught(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base's last dimension left out of what every length pays, or one too many in it."""
+    own = VNDAE.least_rate
+
+    def wrong(self: VNDAE, code: Code, cost: Tensor) -> Tensor:
+        moved = torch.roll(cost, shift, 1)
+        moved[:, 0 if shift > 0 else -1] = 0.0
+        return own(self, code, moved)
+
+    monkeypatch.setattr(VNDAE, "least_rate", wrong)
+    with pytest.raises(AssertionError):
+        rate_is_least(VNDAE(base=2))
+
+
+# The loss
+
+
+LOSSES: dict[str, VNDAE] = {
+    "default": VNDAE(),
+    "base and prior": VNDAE(noise=0.3, base=2, prior_length=3.5),
+    "lengths": VNDAE(noise=0.5, fractions=(0.1, 0.5, 1.0), fixed_share=0.4),
+    "lengths of the base": VNDAE(noise=0.5, base=4, fractions=(0.5, 0.6, 1.0)),
+    "free bits": VNDAE(noise=2.0, free_bits=0.4, fractions=(0.5,)),
+    "log-uniform": VNDAE(noise=0.7, prior="log_uniform", prior_length=2.0),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_loss_by_hand(name: str) -> None:
+    method, x, kappa = LOSSES[name], dots(7), 0.6
+    model = model_of(method)
+    torch.manual_seed(9)
+    terms = method.loss(model, (x, torch.zeros(7)), at(kl_weight=kappa))
+    with torch.no_grad():
+        heads = model.encode(x)
+        loc, logits = heads["loc"], heads["keep_logits"]
+        scale = (0.5 * heads["log_variance"]).exp()
+        assert logits.shape == (7, CODE - method.base)
+        torch.manual_seed(9)
+        mask = Downhill(0.7, logits).rsample(hard=True)
+        kept = torch.cat((torch.ones(7, method.base), mask), 1)
+        lengths = [{0.1: 1, 0.5: 3, 0.6: 4, 1.0: 6}[fraction] for fraction in method.fractions]
+        codes = [(loc + scale * torch.randn_like(loc)) * kept]
+        for length in lengths:
+            drawn = loc + scale * torch.randn_like(loc)
+            codes.append(drawn[:, : max(length, method.base)])
+        errors = [float((x - model.decode(code)).square().sum() / 7) for code in codes]  # truncation is masking
+        if method.prior == "normal":
+            cost = kl_divergence(Normal(loc, scale), Normal(0.0, 1.0))
+        else:
+            cost = log_uniform_kl((scale.square() / loc.square()).log(), "exact")
+        cost = torch.maximum(cost, torch.tensor(method.free_bits))
+        chain = kl_divergence(BernoulliChain(logits), method.prior_chain(CODE))
+        survival = torch.cat((torch.ones(7, method.base), torch.sigmoid(logits).cumprod(1)), 1)
+        rates = [float((chain + (survival * cost).sum(1)).mean())]
+        rates += [float(cost[:, : max(length, method.base)].sum() / 7) for length in lengths]
+    share = method.fixed_share if lengths else 0.0
+    weights = [1 - share, *[share / len(lengths) for _ in lengths]]
+    total = sum(w * (e + 2 * method.noise**2 * kappa * r) / 64 for w, e, r in zip(weights, errors, rates, strict=True))
+    assert float(terms.total.detach()) == pytest.approx(total, rel=1e-5)
+    assert float(terms.parts["mse"]) == pytest.approx(
+        sum(w * e for w, e in zip(weights, errors, strict=True)) / 256, rel=1e-5
+    )
+    assert float(terms.parts["mse_drawn"]) == pytest.approx(errors[0] / 256, rel=1e-5)
+    assert float(terms.parts["rate"]) == pytest.approx(rates[0], rel=1e-5)
+    assert float(terms.parts["length"]) == pytest.approx(float(kept.sum()) / 7, rel=1e-6)
+    assert float(terms.parts["rate_least"]) <= float(terms.parts["rate"]) + 1e-5
+    assert not any(part.requires_grad for part in terms.parts.values())
+
+
+def test_free_bits_give_cheap_dimensions_no_gradient() -> None:
+    """A dimension below the floor pays the floor, whatever its mean; one above it pays its own."""
+    x = dots(7)
+    for floor, moved in ((0.0, True), (1e6, False)):
+        method = VNDAE(noise=1e4, free_bits=floor)  # all but the KL is nothing
+        model = model_of(method)
+        method.loss(model, (x, torch.zeros(7)), at()).total.backward()
+        gradient = model.heads["log_variance"].weight.grad
+        assert gradient is not None
+        assert (float(gradient.abs().max()) > 1.0) == moved
+
+
+def test_codes_are_long_at_first_and_the_mask_moves_the_lengths() -> None:
+    method = VNDAE(initial_logit=3.0)
+    model = model_of(method)
+    code = method.encode(model, dots(7))
+    torch.testing.assert_close(model.heads["keep_logits"].bias, torch.full((CODE - 1,), 3.0))  # type: ignore[arg-type]
+    assert (code.heads["keep_logits"] > 1).all()
+    free = dataclasses.replace(method, noise=1e-4)  # the KL is nothing: only the decoded images move the lengths
+    free.loss(model, (dots(7), torch.zeros(7)), at()).total.backward()
+    gradient = model.heads["keep_logits"].weight.grad
+    assert gradient is not None
+    assert float(gradient.abs().max()) > 1e-6
+
+
+# Lengths, and draws
+
+
+def test_the_length_of_an_image_is_the_median_of_its_posterior() -> None:
+    method = VNDAE(base=2)
+    keep = torch.tensor([[0.9, 0.9], [0.9, 0.5], [0.4, 0.99], [0.6, 0.6], [0.1, 0.1]], dtype=torch.float64)
+    code = Code(torch.zeros(5, 4), torch.ones(5, 4), {"keep_logits": torch.logit(keep)})
+    # P(length ≥ 3), P(length ≥ 4): (.9, .81), (.9, .45), (.4, .396), (.6, .36), (.1, .01)
+    assert method.lengths(code).tolist() == [4, 3, 2, 3, 2]
+    for chain, length in zip(keep.tolist(), method.lengths(code).tolist(), strict=True):
+        probs = length_probs(chain)  # of 2, 3 and 4 dimensions
+        assert sum(probs[: length - 2 + 1]) >= 0.5
+        assert sum(probs[length - 2 :]) >= 0.5
+
+
+COUNT = 20_000
+
+
+def p_value(method: VNDAE, drawn: Tensor) -> float:
+    """Of the lengths of codes, by chi-square, under the prior; and that what follows a length is zeros."""
+    kept = drawn != 0
+    lengths = kept.sum(1)
+    assert torch.equal(kept, torch.arange(D) < lengths[:, None])
+    counts = torch.bincount(lengths, minlength=D + 1)
+    assert not counts[: method.base].any()
+    expected = [COUNT * p for p in prior_probs(method)]
+    return float(stats.chisquare(counts[method.base :].tolist(), expected).pvalue)
+
+
+@each_base
+def test_drawn_lengths_have_the_prior_s_distribution(options: dict[str, Any]) -> None:
+    """False alarms: one in 10⁴ seeds, and the seed is fixed."""
+    method = VNDAE(**options)
+    model = model_of(method, dense(D))
+    torch.manual_seed(0)
+    drawn = method.draw(model, COUNT)
+    assert drawn.shape == (COUNT, D)
+    assert p_value(method, drawn) > 1e-4
+    first = drawn[:, 0]
+    assert stats.kstest(first.tolist(), "norm").pvalue > 1e-4
+    other = dataclasses.replace(method, prior_length=(method.prior_length or (D + method.base) / 2) + 0.1)
+    assert p_value(other, drawn) < 1e-6  # planted: a tenth of a dimension more
+
+
+def test_draws_of_a_given_length_are_as_long_as_it() -> None:
+    method = VNDAE()
+    model = model_of(method)
+    drawn = method.draw(model, 5, 3)
+    assert drawn.shape == (5, 3)
+    assert (drawn != 0).all()
+    assert method.decode(model.eval(), drawn).shape == (5, 1, 8, 8)
+
+
+def test_nothing_can_be_drawn_from_a_log_uniform_prior() -> None:
+    method = VNDAE(prior="log_uniform")
+    with pytest.raises(ValueError, match=r"^vnd_ae: nothing can be drawn from a log-uniform prior; train with"):
+        method.draw(model_of(method), 3)
+
+
+def test_the_prior_that_was_made_without_gradients_serves_a_loss() -> None:
+    module._kept_logits.cache_clear()
+    method, x = VNDAE(), dots(5)
+    model = model_of(method)
+    with torch.inference_mode():
+        method.rate(method.encode(model, x))
+        method.draw(model, 3)
+    method.loss(model, (x, torch.zeros(5)), at()).total.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"noise": 0.0}, "noise must be greater than 0; got 0.0"),
+        ({"noise": math.nan}, "noise must be greater than 0; got nan"),
+        ({"base": 0}, "base must be at least 1 dimension; got 0"),
+        ({"base": 3, "prior_length": 3.0}, "prior_length must be greater than base = 3; got 3.0"),
+        ({"fractions": (0.5, 1.5)}, "fractions must lie in (0, 1]; got [0.5, 1.5]"),
+        ({"fixed_share": 1.0}, "fixed_share must lie in [0, 1); got 1.0"),
+        ({"free_bits": -0.1}, "free_bits must be 0 or more; got -0.1"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        VNDAE(**options)
+    assert str(caught.value) == words
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (VNDAE(base=CODE), "network.code must be greater than method.base = 6; got 6"),
+        (VNDAE(base=9), "network.code must be greater than method.base = 9; got 6"),
+        (VNDAE(prior_length=6.0), "method.prior_length must be less than network.code = 6; got 6.0"),
+    ],
+)
+def test_what_the_network_s_code_cannot_have_is_refused(method: VNDAE, words: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        model_of(method)
+    assert str(caught.value) == words
