@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from record import write
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from record import write
 from vnd.methods import VNDAE
 from vnd.methods.coding import coded
 from vnd.models import AutoEncoder

@@ -1,4 +1,4 @@
-"""Auto-encoders that tests share: every method with options of its own, small networks, and images of one bright dot."""
+"""Auto-encoders that tests share: every method with options of its own, small networks, images of one bright dot."""
 
 from __future__ import annotations
 

@@ -177,8 +177,8 @@ def test_a_least_rate_that_is_off_by_one_dimension_is_caught(shift: int, monkeyp
 
 LOSSES: dict[str, VNDAE] = {
     "default": VNDAE(),
-    "base and prior": VNDAE(noise=0.3, base=2, prior_length=3.5),
-    "lengths": VNDAE(noise=0.5, fractions=(0.1, 0.5, 1.0), fixed_share=0.4),
+    "base and prior": VNDAE(noise=0.3, base=2, prior_length=3.5, initial_logit=0.5),
+    "lengths": VNDAE(noise=0.5, fractions=(0.1, 0.5, 1.0), fixed_share=0.4, initial_logit=1.0),
     "lengths of the base": VNDAE(noise=0.5, base=4, fractions=(0.5, 0.6, 1.0)),
     "free bits": VNDAE(noise=2.0, free_bits=0.4, fractions=(0.5,)),
     "log-uniform": VNDAE(noise=0.7, prior="log_uniform", prior_length=2.0),
@@ -224,6 +224,7 @@ def test_the_loss_by_hand(name: str) -> None:
     assert float(terms.parts["mse_drawn"]) == pytest.approx(errors[0] / 256, rel=1e-5)
     assert float(terms.parts["rate"]) == pytest.approx(rates[0], rel=1e-5)
     assert float(terms.parts["length"]) == pytest.approx(float(kept.sum()) / 7, rel=1e-6)
+    assert method.initial_logit > 2 or float(kept.sum()) < 7 * CODE - 3  # some are short
     assert float(terms.parts["rate_least"]) <= float(terms.parts["rate"]) + 1e-5
     assert not any(part.requires_grad for part in terms.parts.values())
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,9 +49,13 @@ class Code:
 class Coder(Untempered):
     """A method whose model is an auto-encoder; each has a `noise`, σ of a pixel between −1 and 1."""
 
-    task: ClassVar[Task] = "encode"
     noise: float
     base = 1  # dimensions that a code has at least
+
+    @property
+    def task(self) -> Task:
+        """It encodes."""
+        return "encode"
 
     def heads(self, code: int) -> dict[str, int]:
         """Outputs of the encoder for codes of so many dimensions: means and log variances."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -132,7 +132,10 @@ class Method(Protocol):
 class Untempered:
     """A method whose networks have no tempers, and classify."""
 
-    task: ClassVar[Task] = "classify"
+    @property
+    def task(self) -> Task:
+        """It classifies."""
+        return "classify"
 
     @property
     def tempered(self) -> int:

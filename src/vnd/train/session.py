@@ -102,7 +102,7 @@ class Session:
         self.ema = _average_of(self.root) if options.ema else None
         self.temper = Temper(self)
         self.steps = options.epochs * len(self.batches)
-        self.step, self.best = 0, -1.0
+        self.step, self.best = 0, -1e9  # JSON has no infinity
         self.log = Log(folder / "metrics.jsonl")
 
     def epoch(self, step: int) -> int:
