@@ -31,11 +31,8 @@ def test_the_paper_s_stand_apart_by_data_set(capsys: pytest.CaptureFixture[str])
     main(["recipes", "--only", "paper"])
     shelves = [shelf.splitlines() for shelf in capsys.readouterr().out.split("\n\n")][:-1]
     assert [parse(shelf[0].split()[0]).data.name for shelf in shelves] == [
-        "cifar10",
-        "cifar100",
-        "svhn",
-        "tiny-imagenet",
-    ]
+        "celeba", "chairs", "chest-xray", "cifar10", "cifar100", "mnist", "svhn", "tiny-imagenet",
+    ]  # fmt: skip
 
 
 def test_only_those_listed_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

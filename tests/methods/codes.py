@@ -60,7 +60,9 @@ def learn(method: Coder, model: CodedNetwork, x: Tensor, steps: int, rate: float
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     torch.manual_seed(seed)
     for index in range(steps):
-        terms = method.loss(model, (x, torch.zeros(len(x), dtype=torch.int64)), at(index))
+        batch = x, torch.zeros(len(x), dtype=torch.int64)
+        method.prepare(model, batch, at(index), lambda value: value)
+        terms = method.loss(model, batch, at(index))
         assert terms.total.isfinite()
         optimizer.zero_grad()
         terms.total.backward()

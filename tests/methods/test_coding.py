@@ -249,23 +249,23 @@ def test_a_decoder_that_pads_its_codes_is_caught(monkeypatch: pytest.MonkeyPatch
 
 @each
 def test_a_method_learns_64_images_by_heart(name: str) -> None:
-    """To less than a third of the error of their mean; in tests it was a twentieth and less."""
+    """To less than a tenth of the error of their mean; in tests it was a twentieth and less."""
     method, x = SMALL[name], dots(64)
     model = model_of(method, dense(hidden=(64,)), seed=0)
     learn(method, model, x, 200)
-    assert relative_error(method, model, x) < 1 / 3
+    assert relative_error(method, model, x) < 1 / 10
 
 
 def test_a_convolutional_one_learns_64_images_by_heart() -> None:
     method, x = SMALL["vnd_ae"], dots(64, 32)
     model = model_of(method, AutoEncoder(code=CODE, image_size=32, in_channels=1, width=0.125), seed=0)
     learn(method, model, x, 100)
-    assert relative_error(method, model, x) < 1 / 3
+    assert relative_error(method, model, x) < 1 / 5
 
 
 def test_a_network_that_was_not_trained_has_not_learned_them() -> None:
     for name, method in SMALL.items():
-        assert relative_error(method, model_of(method, dense(hidden=(64,)), seed=0), dots(64)) > 1 / 3, name
+        assert relative_error(method, model_of(method, dense(hidden=(64,)), seed=0), dots(64)) > 1 / 2, name
 
 
 @torch.no_grad()
@@ -310,6 +310,7 @@ def test_a_step_compiles_once_into_one_graph(name: str) -> None:
     weight = torch.tensor(0.0)
     for index in range(98, 103):  # on both sides of what a capacity grows over
         step = Step(index, weight.fill_(0.1 * index), 0.7, 50)
+        method.prepare(model, given, step, lambda value: value)
         torch.manual_seed(index)
         mine = compiled(model, given, step)
         model.zero_grad()
@@ -318,7 +319,7 @@ def test_a_step_compiles_once_into_one_graph(name: str) -> None:
         theirs = method.loss(model, given, step)
         torch.testing.assert_close(mine.total, theirs.total)
         assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-    assert len(graphs) <= 3  # the number of a step is a constant at first, then a symbol on either side
+    assert len(graphs) == 1
     torch._dynamo.reset()
 
 

@@ -31,6 +31,8 @@ def check_flags(opened: str, task: str, given: dict[str, Any]) -> None:
 
 def evaluate_codes(opened: Finished, options: Sweep, images: Images, command: str) -> dict[str, Any]:
     """Evaluate an auto-encoder, and say while it lasts how far it is, and then what could not be done."""
+    if options.inception is not None and not options.drawn:
+        raise ValueError("evaluate: --inception measures images that are drawn, and none are; give --drawn 10000 too")
     said = Console(stderr=True)
     with Progress(console=said, transient=True, disable=not said.is_terminal) as progress:
         task = progress.add_task("evaluate", total=work(opened.subject(), options, images))

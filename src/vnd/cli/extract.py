@@ -59,6 +59,10 @@ def extract(
             f"extract: {run} has one size, as {opened.recipe.method_name} was trained; "
             f"vnd.load('{run / opened.which}') gives it"
         )
+    if opened.recipe.method.task == "encode":
+        raise ValueError(
+            f"extract: {run} is an auto-encoder, whose decoder takes codes of every length; use vnd generate"
+        )
     if bayesian and not getattr(opened.recipe.method, "bayesian", False):
         raise ValueError(f"extract: {run} has no posterior over its weights to keep; leave out --bayesian")
     method, model = opened.recipe.method, opened.model

@@ -237,7 +237,7 @@ def _measures(found: Coded, error: float) -> dict[str, float]:
 
 
 def _nats(found: Coded, error: float, rate: float | None) -> dict[str, float | None]:
-    lost = float(distortion(torch.tensor(error / found.count).double(), found.method.noise, found.pixels))
+    lost = float(distortion(torch.tensor(error / found.count, dtype=torch.float64), found.method.noise, found.pixels))
     rate = None if rate is None else rate / found.count
     return {"rate": rate, "distortion": lost, "negative_elbo": None if rate is None else lost + rate}
 

@@ -46,7 +46,7 @@ class Sweep:
         risk: Share of wrong answers that is allowed among those that a network gives and does not withhold.
         which: The network with the "best" validation accuracy, or the "last": where a price that rises in training
             prunes the network, the best one is an early one.
-        drawn: Images that an auto-encoder draws at each length, to be held against as many of the test; 0 for none.
+        drawn: Images that an auto-encoder draws at each length, to be held against as many test images; 0 for none.
         inception: File with the weights of FID's Inception; None for EfficientNet-Lite0, and then it is no FID.
         target: Mean squared error that the shortest codes are sought for; None for the one at half the length.
     """

@@ -7,12 +7,12 @@ from typing import Literal
 
 from torch import nn
 
-from vnd.methods.coding import Coder, check_noise
+from vnd.methods.coding import Growing, check_noise, coded
 from vnd.methods.method import Batch, Step, Terms
 
 
 @dataclass(frozen=True)
-class BetaVAE(Coder):
+class BetaVAE(Growing):
     r"""Ask for independent dimensions, by a penalty on the KL.
 
     $$\text{"beta"}: β \sum_i κ_i, \qquad \text{"capacity"}: γ \Bigl| \sum_i κ_i - C_t \Bigr|, \quad
@@ -51,6 +51,5 @@ class BetaVAE(Coder):
         if self.form == "beta":
             penalty = self.beta * rate
         else:
-            target = self.capacity * min(step.index / self.over, 1.0)
-            penalty = self.gamma * (rate.mean() - target).abs().expand_as(rate)
+            penalty = self.gamma * (rate.mean() - self.capacity * coded(model).grown).abs().expand_as(rate)
         return self._terms(model, batch[0], self.sample(code), step.kl_weight * penalty, {"rate": rate.mean()})

@@ -151,6 +151,29 @@ class Coder(Untempered):
         return Terms(total, {name: value.detach() for name, value in said.items()})
 
 
+class Growing(Coder):
+    """An auto-encoder with capacities that grow over its first `over` steps.
+
+    How far they have grown is a tensor of the model, not a number of the step: a compiled step is compiled once.
+    """
+
+    over: int
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """The network with the heads of this method, its capacities none yet."""
+        model = coded(super().build(network, example))
+        model.grown = torch.zeros(())
+        return model
+
+    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+        """Let the capacities grow."""
+        super().prepare(model, batch, step, average)
+        root = coded(model)
+        if root.grown.device != batch[0].device:
+            root.grown = root.grown.to(batch[0].device)
+        root.grown.fill_(min(step.index / self.over, 1.0))
+
+
 class Certain(Coder):
     """An auto-encoder whose codes are points: they have no deviations, and no price in nats."""
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vnd.methods.coding import Code, Coder, check_noise
+from vnd.methods.coding import Code, Growing, check_noise, coded
 from vnd.methods.method import Batch, Step, Terms
 
 
 @dataclass(frozen=True)
-class JointVAE(Coder):
+class JointVAE(Growing):
     r"""Gaussian dimensions for what varies smoothly, a category for what does not.
 
     $$γ \Bigl| \sum_i κ_i - C_t \Bigr| + γ \Bigl| \sum_k q_k \log (K q_k) - D_t \Bigr|, \qquad
@@ -64,8 +64,8 @@ class JointVAE(Coder):
         return torch.cat((code.loc, best), 1)[:, :length]
 
     def sample(self, code: Code, length: int | None = None) -> Tensor:
-        """A draw of both, the category as it is relaxed in training."""
-        relaxed = F.gumbel_softmax(code.heads["category"], self.temperature)
+        """A draw of both; the category is relaxed where gradients are wanted."""
+        relaxed = F.gumbel_softmax(code.heads["category"], self.temperature, hard=not torch.is_grad_enabled())
         return torch.cat((super().sample(code), relaxed), 1)[:, :length]
 
     def rate(self, code: Code, length: int | None = None) -> Tensor:
@@ -83,9 +83,9 @@ class JointVAE(Coder):
         """Squared error and both penalties."""
         code = self.encode(model, batch[0])
         smooth, category = code.cost.sum(1).mean(), self._category_rate(code).mean()
-        share = min(step.index / self.over, 1.0)
-        targets = share * self.capacity, min(share * self.category_capacity, math.log(self.categories))
-        penalty = self.gamma * ((smooth - targets[0]).abs() + (category - targets[1]).abs())
+        grown = coded(model).grown
+        most = (self.category_capacity * grown).clamp(max=math.log(self.categories))
+        penalty = self.gamma * ((smooth - self.capacity * grown).abs() + (category - most).abs())
         parts = {"rate": smooth + category, "category_rate": category}
         return self._terms(model, batch[0], self.sample(code), step.kl_weight * penalty[None], parts)
 

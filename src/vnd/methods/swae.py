@@ -15,11 +15,11 @@ from vnd.methods.method import Batch, Step, Terms
 class SWAE(Certain):
     r"""Deterministic codes, as a whole distributed as the prior.
 
-    $$\mathcal L = \frac1P \lVert x - g(h) \rVert^2 + \frac{w}{B (B - 1)} \sum_{l \le L} \frac1L \sum_b
+    $$\mathcal L = \frac1P \lVert x - g(h) \rVert^2 + \frac{w}{B (B - 1)}\, \frac1{L B} \sum_{l, b}
       \bigl| ⟨θ_l, h⟩_{(b)} - ⟨θ_l, \tilde h⟩_{(b)} \bigr|^p$$
 
     with B codes h, as many draws $\tilde h$ of the prior, unit vectors $θ_l$ and values in rising order. Kolouri et al.
-    (2019); the scale $1 / B (B - 1)$ is that of the code most use.
+    (2019); the scale $1 / B (B - 1)$ is that of the code most use, which adds the absolute error to the squared one.
 
     Args:
         noise: σ of a pixel between −1 and 1; it says what the distortion is in nats, and is not in the loss.
@@ -47,7 +47,7 @@ class SWAE(Certain):
             raise ValueError(f"swae: train.batch must be at least 2, a cloud of codes; got {len(code)}")
         apart = sliced_distance(code, torch.randn_like(code), self.projections, self.power)
         count, pixels = len(code), batch[0][0].numel()
-        penalty = step.kl_weight * self.weight * count / (count * (count - 1)) * apart * pixels / (2 * self.noise**2)
+        penalty = step.kl_weight * self.weight / (count * (count - 1)) * apart * pixels / (2 * self.noise**2)
         return self._terms(model, batch[0], code, penalty[None], {"sliced": apart})
 
 

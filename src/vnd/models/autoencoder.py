@@ -34,6 +34,7 @@ class CodedNetwork(nn.Module):
     """
 
     config: dict[str, Any]
+    grown: Tensor  # of methods whose capacities grow in training
     features: nn.Sequential
     heads: nn.ModuleDict
     expand: PrefixLinear

@@ -24,6 +24,7 @@ from vnd.evaluate.coding import error_of
 from vnd.evaluate.sweep import accuracy_of, check_readings
 from vnd.files import write_text
 from vnd.methods import Coder, Sizes, Task
+from vnd.models.autoencoder import CodedNetwork
 from vnd.nn.plan import unwrap
 from vnd.store import save
 from vnd.train import checkpoint
@@ -254,6 +255,11 @@ def build_model(recipe: Recipe, images: Images) -> nn.Module:
     """The model of a recipe, on the CPU, with the weights that its seed gives; refused if the data do not fit it."""
     torch.manual_seed(recipe.train.seed)
     network = recipe.network.build()
+    if recipe.method.task == "classify" and isinstance(network, CodedNetwork):
+        raise ValueError(
+            f"network.name: {recipe.network.name} is for methods that learn codes, such as vnd_ae; got the method "
+            f"{recipe.method_name}"
+        )
     classes = recipe.network.config.get("num_classes")
     if classes is not None and classes != len(images.classes):
         raise ValueError(
