@@ -20,8 +20,9 @@ from train.small import recipe, write_blobs
 from vnd.cli import main
 from vnd.cli import scene as scenes
 from vnd.cli.scene import Scene, scene
+from vnd.evaluate.drawing import as_pixels
 from vnd.report import pictures
-from vnd.report.pictures import Row, shades
+from vnd.report.pictures import Row
 from vnd.train.finished import open_run
 from vnd.train.loop import fit
 
@@ -83,7 +84,7 @@ def dimensions(images: np.ndarray) -> np.ndarray:
 def as_shown(codes: Any) -> np.ndarray:
     """Codes as bytes can show them."""
     values = codes.cpu().numpy() if isinstance(codes, Tensor) else np.asarray(codes, dtype=float)
-    return (shades(values * GAIN).astype(float) / 127.5 - 1) / GAIN
+    return (np.asarray(as_pixels(torch.as_tensor(values * GAIN))).astype(float) / 127.5 - 1) / GAIN
 
 
 def made(run: Path, length: int | None = None, seed: int = 0, count: int = 8) -> Scene:
@@ -269,7 +270,8 @@ def test_reconstructions_have_their_errors_and_own_lengths(runs: Path, shown: di
         assert facts["mse"] == pytest.approx(error, rel=1e-5)
         assert row.note == f"error {error:.4f}"
         assert facts["length"] == (kept if isinstance(kept, int) else kept.tolist())
-        assert np.abs(row.images.astype(int) - shades(decoded)).max() <= 1  # a half may be rounded either way
+        pixels = np.asarray(as_pixels(torch.as_tensor(decoded)))
+        assert np.abs(row.images.astype(int) - pixels).max() <= 1  # a half may be rounded either way
     assert list(others[-1].captions) == [f"length {length}" for length in lengths]
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vnd.report import pictures
-from vnd.report.pictures import HIGH, LOW, Row, enlarged, factor_of, png, rows, shades, tree
+from vnd.report.pictures import HIGH, LOW, Row, enlarged, factor_of, png, rows, tree
 
 
 def read(figure: Figure) -> np.ndarray:
@@ -148,10 +148,6 @@ def test_small_images_are_enlarged_so_that_they_are_seen() -> None:
     for side, across in itertools.product((4, 8, 28, 32, 64, 96), (1, 4, 8, 12, 16, 64)):
         assert side * factor_of(side, across) >= 56
         assert side * factor_of(side, across) <= max(128, side)
-
-
-def test_shades_end_at_black_and_white() -> None:
-    assert shades(np.array([[-9.0, -1.0, -0.5, 0.5, 1.0, 9.0]])).tolist() == [[0, 0, 64, 191, 255, 255]]
 
 
 def test_words_are_drawn_as_they_are_and_pyplot_is_left_alone() -> None:

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from vnd.data.arrays import Images
 from vnd.data.batches import in_order
+from vnd.evaluate.drawing import as_pixels
 from vnd.methods import VNDAE, Coder, Sizes
 from vnd.methods.coding import Certain, length_of
-from vnd.report.pictures import Pixels, shades
+from vnd.report.pictures import Pixels
 from vnd.train.finished import Finished
 
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of the code, as in the paper
@@ -131,7 +132,7 @@ def scene(opened: Finished, length: int | None, seed: int, count: int) -> Scene:
     method, name = coder(opened), opened.recipe.method_name
     size = opened.recipe.network.config["code"]
     sizes = method.sizes(opened.model, Sizes(fractions=SHARES))
-    ordered = len(sizes) > 1
+    ordered = method.ordered
     lengths = tuple(length_of(size, one.fraction or 1.0, method.base) for one in sizes)
     if length is not None:
         if not ordered and length != size:
@@ -152,7 +153,7 @@ def scene(opened: Finished, length: int | None, seed: int, count: int) -> Scene:
 
 def painted(images: Tensor) -> Pixels:
     """Images between −1 and 1 as bytes."""
-    return shades(images.float().cpu().numpy())
+    return np.asarray(as_pixels(images.float()).cpu())
 
 
 def coder(opened: Finished) -> Coder:

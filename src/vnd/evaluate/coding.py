@@ -97,7 +97,7 @@ def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None =
     if isinstance(method, Chained):
         lengths["posterior"] = torch.cat([method.lengths(code).cpu() for code in found.codes])
         others.append(read_posterior(found, method, lengths["posterior"]))
-    if is_ordered(method):
+    if method.ordered:
         target = options.target or _half(found, rows)
         lengths["target"], row = read_target(found, target)
         others.append(row)
@@ -111,7 +111,7 @@ def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None =
         "machine": machine(subject.device),
         "code": found.code,
         "noise": method.noise,
-        "kind": "ordered" if is_ordered(method) else "single",
+        "kind": "ordered" if method.ordered else "single",
         "features": None if made is None else about,
         "rows": rows,
         "tidy": [*rows, *others],
@@ -125,14 +125,10 @@ def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None =
 def work(subject: Subject, options: Sweep, test: Images) -> int:
     """How many images `evaluate` works on, each as often as it does; no fewer than it says, for a progress bar."""
     method = subject.method
+    assert isinstance(method, Coder)
     lengths = len(method.sizes(subject.model, options.sizes))
-    passes = lengths + isinstance(method, Chained) + 2 * is_ordered(method)
+    passes = lengths + isinstance(method, Chained) + 2 * method.ordered
     return passes * len(test) + (min(len(test), options.drawn) + lengths * options.drawn if options.drawn else 0)
-
-
-def is_ordered(method: object) -> bool:
-    """Whether a method's codes can be cut: it has sizes of its own, beside the one that it was trained with."""
-    return type(method).sizes is not Coder.sizes  # type: ignore[attr-defined]
 
 
 def read_fixed(found: Coded, length: int, size: Size | None = None) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class Coder(Untempered):
 
     noise: float
     base = 1  # dimensions that a code has at least
+    ordered = False  # whether a code may stop early
 
     @property
     def task(self) -> Task:

@@ -26,6 +26,7 @@ class NestedAE(Certain):
         keep: Probability that a dimension is kept given the one before; None for lengths that are all alike likely.
     """
 
+    ordered = True
     noise: float = 1.0
     base: int = 1
     keep: float | None = None

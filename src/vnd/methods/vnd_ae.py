@@ -46,6 +46,7 @@ class VNDAE(Coder):
         prior: Of a dimension that is kept: "normal", or "log_uniform" as for weights, from which nothing can be drawn.
     """
 
+    ordered = True
     noise: float = 1.0
     base: int = 1
     prior_length: float | None = None

@@ -99,15 +99,6 @@ class Sheet:
         return figure
 
 
-def shades(images: NDArray[np.floating[Any]]) -> Pixels:
-    """Pixels between −1 and 1 as bytes; what lies beyond is cut off.
-
-    >>> shades(np.array([-1.5, -1.0, 0.0, 1.0])).tolist()
-    [0, 0, 128, 255]
-    """
-    return np.asarray(np.clip(np.rint((np.asarray(images, dtype=float) + 1) * 127.5), 0, 255), np.uint8)
-
-
 def enlarged(image: Pixels, factor: int) -> Pixels:
     """An image (channels, height, width) as (height, width, 3), each pixel a square of so many.
 
