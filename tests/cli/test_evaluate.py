@@ -16,6 +16,7 @@ from rich.console import Console
 from torch import nn
 
 import vnd
+from cli.refusals import fails
 from train.small import blobs, recipe, write_blobs
 from vnd import metrics
 from vnd.cli import main
@@ -54,16 +55,6 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, which take most of the time."""
     monkeypatch.setattr(page, "write", lambda results, folder: folder / "report.html")
-
-
-def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(word) for word in words])
-    assert stopped.value.code == 2
-    line = capsys.readouterr().err
-    assert line.startswith("vnd: ")
-    assert line.count("\n") == 1
-    return line.strip()
 
 
 def run(*words: object) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cli.refusals import fails
 from train.small import recipe, write_blobs
 from vnd.cli import main
 from vnd.evaluate import drawing
@@ -64,16 +65,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         return Extractor("Made", "0" * 64, Parts().requires_grad_(False), lambda images: images / 255)
 
     monkeypatch.setattr(drawing, "extractor", made)
-
-
-def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(word) for word in words])
-    assert stopped.value.code == 2
-    line = capsys.readouterr().err
-    assert line.startswith("vnd: ")
-    assert line.count("\n") == 1
-    return line.strip()
 
 
 def test_an_auto_encoder_is_evaluated_at_its_lengths(

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import vnd
+from cli.refusals import fails
 from train.small import recipe, write_blobs
 from vnd.cli import main
 from vnd.cli import scene as scenes
@@ -113,16 +114,6 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(pictures, "png", png)
     return seen
-
-
-def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(word) for word in words])
-    assert stopped.value.code == 2
-    line = capsys.readouterr().err
-    assert line.startswith("vnd: ")
-    assert line.count("\n") == 1
-    return line.strip()
 
 
 # The command

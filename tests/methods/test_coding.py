@@ -24,7 +24,7 @@ from vnd.data.arrays import Images
 from vnd.data.batches import Normalise
 from vnd.evaluate.coding import error_of
 from vnd.methods import METHODS, VAE, VNDAE, Coder, NestedAE, Sizes, Step
-from vnd.methods.coding import LOG_VARIANCE, Code, distortion, length_of, masked, ordered_sizes, shortest, squared_error
+from vnd.methods.coding import LOG_VARIANCE, Code, distortion, length_of, masked, shortest, squared_error
 from vnd.models import AutoEncoder, ConvNet
 from vnd.models.autoencoder import CodedNetwork, PrefixLinear
 from vnd.train.finished import open_run
@@ -186,7 +186,7 @@ def test_sizes_of_an_ordered_code_are_its_shares_and_of_another_its_own() -> Non
         assert [length_of(CODE, size.fraction or 0, 2) for size in sizes] == [2, 3, 6]
     assert [size.label for size in VAE().sizes(model_of(VAE()), wanted)] == ["6 of 6"]
     with pytest.raises(ValueError, match=r"^sizes of an ordered code are fractions of its length; give fractions$"):
-        ordered_sizes(model_of(VNDAE()), Sizes(fractions=(), learned=3), 1)
+        VNDAE().sizes(model_of(VNDAE()), Sizes(fractions=(), learned=3))
 
 
 # Errors

@@ -54,14 +54,14 @@ def extract(
         out: Folder of the network; RUN/extracted/SIZE if not given.
     """
     opened = open_run(run, which)
+    if opened.recipe.method.task == "encode":
+        raise ValueError(
+            f"extract: {run} is an auto-encoder, whose decoder takes codes of every length; use vnd generate"
+        )
     if isinstance(opened.recipe.method, Single):
         raise ValueError(
             f"extract: {run} has one size, as {opened.recipe.method_name} was trained; "
             f"vnd.load('{run / opened.which}') gives it"
-        )
-    if opened.recipe.method.task == "encode":
-        raise ValueError(
-            f"extract: {run} is an auto-encoder, whose decoder takes codes of every length; use vnd generate"
         )
     if bayesian and not getattr(opened.recipe.method, "bayesian", False):
         raise ValueError(f"extract: {run} has no posterior over its weights to keep; leave out --bayesian")

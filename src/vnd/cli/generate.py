@@ -15,7 +15,7 @@ from rich.progress import track
 from vnd.cli.scene import Scene, check, coder, painted, scene
 from vnd.evaluate.sweep import Which
 from vnd.files import write_text
-from vnd.methods.coding import masked, squared_error
+from vnd.methods.coding import masked, of_pixel, squared_error
 from vnd.report import pictures
 from vnd.report.pictures import Row
 from vnd.train.finished import find_network, open_run
@@ -116,7 +116,7 @@ def reconstructions(own: Scene) -> Picture:
     shown, said = [Row("test images", painted(images))], []
     for label, length, kept, captions in wanted:
         decoded = own.decoded(kept)
-        error = float(squared_error(images, decoded).mean() / (4 * images[0].numel()))
+        error = of_pixel(float(squared_error(images, decoded).mean()), images[0].numel())
         shown.append(Row(label, painted(decoded), f"error {error:.4f}", captions))
         said.append({"length": length, "mse": error})
     about = f"{_source(own)}. The error is the mean squared error of a pixel between 0 and 1, of the row's images."

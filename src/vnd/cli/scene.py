@@ -13,8 +13,8 @@ from torch import Tensor
 from vnd.data.arrays import Images
 from vnd.data.batches import in_order
 from vnd.evaluate.drawing import as_pixels
-from vnd.methods import VNDAE, Coder, Sizes
-from vnd.methods.coding import Certain, length_of
+from vnd.methods import Coder, Sizes
+from vnd.methods.coding import Certain, Chained
 from vnd.report.pictures import Pixels
 from vnd.train.finished import Finished
 
@@ -132,23 +132,22 @@ def scene(opened: Finished, length: int | None, seed: int, count: int) -> Scene:
     method, name = coder(opened), opened.recipe.method_name
     size = opened.recipe.network.config["code"]
     sizes = method.sizes(opened.model, Sizes(fractions=SHARES))
-    ordered = method.ordered
-    lengths = tuple(length_of(size, one.fraction or 1.0, method.base) for one in sizes)
+    lengths = tuple(method.length(opened.model, one) for one in sizes)
     if length is not None:
-        if not ordered and length != size:
+        if not method.ordered and length != size:
             raise ValueError(f"generate: codes of {name} have no order and one length, {size}; got --length {length}")
         check("length", length, method.base, size)
         lengths = (length,)
     test = opened.test()
     numbers = np.random.default_rng(seed).permutation(len(test))[:STUDIED]
     all_seen = _look(opened, method, test.take(numbers))
-    order, worth = _order(method, all_seen, ordered)
+    order, worth = _order(method, all_seen)
     drawn, refusal = _draw(opened, method, count, size, seed)
     centre, spread = torch.zeros_like(all_seen.loc[0]), torch.ones_like(all_seen.loc[0])
     if drawn is None:  # no prior says where codes lie
         centre, spread = all_seen.loc.mean(0), all_seen.loc.std(0, correction=0)
     shown, some = numbers[: min(count, SHOWN)].tolist(), all_seen.some(min(count, SHOWN))
-    return Scene(opened, lengths, ordered, order, worth, shown, some, centre, spread, drawn, refusal)
+    return Scene(opened, lengths, method.ordered, order, worth, shown, some, centre, spread, drawn, refusal)
 
 
 def painted(images: Tensor) -> Pixels:
@@ -173,17 +172,17 @@ def _look(opened: Finished, method: Coder, images: Images) -> Seen:
     parts = []
     for x in in_order(images, opened.splits.normalise(opened.device), opened.device):
         code = method.encode(opened.model, x)
-        own = method.lengths(code) if isinstance(method, VNDAE) else None
+        own = method.lengths(code) if isinstance(method, Chained) else None
         parts.append(Seen(x, code.loc, code.cost, method.point(code), own))
     joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("images", "loc", "cost", "point")}
     lengths = [part.own for part in parts if part.own is not None]
     return Seen(**joined, own=torch.cat(lengths) if lengths else None)
 
 
-def _order(method: Coder, seen: Seen, ordered: bool) -> tuple[Tensor, tuple[str, ...]]:
+def _order(method: Coder, seen: Seen) -> tuple[Tensor, tuple[str, ...]]:
     """The Gaussian dimensions, those that tell the most first, and what each tells: nats, or how much codes differ."""
     dimensions = seen.loc.size(1)
-    if ordered:
+    if method.ordered:
         return torch.arange(dimensions, device=seen.loc.device), ("",) * dimensions
     certain = isinstance(method, Certain)  # its codes have no price
     told = seen.loc.std(0, correction=0) if certain else seen.cost.mean(0)

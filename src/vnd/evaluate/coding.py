@@ -6,7 +6,7 @@ import io
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +18,10 @@ from vnd.evaluate.drawing import Gallery, gallery, spaced
 from vnd.evaluate.results import FORMAT, machine
 from vnd.evaluate.sweep import Subject, Sweep, repeatable
 from vnd.methods import Coder, Size
-from vnd.methods.coding import Code, coded, distortion, length_of, masked, shortest, squared_error
+from vnd.methods.coding import Chained, Code, coded, distortion, length_of, masked, of_pixel, shortest, squared_error
 
 SHOWN = 400  # images whose length is drawn against their size as a PNG
 Done = Callable[[int], None]  # called with a number of images that were worked on
-
-
-@runtime_checkable
-class Chained(Protocol):
-    """A method that says how likely each dimension of an image's code is kept: its lengths differ by image."""
-
-    def survival(self, code: Code) -> Tensor:
-        """Probability that each dimension is kept, (batch, dimensions), never rising."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +54,6 @@ class Coded:
         """Dimensions of a code."""
         return int(coded(self.model).config["code"])
 
-    def length(self, size: Size) -> int:
-        """The length that a size is."""
-        assert size.fraction is not None
-        return length_of(self.code, size.fraction, self.method.base)
-
 
 @torch.no_grad()
 def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None = None) -> dict[str, Any]:
@@ -91,7 +78,7 @@ def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None =
     made = _gallery(method, model, subject.device, options, notes)
     images = Passes(test, subject.normalise, subject.device)
     found = Coded(method, model, images, [method.encode(model, x) for x in images], done or (lambda count: None))
-    rows = [read_fixed(found, found.length(size), size) for size in sizes]
+    rows = [read_fixed(found, method.length(model, size), size) for size in sizes]
     lengths: dict[str, Tensor] = {}
     others: list[dict[str, Any]] = []
     if isinstance(method, Chained):
@@ -168,8 +155,9 @@ def read_target(found: Coded, target: float) -> tuple[Tensor, dict[str, Any]]:
     method, error, reached, every = found.method, 0.0, 0, list[Tensor]()
     for x, code in found:
         length = shortest(method, found.model, x, code, target)
-        own = squared_error(x, method.decode(found.model, masked(method.point(code), length))).double() / 4
-        error, reached = error + 4 * float(own.sum()), reached + int((own <= target * found.pixels * (1 + 1e-5)).sum())
+        own = squared_error(x, method.decode(found.model, masked(method.point(code), length))).double()
+        error += float(own.sum())
+        reached += int((of_pixel(own, found.pixels) <= target * (1 + 1e-5)).sum())
         every.append(length.cpu())
     lengths = torch.cat(every)
     about = {"target": target, "reached": reached / found.count}
@@ -207,8 +195,7 @@ def png_sizes(images: Images) -> Tensor:
 def error_of(method: Coder, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
     """Mean squared error of a pixel between 0 and 1, of images decoded from their most likely codes of a length."""
     network = coded(model)
-    assert size.fraction is not None
-    length = length_of(network.config["code"], size.fraction, method.base)
+    length = method.length(network, size)
     training = network.training
     network.eval()
     try:
@@ -218,7 +205,7 @@ def error_of(method: Coder, model: nn.Module, size: Size, images: Images, normal
             total += float(squared_error(x, decoded).sum())
     finally:
         network.train(training)
-    return float(total / (4 * len(images) * images.pixels[0].size))
+    return of_pixel(total / len(images), int(images.pixels[0].size))
 
 
 def _summed(found: Coded, x: Tensor, code: Tensor) -> float:
@@ -228,8 +215,8 @@ def _summed(found: Coded, x: Tensor, code: Tensor) -> float:
 
 def _measures(found: Coded, error: float) -> dict[str, float]:
     """Errors of pixels between 0 and 1, from the sum over all images of those between −1 and 1."""
-    summed = error / 4 / found.count
-    return {"mse": summed / found.pixels, "summed": summed}
+    mse = of_pixel(error / found.count, found.pixels)
+    return {"mse": mse, "summed": mse * found.pixels}
 
 
 def _nats(found: Coded, error: float, rate: float | None) -> dict[str, float | None]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import nn
 
-from vnd.methods.coding import Growing, check_noise, coded
+from vnd.methods.coding import Growing, check_options, coded
 from vnd.methods.method import Batch, Step, Terms
 
 
@@ -37,12 +37,7 @@ class BetaVAE(Growing):
     over: int = 10_000
 
     def __post_init__(self) -> None:
-        check_noise(self)
-        for name in ("beta", "gamma", "capacity"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)}")
-        if self.over < 1:
-            raise ValueError(f"over must be at least 1 step; got {self.over}")
+        check_options(self)
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Squared error and the penalty."""

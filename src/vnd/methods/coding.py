@@ -13,21 +13,21 @@ paper's factor of 0.00025 on the KL beside the mean squared error is $σ^2 = 0.0
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from vnd.functional import length_mask, widen
-from vnd.methods.method import Batch, Size, Sizes, Step, Task, Terms, Untempered, cost_of
-from vnd.methods.single import copied
+from vnd.methods.method import Batch, Size, Sizes, Step, Task, Terms
+from vnd.methods.single import Single
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import Prediction
 from vnd.nn.plan import unwrap
-from vnd.nn.width import Width
 
+Error = TypeVar("Error", float, Tensor)
 LOG_VARIANCE = (-12.0, 8.0)  # beyond which a code's log σ² has no effect
 
 
@@ -46,8 +46,11 @@ class Code:
         return 0.5 * (self.loc.square() + variance - 1 - variance.log())
 
 
-class Coder(Untempered):
-    """A method whose model is an auto-encoder; each has a `noise`, σ of a pixel between −1 and 1."""
+class Coder(Single):
+    """A method whose model is an auto-encoder; each has a `noise`, σ of a pixel between −1 and 1.
+
+    The network has one size, and its decoder takes codes of every length.
+    """
 
     noise: float
     base = 1  # dimensions that a code has at least
@@ -113,29 +116,24 @@ class Coder(Untempered):
         return torch.randn(count, network.config["code"], device=network.expand.weight.device)[:, :length]
 
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
-        """The one length that it was trained with, whatever is wanted."""
-        return [size_of(coded(model).config["code"], 1.0)]
+        """Shares of an ordered code, the same length twice being one; else the one that it was trained with."""
+        code = coded(model).config["code"]
+        if self.ordered and not wanted.fractions:
+            raise ValueError("sizes of an ordered code are fractions of its length; give fractions")
+        found = {}
+        for fraction in wanted.fractions if self.ordered else (1.0,):
+            length = length_of(code, fraction, self.base)
+            found[length] = Size("uniform", f"{length} of {code}", fraction, fraction)
+        return list(found.values())
 
-    def calibrate(
-        self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
-    ) -> None:
-        """Nothing: codes of all lengths share the statistics of training."""
-
-    def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
-        """A copy of the network, which decodes codes of every length."""
-        return copied(model)
+    def length(self, model: nn.Module, size: Size) -> int:
+        """The length that a size is."""
+        assert size.fraction is not None
+        return length_of(coded(model).config["code"], size.fraction, self.base)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
         """Refused: it answers with images, not with probabilities."""
         raise ValueError("an auto-encoder predicts no classes; use vnd evaluate and vnd generate")
-
-    def extract(self, model: nn.Module, width: Width) -> nn.Module:
-        """The network itself."""
-        return model
-
-    def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
-        """That of the network."""
-        return cost_of(network, example)
 
     def _terms(
         self, model: nn.Module, images: Tensor, code: Tensor, penalty: Tensor, parts: dict[str, Tensor]
@@ -148,7 +146,7 @@ class Coder(Untempered):
         """The loss from the summed squared error of an image and nats, both means over the batch."""
         pixels = images[0].numel()
         total = (error + 2 * self.noise**2 * penalty) / pixels
-        said = {"mse": error / (4 * pixels), **parts}  # of pixels between 0 and 1
+        said = {"mse": of_pixel(error, pixels), **parts}
         return Terms(total, {name: value.detach() for name, value in said.items()})
 
 
@@ -192,10 +190,25 @@ class Certain(Coder):
         return
 
 
-def check_noise(method: Coder) -> None:
-    """Refuse a likelihood without a width."""
+@runtime_checkable
+class Chained(Protocol):
+    """A method that says how likely each dimension of an image's code is kept: its lengths differ by image."""
+
+    def survival(self, code: Code) -> Tensor:
+        """Probability that each dimension is kept, (batch, dimensions), never rising."""
+
+
+def check_options(method: Any) -> None:
+    """Refuse options out of range, by their names: those that a method has of the ones that several have."""
     if not 0 < method.noise < math.inf:
         raise ValueError(f"noise must be greater than 0; got {method.noise}")
+    if method.base < 1:
+        raise ValueError(f"base must be at least 1 dimension; got {method.base}")
+    if getattr(method, "over", 1) < 1:
+        raise ValueError(f"over must be at least 1 step; got {method.over}")
+    for name in ("beta", "gamma", "capacity", "category_capacity", "free_bits"):
+        if getattr(method, name, 0) < 0:
+            raise ValueError(f"{name} must be 0 or more; got {getattr(method, name)}")
 
 
 def coded(model: nn.Module) -> CodedNetwork:
@@ -210,6 +223,11 @@ def squared_error(images: Tensor, decoded: Tensor) -> Tensor:
     return (widen(images) - widen(decoded)).square().flatten(1).sum(1)
 
 
+def of_pixel(error: Error, pixels: int) -> Error:
+    """Mean squared error of a pixel between 0 and 1, from that summed over so many pixels between −1 and 1."""
+    return error / (4 * pixels)
+
+
 def distortion(error: Tensor, noise: float, pixels: int) -> Tensor:
     """Negative log-likelihood in nats of images of so many pixels, from their summed squared errors."""
     return error / (2 * noise**2) + 0.5 * pixels * math.log(2 * math.pi * noise**2)
@@ -222,21 +240,6 @@ def length_of(code: int, fraction: float, base: int = 1) -> int:
     (32, 1)
     """
     return max(base, math.ceil(fraction * code - 1e-9))
-
-
-def size_of(code: int, fraction: float, base: int = 1) -> Size:
-    """A length, as a size of the model."""
-    length = length_of(code, fraction, base)
-    return Size("uniform", f"{length} of {code}", fraction, fraction)
-
-
-def ordered_sizes(model: nn.Module, wanted: Sizes, base: int) -> list[Size]:
-    """Shares of an ordered code; the same length twice is one size."""
-    if not wanted.fractions:
-        raise ValueError("sizes of an ordered code are fractions of its length; give fractions")
-    code = coded(model).config["code"]
-    found = {length_of(code, fraction, base): size_of(code, fraction, base) for fraction in wanted.fractions}
-    return list(found.values())
 
 
 @torch.no_grad()
@@ -258,8 +261,8 @@ def shortest(method: Coder, model: nn.Module, x: Tensor, code: Code, target: flo
         rows = open_.nonzero().squeeze(1)
         if not len(rows):
             break
-        error = squared_error(x[rows], method.decode(model, whole[rows, :length])) / (4 * x[0].numel())
-        done = rows[error <= target]
+        error = squared_error(x[rows], method.decode(model, whole[rows, :length]))
+        done = rows[of_pixel(error, x[0].numel()) <= target]
         found[done] = length
         open_[done] = False
     return found

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vnd.methods.coding import Code, Growing, check_noise, coded
+from vnd.methods.coding import Code, Growing, check_options, coded
 from vnd.methods.method import Batch, Step, Terms
 
 
@@ -42,15 +42,11 @@ class JointVAE(Growing):
     over: int = 25_000
 
     def __post_init__(self) -> None:
-        check_noise(self)
+        check_options(self)
         if self.categories < 2:
             raise ValueError(f"categories must be at least 2; got {self.categories}")
-        for name in ("gamma", "capacity", "category_capacity"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)}")
-        for name in ("temperature", "over"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be greater than 0; got {getattr(self, name)}")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be greater than 0; got {self.temperature}")
 
     def heads(self, code: int) -> dict[str, int]:
         """Means and log variances of the Gaussian dimensions, logits of the category."""

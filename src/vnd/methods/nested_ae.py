@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from vnd.distributions import BernoulliChain
-from vnd.methods.coding import Certain, check_noise, masked, ordered_sizes
-from vnd.methods.method import Batch, Size, Sizes, Step, Terms
+from vnd.methods.coding import Certain, check_options, masked
+from vnd.methods.method import Batch, Step, Terms
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class NestedAE(Certain):
     keep: float | None = None
 
     def __post_init__(self) -> None:
-        check_noise(self)
-        if self.base < 1:
-            raise ValueError(f"base must be at least 1 dimension; got {self.base}")
+        check_options(self)
         if self.keep is not None and not 0 < self.keep < 1:
             raise ValueError(f"keep must lie in (0, 1); got {self.keep}")
 
@@ -47,10 +45,6 @@ class NestedAE(Certain):
     def draw(self, model: nn.Module, count: int, length: int | None = None) -> Tensor:
         """Refused: its codes have no distribution."""
         raise ValueError("nested_ae: its codes have no prior to draw from; use vnd_ae to generate images")
-
-    def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
-        """Shares of the code."""
-        return ordered_sizes(model, wanted, self.base)
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean squared error at a length drawn for each image."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vnd.methods.coding import Certain, check_noise
+from vnd.methods.coding import Certain, check_options
 from vnd.methods.method import Batch, Step, Terms
 
 
@@ -34,7 +34,7 @@ class SWAE(Certain):
     weight: float = 100.0
 
     def __post_init__(self) -> None:
-        check_noise(self)
+        check_options(self)
         if self.projections < 1:
             raise ValueError(f"projections must be at least 1; got {self.projections}")
         if self.power < 1 or self.weight < 0:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from vnd.methods.coding import Coder, check_noise
+from vnd.methods.coding import Coder, check_options
 from vnd.methods.method import Batch, Step, Terms
 
 
@@ -25,7 +25,7 @@ class VAE(Coder):
     noise: float = 1.0
 
     def __post_init__(self) -> None:
-        check_noise(self)
+        check_options(self)
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """The negative bound on the likelihood, scaled."""

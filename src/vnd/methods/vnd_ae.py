@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from vnd.distributions import BernoulliChain, Downhill
 from vnd.distributions.kl import chain_kl
 from vnd.functional import log_uniform_kl
-from vnd.methods.coding import Code, Coder, check_noise, coded, length_of, masked, ordered_sizes, squared_error
-from vnd.methods.method import Batch, Size, Sizes, Step, Terms
+from vnd.methods.coding import Code, Coder, check_options, coded, length_of, masked, of_pixel, squared_error
+from vnd.methods.method import Batch, Step, Terms
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,13 @@ class VNDAE(Coder):
     prior: Literal["normal", "log_uniform"] = "normal"
 
     def __post_init__(self) -> None:
-        check_noise(self)
-        if self.base < 1:
-            raise ValueError(f"base must be at least 1 dimension; got {self.base}")
+        check_options(self)
         if self.prior_length is not None and not self.prior_length > self.base:
             raise ValueError(f"prior_length must be greater than base = {self.base}; got {self.prior_length}")
         if not all(0 < fraction <= 1 for fraction in self.fractions):
             raise ValueError(f"fractions must lie in (0, 1]; got {list(self.fractions)}")
         if not 0 <= self.fixed_share < 1:
             raise ValueError(f"fixed_share must lie in [0, 1); got {self.fixed_share}")
-        if self.free_bits < 0:
-            raise ValueError(f"free_bits must be 0 or more; got {self.free_bits}")
 
     def heads(self, code: int) -> dict[str, int]:
         """Means, log variances, and keep logits of the dimensions beyond the base."""
@@ -125,10 +121,6 @@ class VNDAE(Coder):
         kept = self.prior_chain(drawn.size(1), drawn.device).sample((count,)).sum(1).long() + self.base
         return masked(drawn, kept)
 
-    def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
-        """Shares of the code."""
-        return ordered_sizes(model, wanted, self.base)
-
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """The negative bound on the likelihood for a drawn length, and for those of every step, scaled."""
         images = batch[0]
@@ -150,7 +142,7 @@ class VNDAE(Coder):
             "rate": own.mean(),
             "rate_least": self.least_rate(code, cost).mean(),
             "length": mask.sum(1).mean(),
-            "mse_drawn": errors[0] / (4 * images[0].numel()),
+            "mse_drawn": of_pixel(errors[0], images[0].numel()),
         }
         return self.terms(torch.as_tensor(error), step.kl_weight * torch.as_tensor(rate), images, parts)
 

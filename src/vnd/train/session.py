@@ -23,7 +23,7 @@ from vnd.data.catalogue import load
 from vnd.evaluate.coding import error_of
 from vnd.evaluate.sweep import accuracy_of, check_readings
 from vnd.files import write_text
-from vnd.methods import Coder, Sizes, Task
+from vnd.methods import Coder, Size, Sizes, Task
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn.plan import unwrap
 from vnd.store import save
@@ -180,19 +180,19 @@ class Session:
         with self.averaged():
             sizes = self.method.sizes(self.root, wanted)
             self.method.calibrate(self.root, self.calibration, [size.width for size in sizes], samples=False)
-            codes = isinstance(self.method, Coder)
-            found = {
-                size.label: error_of(self.method, self.root, size, self.splits.validation, normalise)
-                if isinstance(self.method, Coder)
-                else accuracy_of(self.method, self.root, size, self.splits.validation, normalise, samples=0)
-                for size in sizes
-            }
+            looked = self.root, self.splits.validation, normalise
+            found = {size.label: self._look(size, *looked) for size in sizes}
             mean = sum(found.values()) / len(found)
-            score = 1 - mean if codes else mean
+            score = 1 - mean if self.method.task == "encode" else mean
             if score > self.best:
                 self.best = score
                 save(self.root, self.folder / "best")
         return found
+
+    def _look(self, size: Size, model: nn.Module, images: Images, normalise: Normalise) -> float:
+        if isinstance(self.method, Coder):
+            return error_of(self.method, model, size, images, normalise)
+        return accuracy_of(self.method, model, size, images, normalise, samples=0)
 
     def finish(self) -> None:
         """Keep the last network too, calibrated for the recipe's sizes."""
