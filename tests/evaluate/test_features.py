@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vnd.evaluate import features
+from vnd.evaluate import backbones, features
 from vnd.evaluate.features import EfficientNetLite0, Extractor, Inception, distance_name, extractor, prepare, score_name
 
 SIZES = {EfficientNetLite0: 224, Inception: 299}
@@ -109,7 +109,7 @@ def plant(fault: str) -> tuple[nn.Module, Callable[[Tensor], Tensor] | None]:
     network = made(EfficientNetLite0 if fault.startswith("lite") else Inception)
     if fault == "lite: torch's padding":
         for layer in network.modules():
-            if isinstance(layer, features._Same):
+            if isinstance(layer, backbones._Same):
                 layer.forward = lambda x, layer=layer: nn.functional.conv2d(  # type: ignore[method-assign]
                     x, layer.weight, None, layer.stride, layer.kernel_size[0] // 2, 1, layer.groups
                 )
