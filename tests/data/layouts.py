@@ -160,7 +160,9 @@ def lidc(folder: Path) -> Splits:
                     picture(place / "images" / f"slice-{number}.png", image)
                     for grader in range(4):
                         picture(place / f"mask-{grader}" / f"slice-{number}.png", marks[grader] * np.uint8(255))
-        splits[split] = Images(np.stack(images), masks=np.stack(masks), owners=np.array(owners))
+        splits[split] = Images(
+            np.stack(images), masks=np.stack(masks), owners=np.array(owners), owner_names=tuple(patients)
+        )
     return splits
 
 
@@ -189,7 +191,7 @@ LAYOUTS: dict[str, Callable[[Path], Splits]] = {
 
 
 def assert_same(found: Images, expected: Images) -> None:
-    assert found.classes == expected.classes
+    assert (found.classes, found.owner_names) == (expected.classes, expected.owner_names)
     for name in ("pixels", "labels", "masks", "owners"):
         one, other = getattr(found, name), getattr(expected, name)
         assert (one is None) == (other is None), name

@@ -24,11 +24,13 @@ def some(count: int = 10, channels: int = 1, size: int = 8, **more: Any) -> Imag
 
 
 def test_take_keeps_everything_of_each_image_together():
-    images = some(6, masks=np.arange(6 * 2 * 64).reshape(6, 2, 8, 8).astype(np.uint8), owners=np.arange(6) // 2)
+    masks = np.arange(6 * 2 * 64).reshape(6, 2, 8, 8).astype(np.uint8)
+    images = some(6, masks=masks, owners=np.arange(6) // 2, owner_names=("x", "y", "z"))
     for chosen in ([3, 0, 3], [2, 3, 4], [-2, -1], [], [5], range(6)):
         part = images.take(chosen)
         rows = np.array(list(chosen), int)
         assert part.classes == images.classes
+        assert part.owner_names == images.owner_names
         for name in ("pixels", "labels", "masks", "owners"):
             assert np.array_equal(getattr(part, name), getattr(images, name)[rows])
     assert np.shares_memory(images.take(range(2, 5)).pixels, images.pixels)
@@ -64,6 +66,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a negative label without names": ({"labels": np.array([0, 1, 2, 0, 0, -4]), "classes": ()}, "image 5 has -4"),
     "labels of floats": ({"labels": np.zeros(6)}, "labels must be int64"),
     "labels in two dimensions": ({"labels": np.zeros((6, 1), np.int64)}, r"labels must be int64 \(N,\)"),
+    "owners without a name": ({"owner_names": ("x", "y")}, "owners must be numbers of the 2 owner_names; got 0 … 5"),
     "owners of bytes": ({"owners": np.zeros(6, np.uint8)}, "owners must be int64"),
     "a mask of 255": ({"masks": MASKS}, "mask 2 of image 4 has 255"),
     "masks of another size": ({"masks": MASKS[..., :7]}, "masks must be uint8"),

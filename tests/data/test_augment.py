@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vnd.data.augment import GREY, Augment, Draw, Padding, apply, draw, mix
+from vnd.data.augment import GREY, Augment, Draw, Padding, apply, apply_to_masks, draw, mix
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -242,6 +242,37 @@ def test_boxes_take_every_share_of_an_image_and_come_to_the_share_of_images_aske
     mixed, share = mix(images, images + 1, drawn)
     assert torch.equal(share > 0, mixed.amax((1, 2, 3)) > 0)
     assert float(share.max()) > 0.9
+
+
+@pytest.mark.parametrize("padding", ["black", "reflect"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_masks_are_cropped_as_images_are(dtype: torch.dtype, padding: Padding) -> None:
+    masks = (torch.rand(16, 6, 9) < 0.5).to(dtype)
+    augment = Augment(2, True, padding=padding, cutout=3)
+    drawn = draw(augment, 16, generator())
+    found = apply_to_masks(augment, masks, drawn)
+    assert found.dtype == dtype
+    assert torch.equal(found, cropped(masks[:, None], 2, drawn, padding)[:, 0])
+
+
+def test_masks_are_turned_as_images_are_and_stay_zeros_and_ones() -> None:
+    mask = torch.zeros(1, 9, 17, dtype=torch.uint8)
+    mask[0, 4, 11] = 1  # three to the right of the middle
+    for angle in (90.0, -90.0, 180.0, 0.0):
+        turn = still(angle=torch.tensor([angle]))
+        found = apply_to_masks(Augment(rotation=180), mask, turn)
+        image = apply(Augment(rotation=180), mask[:, None], turn)
+        assert found.dtype == torch.uint8
+        assert int(found.sum()) == 1
+        assert int(found.argmax()) == int(image.argmax())
+    blob = (torch.rand(8, 12, 12) < 0.5).to(torch.uint8)
+    turned = apply_to_masks(Augment(rotation=45), blob, draw(Augment(rotation=45), 8, generator()))
+    assert set(turned.unique().tolist()) == {0, 1}
+
+
+def test_no_augmentation_leaves_masks_alone() -> None:
+    masks = torch.ones(2, 4, 4, dtype=torch.uint8)
+    assert torch.equal(apply_to_masks(Augment(cutout=3), masks, draw(Augment(cutout=3), 2, generator())), masks)
 
 
 def test_boxes_that_were_not_drawn_are_missed() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from vnd.data import batches as module
 from vnd.data.arrays import Images
-from vnd.data.augment import Augment
+from vnd.data.augment import Augment, apply_to_masks
 from vnd.data.batches import Batches, Normalise, Passes, in_order, key, statistics
 
 MEAN, DEVIATION = (0.25,), (0.5,)
@@ -167,3 +170,166 @@ def test_images_without_labels_have_zeros() -> None:
 def test_one_channel_is_laid_out_channels_last() -> None:
     x = Normalise(MEAN, DEVIATION, "cpu")(torch.randint(0, 256, (5, 1, 6, 4), dtype=torch.uint8))
     assert x.stride() == (24, 1, 4, 1)  # torch takes (24, 24, 4, 1) for channels first, though both are the same bytes
+
+
+# Masks
+
+BITS = torch.tensor([1, 2, 4, 8])
+
+
+def marked(count: int = 24, graders: int = 4, side: int = 12) -> Images:
+    """Masks that can be read off the pixels: where grader g marked, a pixel has bit g.
+
+    The first pixels of each mask are the numbers of image and grader besides, so that no two masks are the same.
+    """
+    masks = np.random.default_rng(5).integers(0, 2, (count, graders, side, side), dtype=np.uint8)
+    for image, grader in np.ndindex(count, graders):
+        masks[image, grader, 0, :8] = [*np.unpackbits(np.uint8(image))[3:], *np.unpackbits(np.uint8(grader))[5:]]
+    bits = (masks << np.arange(graders, dtype=np.uint8)[:, None, None]).sum(1, dtype=np.uint8)
+    return Images(bits[:, None], masks=masks, owners=np.arange(count) // 3)
+
+
+def segmented(images: Images | None = None, **options: object) -> Batches:
+    return Batches(images or marked(), 8, 3, (0.0,), (1.0,), masks=True, **options)  # type: ignore[arg-type]
+
+
+def pixels_of(x: torch.Tensor) -> torch.Tensor:
+    """The bits again, (batch, height, width)."""
+    return (x[:, 0] * 255).round().long()
+
+
+def graders_of(x: torch.Tensor, y: torch.Tensor) -> list[int]:
+    """Who drew each mask, by the bits of the very image beside it; that it is one of its graders is asserted."""
+    masks = (pixels_of(x)[:, None] // BITS.view(1, -1, 1, 1)) % 2
+    same = (masks == y[:, None]).flatten(2).all(2)
+    assert bool((same.sum(1) == 1).all()), "a mask must be that of exactly one grader of its own image"
+    return same.long().argmax(1).tolist()
+
+
+def test_a_mask_is_that_of_one_grader_of_its_own_image() -> None:
+    data, images = segmented(), marked()
+    for step in range(9):
+        x, y = data.at(step)
+        assert (y.dtype, y.shape) == (torch.float32, (8, 12, 12))
+        chosen = data._chosen(step)
+        for mask, image, grader in zip(y, chosen, graders_of(x, y), strict=True):
+            assert torch.equal(mask, torch.from_numpy(images.masks[image, grader]).float())
+
+
+def test_masks_of_other_images_are_caught() -> None:
+    """The planted fault: masks one place further in the batch."""
+    x, y = segmented().at(0)
+    with pytest.raises(AssertionError, match="of its own image"):
+        graders_of(x, y.roll(1, 0))
+
+
+def test_graders_are_drawn_equally_often_and_anew_in_every_step() -> None:
+    data = segmented()
+    drawn = np.array([graders_of(*data.at(step)) for step in range(600)])
+    counts = np.bincount(drawn.ravel(), minlength=4)
+    assert ((counts - 1200) ** 2 / 1200).sum() < 21.1  # chi-squared of 3 degrees: one false alarm in 10,000
+    for place in range(8):
+        assert ((np.bincount(drawn[:, place], minlength=4) - 150) ** 2 / 150).sum() < 25.9  # one in 100,000 each
+    pairs = np.bincount(4 * drawn[:, 0] + drawn[:, 1], minlength=16)
+    assert ((pairs - 37.5) ** 2 / 37.5).sum() < 44.3  # neighbours are drawn apart: 15 degrees, one in 10,000
+    epochs = {tuple(graders_of(*data.at(step))) for step in range(0, 300, 3)}
+    assert len(epochs) > 95
+    assert graders_of(*segmented().at(7)) == drawn[7].tolist()
+
+
+@pytest.mark.parametrize("padding", ["black", "reflect"])
+def test_a_mask_follows_its_image_through_crop_and_mirror(padding: str) -> None:
+    data = segmented(augment=Augment(pad=3, flip=True, padding=padding))  # type: ignore[arg-type]
+    found = set()
+    for step in range(6):
+        x, y = data.at(step)
+        found.update(graders_of(x, y))
+        still, _ = segmented().at(step)
+        assert not torch.equal(x, still)
+    assert found == {0, 1, 2, 3}
+
+
+def test_a_mask_that_does_not_follow_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted faults: masks that are not cropped, and masks that are cropped as their neighbours."""
+    faults = [
+        lambda augment, masks, drawn: masks,
+        lambda augment, masks, drawn: apply_to_masks(augment, masks, drawn.share(torch.arange(8).roll(1))),
+    ]
+    for fault in faults:
+        monkeypatch.setattr(module, "apply_to_masks", fault)
+        with pytest.raises(AssertionError, match="of its own image"):
+            test_a_mask_follows_its_image_through_crop_and_mirror("black")
+
+
+def discs() -> Images:
+    """A disc off the middle of each image, which all graders mark exactly."""
+    rows, columns = np.mgrid[:32, :32]
+    centre = np.random.default_rng(2).integers(9, 23, (24, 2, 1, 1))
+    inside = (rows - centre[:, 0]) ** 2 + (columns - centre[:, 1]) ** 2 <= 30
+    return Images(inside[:, None] * np.uint8(255), masks=np.repeat(inside[:, None].astype(np.uint8), 4, 1))
+
+
+def check_overlap(x: torch.Tensor, y: torch.Tensor) -> None:
+    assert bool(((y == 0) | (y == 1)).all())
+    seen = x[:, 0] > 0.5
+    overlap = (seen & (y > 0)).sum((1, 2)) / (seen | (y > 0)).sum((1, 2))
+    assert float(overlap.min()) > 0.9  # the image is blended where it is turned, the mask is not
+
+
+def test_a_mask_follows_its_image_through_rotation_and_stays_zeros_and_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = segmented(discs(), augment=Augment(pad=2, flip=True, rotation=60))
+    x, y = data.at(0)
+    check_overlap(x, y)
+
+    def backwards(augment: Augment, masks: torch.Tensor, drawn: object) -> torch.Tensor:
+        return apply_to_masks(augment, masks, replace(drawn, angle=-drawn.angle))  # type: ignore
+
+    monkeypatch.setattr(module, "apply_to_masks", backwards)
+    with pytest.raises(AssertionError):
+        check_overlap(*data.at(0))
+
+
+def test_a_square_covers_no_mask() -> None:
+    plain, covered = segmented().at(1), segmented(augment=Augment(cutout=6)).at(1)
+    assert torch.equal(plain[1], covered[1])
+    assert not torch.equal(plain[0], covered[0])
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_processes_share_masks_out(world: int) -> None:
+    options = {"augment": Augment(2, True, 15)}
+    whole, parts = segmented(**options), [segmented(rank=r, world=world, **options) for r in range(world)]
+    for step in (0, 2, 7):
+        shared = [part.at(step) for part in parts]
+        for which, tensor in enumerate(whole.at(step)):
+            assert torch.equal(torch.cat([s[which] for s in shared]), tensor)
+
+
+def test_masks_change_no_other_draw() -> None:
+    options = {"augment": Augment(2, True, 15, cutout=3)}
+    images = marked()
+    for step in (0, 4):
+        plain = Batches(images, 8, 3, (0.0,), (1.0,), **options).at(step)
+        assert torch.equal(segmented(images, **options).at(step)[0], plain[0])
+        assert plain[1].shape == (8,)
+
+
+@pytest.mark.parametrize("kept", ["both", "pixels", "masks"])
+def test_masks_that_lie_on_the_device_are_the_same(kept: str, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    images = marked()
+    np.save(tmp_path / "masks.npy", images.masks)
+    images = replace(images, masks=np.load(tmp_path / "masks.npy", mmap_mode="r"))
+    expected = [segmented(images).at(step) for step in range(3)]
+    large = {"both": None, "pixels": images.masks, "masks": images.pixels}[kept]
+    monkeypatch.setattr(module, "_resident", lambda x, _: None if x is large else torch.from_numpy(np.array(x)))
+    data = segmented(images)
+    assert (data.resident is not None, data.marks is not None) == (kept != "masks", kept != "pixels")
+    for one, two in zip(expected, data.run(0, 3), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def test_what_has_no_masks_or_mixes_them_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^data: must have masks of graders, .*; got images without$"):
+        segmented(numbered())
+    with pytest.raises(ValueError, match=r"^data.augment.cutmix must be 0 for masks: .*; got 0.5$"):
+        segmented(augment=Augment(cutmix=0.5))

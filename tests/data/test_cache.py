@@ -25,13 +25,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that are decoded."""
     names: list[str] = []
-    real = decode._one
+    real = decode.picture
 
     def watched(path: Path, form: decode.Form) -> np.ndarray:
         names.append(path.name)
         return real(path, form)
 
-    monkeypatch.setattr(decode, "_one", watched)
+    monkeypatch.setattr(decode, "picture", watched)
     return names
 
 

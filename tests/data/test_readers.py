@@ -8,6 +8,7 @@ import tracemalloc
 import zipfile
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from data.layouts import LAYOUTS, assert_same, flat, idx, mnist, own_folder, picture, pixels
-from vnd.data import DATASETS, load
+from vnd.data import DATASETS, hold_out, load
 from vnd.data.idx import read_file
 from vnd.data.lidc import is_test
 
@@ -118,6 +119,21 @@ def test_lidc_never_divides_a_patient(originals):
     patients = [number for number in range(1, 1013) if is_test(f"LIDC-IDRI-{number:04d}")]
     assert patients[:5] == [6, 8, 16, 18, 27]  # published runs depend on it
     assert len(patients) == 196
+
+
+def test_no_patient_of_lidc_is_trained_on_and_held_out(originals):
+    """All three parts of a run: training, validation and test, by the names of the folders that slices came from."""
+    whole, test = (load("lidc", split, originals) for split in ("train", "test"))
+    for seed in range(5):
+        train, validation = hold_out(whole, 6, seed)
+        names = [{images.owner_names[owner] for owner in images.owners} for images in (train, validation, test)]
+        assert all(names)
+        assert sum(map(len, names)) == len(set.union(*names)) == 9
+        slices = [{x.tobytes() for x in images.pixels} for images in (train, validation, test)]
+        assert len(set.union(*slices)) == sum(map(len, slices)) == 36
+    leaks = hold_out(replace(whole, owners=None), 6, 0)  # the planted fault: nobody knows whose the slices are
+    kept = [{whole.pixels.tolist().index(x.tolist()) // 4 for x in part.pixels} for part in leaks]
+    assert kept[0] & kept[1]
 
 
 def test_masks_of_0_and_1_are_masks_too(originals, tmp_path):

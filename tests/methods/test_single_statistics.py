@@ -20,7 +20,8 @@ from vnd.data.batches import in_order
 from vnd.train import session as module
 from vnd.train.loop import fit, make_accelerator
 from vnd.train.recipe import Recipe
-from vnd.train.session import Session, read_splits
+from vnd.train.session import Session
+from vnd.train.splits import read_splits
 
 SINGLE = {"plain": {}, "ibnn": {"num_groups": 4}, "svb": {}}
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import vnd
-from vnd.models import MODELS, build
+from vnd.models import MODELS, EnsembleUNet, ProbabilisticUNet, build
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn.plan import plan_of
 
@@ -479,8 +479,10 @@ def _model(name: str) -> Structure:
     return Structure(lambda: build(name, **SMALL[name]), lambda: torch.randn(2, channels, size, size), ())
 
 
-# What an auto-encoder nests is its code, by its method, and not its channels: no other network is cut out of it.
-NESTED = [name for name, model in MODELS.items() if not issubclass(model, CodedNetwork)]
+# What an auto-encoder nests is its code, by its method, and not its channels: no other network is cut out of it. Nor is
+# one out of a probabilistic UNet, by its latent, or out of several UNets.
+WHOLE = (CodedNetwork, ProbabilisticUNet, EnsembleUNet)
+NESTED = [name for name, model in MODELS.items() if not issubclass(model, WHOLE)]
 NETWORKS: dict[str, Structure] = {**STRUCTURES, **{name: _model(name) for name in NESTED}}
 GROUPS = 4
 

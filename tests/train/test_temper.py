@@ -15,7 +15,8 @@ from vnd.methods import BN3, Step
 from vnd.train import checkpoint, temper
 from vnd.train.loop import fit, make_accelerator
 from vnd.train.recipe import Recipe
-from vnd.train.session import Session, read_splits
+from vnd.train.session import Session
+from vnd.train.splits import read_splits
 
 from .small import blobs, recipe, write_blobs
 

@@ -19,6 +19,7 @@ from vnd.cli.extract import extract
 from vnd.cli.generate import generate
 from vnd.cli.recipes import recipes
 from vnd.cli.report import report
+from vnd.cli.segment import segment
 from vnd.cli.sweep import sweep
 from vnd.train.parse import refusal
 from vnd.words import nearest
@@ -32,6 +33,7 @@ COMMANDS: dict[str, Any] = {
     "report": report,
     "extract": extract,
     "generate": generate,
+    "segment": segment,
     "distill": distill_command.distill,
     "data": data_command.COMMANDS,
 }
@@ -91,9 +93,13 @@ def _parser(command: Callable[..., Any], words: str) -> ArgumentParser:
     several: set[str | int] = {
         name for name, one in parameters.items() if one.annotation == "list[Path]" and one.default is one.empty
     }
+    if not several & set(list(parameters)[:1]):
+        parser.add_function_arguments(command, as_group=False, as_positional=True, skip=several)
     for name in map(str, several):  # jsonargparse would take one JSON list
-        parser.add_argument(name, nargs="+", type=Path, metavar="RUN", help=_help_of(command, name))
-    parser.add_function_arguments(command, as_group=False, as_positional=True, skip=several)
+        word = name.removesuffix("s").upper()
+        parser.add_argument(name, nargs="+", type=Path, metavar=word, help=_help_of(command, name))
+    if several & set(list(parameters)[:1]):
+        parser.add_function_arguments(command, as_group=False, as_positional=True, skip=several)
     for action in parser._actions:
         if parameters.get(action.dest, inspect.Parameter).annotation in (bool, "bool"):
             action.nargs, action.const = "?", True

@@ -14,28 +14,19 @@ from vnd.evaluate.coding import work
 from vnd.evaluate.sweep import Sweep
 from vnd.train.finished import Finished
 
-ONLY = {  # flags of one task
-    "classify": ("levels", "parameters", "learned", "samples", "readings", "repeats", "statistics"),
-    "encode": ("drawn", "inception", "target"),
-}
-KINDS = {"classify": "a classifier", "encode": "an auto-encoder"}
-
-
-def check_flags(opened: str, task: str, given: dict[str, Any]) -> None:
-    """Refuse flags that make no sense for what a run does."""
-    other = "encode" if task == "classify" else "classify"
-    wrong = next((name for name in ONLY[other] if given.get(name) is not None), None)
-    if wrong is not None:
-        raise ValueError(f"evaluate: --{wrong} is for {KINDS[other]}, and {opened} is {KINDS[task]}; leave it out")
-
 
 def evaluate_codes(opened: Finished, options: Sweep, images: Images, command: str) -> dict[str, Any]:
     """Evaluate an auto-encoder, and say while it lasts how far it is, and then what could not be done."""
     if options.inception is not None and not options.drawn:
         raise ValueError("evaluate: --inception measures images that are drawn, and none are; give --drawn 10000 too")
+    return counted(opened, options, images, command, work(opened.subject(), options, images))
+
+
+def counted(opened: Finished, options: Sweep, images: Images, command: str, total: int) -> dict[str, Any]:
+    """The results of a run, with a bar that counts images up to a total, and then the notes that came with them."""
     said = Console(stderr=True)
     with Progress(console=said, transient=True, disable=not said.is_terminal) as progress:
-        task = progress.add_task("evaluate", total=work(opened.subject(), options, images))
+        task = progress.add_task("evaluate", total=total)
         results = opened.results(options, images, command, done=lambda count: progress.advance(task, count))
     for note in results["notes"]:
         said.print(f"vnd: {note}", soft_wrap=True, highlight=False, markup=False)

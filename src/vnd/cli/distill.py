@@ -73,8 +73,10 @@ def distill(
     """
     teacher, console = open_run(run, which), Console()
     of_weights = getattr(teacher.recipe.method, "bayesian", False) and not isinstance(teacher.recipe.method, SN3)
-    if not (hasattr(teacher.model, "_vnd_plan") and of_weights):
-        raise ValueError(f"distill: {run} is no Bayesian nested network; train one with vnd train, method bn3")
+    if not (hasattr(teacher.model, "_vnd_plan") and of_weights and teacher.recipe.method.task == "classify"):
+        raise ValueError(
+            f"distill: {run} is no Bayesian nested network that classifies; train one with vnd train, method bn3"
+        )
     if not -1 <= threshold < 1:
         raise ValueError(f"distill: threshold must lie in [-1, 1); got {threshold:g}")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

@@ -11,7 +11,9 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.progress import track
 
-from vnd.cli.coding import check_flags, codes_table, evaluate_codes
+from vnd.cli.coding import codes_table, evaluate_codes
+from vnd.cli.flags import check_flags
+from vnd.cli.segmenting import evaluate_masks, masks_table
 from vnd.cli.table import sizes_table
 from vnd.data.arrays import Images
 from vnd.evaluate.results import rows_of, write, write_rows
@@ -33,6 +35,7 @@ def evaluate(
     drawn: int | None = None,
     inception: Path | None = None,
     target: float | None = None,
+    counts: Sequence[int] | None = None,
     which: Which | None = None,
     split: Literal["test", "validation"] = "test",
     out: Path | None = None,
@@ -40,10 +43,12 @@ def evaluate(
     """Evaluate trained runs at every size: tables, tidy rows as CSV and JSON, and a page with figures.
 
     Sizes that are not given are those of the run's recipe; give one kind, and only what is given counts. Sizes of an
-    auto-encoder are shares of its code. `vnd report` compares runs.
+    auto-encoder are shares of its code. Masks of a network that segments are held against those of all graders.
+    `vnd report` compares runs.
 
     Example: vnd evaluate runs/first --fractions "[0.25, 1.0]" --learned 4 --readings "[samples, means]" --repeats 3
     Example: vnd evaluate runs/codes --fractions "[0.25, 0.5, 0.75, 1.0]" --drawn 10000 --target 0.01
+    Example: vnd evaluate runs/lungs --fractions "[0.33, 1.0]" --counts "[1, 4, 8, 16]"
 
     Args:
         runs: Folders of the runs.
@@ -59,7 +64,8 @@ def evaluate(
         inception: Weights of FID's Inception, torch-fidelity's file; without it the distance is by EfficientNet-Lite0.
         target: Mean squared error that the shortest code of each image is sought for; that at half the code if not
             given.
-        which: The network with the best validation accuracy, or the last; as the recipe says if not given.
+        counts: Numbers of masks that a network that segments draws for each image, from few to many.
+        which: The network with the best validation score, or the last; as the recipe says if not given.
         split: The images to evaluate on.
         out: Folder for results.json, rows.csv and report.html, the run's own if not given; of several runs, a folder
             for each in it, and the rows of all as rows.csv and rows.json.
@@ -67,13 +73,13 @@ def evaluate(
     said = {
         "fractions": fractions, "levels": levels, "parameters": parameters, "learned": learned, "samples": samples,
         "readings": readings, "repeats": repeats, "statistics": statistics, "drawn": drawn,
-        "inception": None if inception is None else str(inception), "target": target, "which": which,
-        "split": None if split == "test" else split,
+        "inception": None if inception is None else str(inception), "target": target, "counts": counts,
+        "which": which, "split": None if split == "test" else split,
     }  # fmt: skip
     words = [f"--{name}={_word(value)}" for name, value in said.items() if value is not None]
     changed: dict[str, Any] = {"samples": samples, "repeats": repeats, "drawn": drawn, "target": target}
     changed |= {"readings": readings and tuple(readings), "statistics": statistics and tuple(statistics)}
-    changed |= {"inception": said["inception"]}
+    changed |= {"inception": said["inception"], "counts": counts and tuple(counts)}
     names = [run.resolve().name for run in runs]
     if out is not None and len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -100,14 +106,17 @@ def _evaluate(
 ) -> dict[str, Any]:
     """Evaluate one run, and write and show what came of it."""
     images = opened.test() if split == "test" else opened.splits.validation
-    console, is_code = Console(), opened.recipe.method.task == "encode"
-    results = (evaluate_codes if is_code else _sweep)(opened, options, images, command)
+    console, task = Console(), opened.recipe.method.task
+    ways = {"classify": _sweep, "encode": evaluate_codes, "segment": evaluate_masks}
+    results = ways[task](opened, options, images, command)
     results["split"] = split
     if split != "test":
         del results["data"]["test"]
     path = write(results, folder)
-    if is_code:
+    if task == "encode":
         console.print(codes_table(results, split))
+    elif task == "segment":
+        console.print(masks_table(results, split))
     else:
         console.print(sizes_table(results["rows"], f"{results['title']}: {split}, {results['samples']} samples"))
         for reading in options.readings[1:]:

@@ -58,6 +58,10 @@ def extract(
         raise ValueError(
             f"extract: {run} is an auto-encoder, whose decoder takes codes of every length; use vnd generate"
         )
+    if opened.recipe.method.task == "segment":
+        raise ValueError(
+            f"extract: {run} segments images; vnd segment draws its masks at a size, vnd evaluate measures it"
+        )
     if isinstance(opened.recipe.method, Single):
         raise ValueError(
             f"extract: {run} has one size, as {opened.recipe.method_name} was trained; "

@@ -27,6 +27,7 @@ def report(
 
     Runs that differ in their seed alone are one curve with intervals. Each data set and network has its own part.
     Auto-encoders are compared with auto-encoders; those trained for one length each are one curve over lengths.
+    Segmenters are compared with segmenters, whatever their network.
 
     Example: vnd report runs/cifar10-bn3-* runs/cifar10-fn3-* --out runs/report
     Example: vnd report runs/cifar10 --keep docs/results/cifar10 --markdown docs/benchmarks.md --sizes "[1e5, 1e6]"
@@ -40,11 +41,11 @@ def report(
             paths: `vnd report` of it gives the same tables and figures.
         markdown: Markdown file; its part between the lines <!-- vnd report: begin --> and <!-- vnd report: end --> is
             replaced by tables and figures, which go to images/ beside it. A file that does not exist is made.
-        sizes: Numbers of parameters at which the table of the Markdown file compares methods; not of auto-encoders.
+        sizes: Numbers of parameters at which the table of the Markdown file compares methods; of classifiers alone.
     """
-    from vnd.report import coding, comparison, marked
+    from vnd.report import comparison, marked
     from vnd.report import keep as keeping
-    from vnd.report import markdown as text
+    from vnd.report.markdown import IMAGES
 
     def say(line: str) -> None:
         Console(stderr=True).print(f"vnd: {line}", soft_wrap=True, highlight=False, markup=False)
@@ -54,9 +55,10 @@ def report(
     if markdown is not None:
         marked.parts(markdown)  # what is wrong with it is said before the work
     found = comparison.read(runs, say)
-    is_code = isinstance(found, coding.Codes)
-    if is_code and tuple(sizes) != SIZES:
-        raise ValueError("report: --sizes are parameters of classifiers, and these are auto-encoders; leave it out")
+    is_classifier = isinstance(found, comparison.Compared)
+    if not is_classifier and tuple(sizes) != SIZES:
+        kind = comparison.TASKS[found.runs[0].results["task"]]
+        raise ValueError(f"report: --sizes are parameters of classifiers, and these are {kind}; leave it out")
     page = comparison.write_page(found, out, title).resolve()
     words = f"report:  {page}\nfigures: {page.parent / 'figures'}\nnumbers: {page.parent / 'summary.csv'}, summary.json"
     if keep is not None:
@@ -65,13 +67,10 @@ def report(
     if markdown is not None:
         given = {"out": out if out != OUT else None, "title": title, "keep": keep, "markdown": markdown}
         options = [word for name, value in given.items() if value is not None for word in (f"--{name}", _shown(value))]
-        options += [] if is_code else ["--sizes", f"[{', '.join(f'{size:.12g}' for size in sizes)}]"]
+        options += ["--sizes", f"[{', '.join(f'{size:.12g}' for size in sizes)}]"] if is_classifier else []
         command = shlex.join(["vnd", "report", *map(_shown, runs), *options])
-        if isinstance(found, coding.Codes):
-            drawn = coding.write_markdown(found, markdown, command)
-        else:
-            drawn = text.write(found.blocks, markdown, sizes, command)
-        words += f"\ntables:  {markdown.resolve()} ({len(drawn)} figures in {text.IMAGES}/)"
+        drawn = comparison.write_markdown(found, markdown, sizes, command)
+        words += f"\ntables:  {markdown.resolve()} ({len(drawn)} figures in {IMAGES}/)"
     Console().print(words, soft_wrap=True, highlight=False, markup=False)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 CHUNK = 512  # images that are resized together
+NAMES = ("classes", "owner_names")  # what a split has once, not for each image
 DEFLATE = 1032  # bytes that gzip and zip can make of one, at most: a bound on what a file can hold
 LUMA = (0.299, 0.587, 0.114)  # of ITU-R BT.601, as Pillow has it
 
@@ -26,6 +27,7 @@ class Images:
         classes: Their names.
         masks: (N, graders, height, width), 0 or 1: what each grader marked.
         owners: (N,), the number of the patient, or other thing, that each image is of; a split never divides one.
+        owner_names: What they are called, by number, where they have names; all of them, also those of other splits.
 
     >>> images = Images(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 1, 1, 0]), ("cat", "dog"))
     >>> len(images), images.take([2, 3]).labels
@@ -37,6 +39,7 @@ class Images:
     classes: tuple[str, ...] = ()
     masks: NDArray[np.uint8] | None = None
     owners: NDArray[np.int64] | None = None
+    owner_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -53,7 +56,7 @@ class Images:
         return replace(self, **{name: values[rows] for name, values in self._arrays().items()})
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "classes"}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in NAMES}
         return {name: value for name, value in values.items() if value is not None}
 
 
@@ -79,6 +82,9 @@ def check(images: Images, where: str, *, classes_needed: int = 1) -> Images:
             raise ValueError(f"{where}: {name} must be as many as the {len(images)} images; got {len(values)}")
     if images.owners is not None:
         _check_numbers(images.owners, f"{where}: owners")
+        if images.owner_names and not 0 <= images.owners.min() <= images.owners.max() < len(images.owner_names):
+            got = f"{images.owners.min()} … {images.owners.max()}"
+            raise ValueError(f"{where}: owners must be numbers of the {len(images.owner_names)} owner_names; got {got}")
     if images.labels is not None:
         _check_numbers(images.labels, f"{where}: labels")
         check_labels(images.labels, len(images.classes) or None, where)

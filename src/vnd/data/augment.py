@@ -111,6 +111,26 @@ def apply(augment: Augment, images: Tensor, drawn: Draw) -> Tensor:
     return _cover(images, augment.cutout, drawn) if augment.cutout else images
 
 
+def apply_to_masks(augment: Augment, masks: Tensor, drawn: Draw) -> Tensor:
+    r"""Crop, mirror and rotate masks (batch, height, width) of zeros and ones as `apply` does their images.
+
+    They stay zeros and ones, of the same type: a rotated pixel is the nearest one. What comes from beyond the edges is
+    0, or the mirror image, as in the images. A square that covers pixels covers no mask: what lies below is still to be
+    marked.
+
+    >>> masks = torch.tensor([[[0, 1], [0, 0]]])
+    >>> mirror = Draw(torch.zeros(1, 2, dtype=torch.int64), torch.tensor([True]), torch.zeros(1))
+    >>> apply_to_masks(Augment(flip=True), masks, mirror).flatten().tolist()
+    [1, 0, 0, 0]
+    """
+    marks = masks[:, None]
+    if augment.pad or augment.flip:
+        marks = _crop(marks, augment.pad, augment.padding, drawn)
+    if augment.rotation:
+        marks = _rotate(marks, drawn.angle, "nearest").to(masks.dtype)
+    return marks[:, 0]
+
+
 def mix(images: Tensor, others: Tensor, drawn: Draw) -> tuple[Tensor, Tensor]:
     """Lay boxes of other images, cut at the same place, over images; and the share of each that they take, (batch,).
 
@@ -151,13 +171,13 @@ def _reflected(place: Tensor, size: int) -> Tensor:
     return torch.minimum(place, period - place)
 
 
-def _rotate(images: Tensor, angle: Tensor) -> Tensor:
+def _rotate(images: Tensor, angle: Tensor, mode: Literal["bilinear", "nearest"] = "bilinear") -> Tensor:
     turn = torch.deg2rad(angle).to(images.device, non_blocking=True)
     cosine, sine, zero = turn.cos(), turn.sin(), torch.zeros_like(turn)
     ratio = images.size(3) / images.size(2)  # the grid is in shares of width and height
     matrix = torch.stack((cosine, -sine / ratio, zero, sine * ratio, cosine, zero), 1).view(-1, 2, 3)
     grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
-    return F.grid_sample(images.float(), grid, align_corners=False)
+    return F.grid_sample(images.float(), grid, mode=mode, align_corners=False)
 
 
 def _cover(images: Tensor, side: int, drawn: Draw) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vnd.data.arrays import Images
-from vnd.data.augment import Augment, apply, draw, mix
+from vnd.data.augment import Augment, Draw, apply, apply_to_masks, draw, mix
 
 CHUNK = 4096  # images that are looked at together where all of them are
 ROOM = 2**30  # bytes of normalised images that are kept in a CPU's memory
@@ -58,6 +58,7 @@ class Batches:
         augment: What is done to the images.
         rank: The number of this process.
         world: How many processes there are.
+        masks: Whether masks stand where labels would: that of one grader of each image, drawn anew in every step.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Batches:
         augment: Augment | None = None,
         rank: int = 0,
         world: int = 1,
+        masks: bool = False,
     ) -> None:
         if batch < 1 or batch % world:
             raise ValueError(f"train.batch must be a multiple of the number of processes, {world}; got {batch}")
@@ -78,12 +80,14 @@ class Batches:
             raise ValueError(f"train.batch must be at most the number of training images, {len(images)}; got {batch}")
         self.images, self.batch, self.seed, self.device = images, batch, seed, torch.device(device)
         self.augment = augment or Augment()
+        self.masks = _masks(images, self.augment) if masks else None
         share = batch // world
         self.part = slice(rank * share, (rank + 1) * share)
         self.normalise = Normalise(mean, deviation, self.device)
         labels = np.zeros(len(images), np.int64) if images.labels is None else images.labels
         self.labels = torch.from_numpy(np.ascontiguousarray(labels))
         self.resident = _resident(images.pixels, self.device)
+        self.marks = None if self.masks is None else _resident(self.masks, self.device)
         self._epoch, self._order = -1, np.empty(0, np.int64)
 
     def __len__(self) -> int:
@@ -93,13 +97,18 @@ class Batches:
     def at(self, step: int) -> tuple[Tensor, Tensor]:
         """The batch of a step, (share, channels, height, width) and (share,), or (share, classes) of mixed images.
 
-        An image is mixed with the one at the mirrored place of the whole batch.
+        An image is mixed with the one at the mirrored place of the whole batch. With masks, the second is (share,
+        height, width), float32 zeros and ones.
         """
         chosen, own = self._chosen(step), torch.arange(self.batch)[self.part]
+        drawn: Draw | None = None
+        if self.augment != Augment():
+            drawn = draw(self.augment, self.batch, torch.Generator().manual_seed(key(self.seed, "augment", step)))
+        if self.masks is not None:
+            return self._masked(chosen[own.numpy()], own, step, drawn)
         pixels, labels = self._read(chosen[own.numpy()])
-        if self.augment == Augment():
+        if drawn is None:
             return self.normalise(pixels), labels
-        drawn = draw(self.augment, self.batch, torch.Generator().manual_seed(key(self.seed, "augment", step)))
         pixels = apply(self.augment, pixels, drawn.share(own))
         if self.augment.cutmix:
             beside = self.batch - 1 - own
@@ -117,9 +126,28 @@ class Batches:
             return self.resident[where.to(self.device, non_blocking=True)], labels
         return _to(torch.from_numpy(self.images.pixels[chosen]), self.device), labels
 
+    def _masked(
+        self, chosen: np.ndarray[tuple[int], np.dtype[np.int64]], own: Tensor, step: int, drawn: Draw | None
+    ) -> tuple[Tensor, Tensor]:
+        """Images and the masks of one grader each; the draw is that of the place in the whole batch."""
+        assert self.masks is not None
+        generator = torch.Generator().manual_seed(key(self.seed, "grader", step))
+        grader = torch.randint(self.masks.shape[1], (self.batch,), generator=generator)[own]
+        pixels, _ = self._read(chosen)
+        if self.marks is None:
+            masks = _to(torch.from_numpy(self.masks[chosen, grader.numpy()]), self.device)
+        else:
+            where = (torch.from_numpy(chosen), grader)
+            masks = self.marks[tuple(x.to(self.device, non_blocking=True) for x in where)]
+        if drawn is not None:
+            pixels = apply(self.augment, pixels, drawn.share(own))
+            masks = apply_to_masks(self.augment, masks, drawn.share(own))
+        return self.normalise(pixels), masks.float()
+
     def run(self, start: int, stop: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of these steps in order; for a GPU whose memory does not hold the data, read one ahead."""
-        if self.resident is not None or self.device.type == "cpu":
+        held = self.resident is not None and (self.masks is None or self.marks is not None)
+        if held or self.device.type == "cpu":
             yield from map(self.at, range(start, stop))
             return
         with ThreadPoolExecutor(1) as ahead:
@@ -214,3 +242,12 @@ def _resident(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], device: t
     if device.type != "cuda" or pixels.nbytes > torch.cuda.mem_get_info(device)[0] / 3:
         return None
     return torch.from_numpy(np.array(pixels)).to(device)
+
+
+def _masks(images: Images, augment: Augment) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """The masks of a split that has some, unless the augmentation is one for labels."""
+    if images.masks is None:
+        raise ValueError("data: must have masks of graders, as lidc and annotators have; got images without")
+    if augment.cutmix:
+        raise ValueError(f"data.augment.cutmix must be 0 for masks: it mixes classes; got {augment.cutmix}")
+    return images.masks

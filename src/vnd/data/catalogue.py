@@ -6,7 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from vnd.data import celeba, chairs, cifar, embedded, folders, idx, lidc, npz, svhn, tiny_imagenet
+import numpy as np
+from numpy.typing import NDArray
+
+from vnd.data import annotators, celeba, chairs, cifar, embedded, folders, idx, lidc, npz, svhn, tiny_imagenet
 from vnd.data.arrays import Images, check
 from vnd.data.cache import data_root
 from vnd.words import nearest
@@ -47,6 +50,7 @@ class DataSet:
         remotes: What is downloaded, if a program may.
         manual: How to get it by hand.
         embedded: Whether it comes with the library.
+        truth: Where it is known what graders draw from: masks (N, K, H, W) and probabilities (N, K) of a split.
     """
 
     name: str
@@ -60,6 +64,7 @@ class DataSet:
     remotes: tuple[Remote, ...] = ()
     manual: str = ""
     embedded: bool = False
+    truth: Callable[[Literal["train", "test"]], tuple[NDArray[np.uint8], NDArray[np.float64]]] | None = None
 
 
 _ALL = (
@@ -84,6 +89,18 @@ _ALL = (
         size=8,
         num_classes=10,
         embedded=True,
+    ),
+    DataSet(
+        name="annotators",
+        about="made-up blobs, 1,024 + 512, each marked by four graders by known probabilities; comes with vnd",
+        licence="Apache 2.0",
+        read=annotators.read,
+        folder="",
+        channels=1,
+        size=annotators.SIZE,
+        num_classes=0,
+        embedded=True,
+        truth=annotators.truth,
     ),
     DataSet(
         name="cifar10",
@@ -338,7 +355,7 @@ def load(name: str, split: Literal["train", "test"], folder: Path | None = None)
     ((3000, 1, 28, 28), 'Dress')
     >>> load("cifar", "test")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: load: unknown data set 'cifar', did you mean 'cifar10'? Known: fashion, digits, cifar10, ...
+    ValueError: load: unknown data set 'cifar', did you mean 'cifar10'? Known: fashion, digits, annotators, ...
     """
     dataset = find(name, "load")
     if split not in ("train", "test"):

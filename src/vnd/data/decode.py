@@ -109,7 +109,7 @@ def _blocks(label: str, files: Sequence[Path], form: Form) -> Iterator[NDArray[n
         task = bar.add_task(f"decode {label}", total=len(files))
         for start in range(0, len(files), BLOCK):
             block = []
-            for image in pool.map(_one, files[start : start + BLOCK], [form] * BLOCK):
+            for image in pool.map(picture, files[start : start + BLOCK], [form] * BLOCK):
                 block.append(image)
                 bar.advance(task)
             yield np.stack(block)
@@ -131,7 +131,8 @@ def _open(path: Path) -> Image:
         raise ValueError(f"{path}: {what} ({type(error).__name__})") from None
 
 
-def _one(path: Path, form: Form) -> NDArray[np.uint8]:
+def picture(path: Path, form: Form) -> NDArray[np.uint8]:
+    """One image file as (channels, height, width), brought to a form."""
     with _open(path) as image:
         misfit = _misfit(image, form)
         if misfit:

@@ -17,13 +17,14 @@ GRADERS = 4
 def read(folder: Path, split: Literal["train", "test"]) -> Images:
     r"""Read `PATIENT/nodule-k/images/slice-j.png` as grey 128×128, and `mask-0` … `mask-3` beside it.
 
-    Armato et al. (2011). `owners` is the number of the patient among all in the folder. The test split is a fifth of
-    the patients, chosen by name alone: those for whom $h / 2^{64} < 0.2$, with h the first eight bytes of the SHA-256
-    of `lidc-2:PATIENT`. So a patient stays on the same side whoever else is there; of the names LIDC-IDRI-0001 … 1012
-    it takes 19.4 %.
+    Armato et al. (2011). `owners` is the number of the patient among all in the folder, `owner_names` what these are
+    called. The test split is a fifth of the patients, chosen by name alone: those for whom $h / 2^{64} < 0.2$, with h
+    the first eight bytes of the SHA-256 of `lidc-2:PATIENT`. So a patient stays on the same side whoever else is there;
+    of the names LIDC-IDRI-0001 … 1012 it takes 19.4 %.
     """
     owners, images = list[int](), list[Path]()
-    for number, patient in enumerate(subfolders(folder)):
+    patients = subfolders(folder)
+    for number, patient in enumerate(patients):
         if is_test(patient.name) == (split == "test"):
             for nodule in subfolders(patient):
                 slices = sorted(pictures(nodule / "images", (".png",)), key=natural)
@@ -35,7 +36,8 @@ def read(folder: Path, split: Literal["train", "test"]) -> Images:
     masks = [file.parent.parent / f"mask-{grader}" / file.name for file in images for grader in range(GRADERS)]
     pixels = decode(folder, f"lidc-{split}", images, FORM)
     marks = decode(folder, f"lidc-{split}-masks", masks, MASK).reshape(len(images), GRADERS, 128, 128)
-    return Images(pixels, masks=marks, owners=np.array(owners, np.int64))
+    names = tuple(patient.name for patient in patients)
+    return Images(pixels, masks=marks, owners=np.array(owners, np.int64), owner_names=names)
 
 
 def is_test(patient: str) -> bool:

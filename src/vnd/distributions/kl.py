@@ -60,17 +60,20 @@ def ordered_normal_kl(posterior: OrderedNormal, prior: OrderedNormal) -> Tensor:
             f"kl_divergence: the codes have {posterior.event_shape[0]} dimensions, {posterior.base} always kept, and "
             f"{prior.event_shape[0]}, {prior.base} always kept; both must agree"
         )
-    cost = _normal_kl(posterior, prior)
+    cost = normal_kl(posterior.loc, posterior.scale, prior.loc, prior.scale)
     always, nested = cost[..., : posterior.base].sum(-1), cost[..., posterior.base :]
     chain = posterior.gate.chain
     return chain_kl(chain, prior.gate.chain) + always + gated_kl(chain.log_survival, nested)
 
 
-def _normal_kl(q: OrderedNormal, p: OrderedNormal) -> Tensor:
-    """KL between the Gaussians of each dimension, (…, dimensions)."""
-    q_loc, q_scale, p_loc, p_scale = (widen(x) for x in (q.loc, q.scale, p.loc, p.scale))
-    ratio = (q_scale / p_scale).square()
-    return 0.5 * (ratio + ((q_loc - p_loc) / p_scale).square() - 1 - ratio.log())
+def normal_kl(loc: Tensor, scale: Tensor, prior_loc: Tensor, prior_scale: Tensor) -> Tensor:
+    r"""KL of a Gaussian $\mathcal N(μ, σ^2)$ from another $\mathcal N(m, s^2)$, (…), in nats, float32 or wider.
+
+    $$κ = \tfrac12 \left[ \frac{σ^2 + (μ - m)^2}{s^2} - 1 - \log \frac{σ^2}{s^2} \right]$$
+    """
+    loc, scale, prior_loc, prior_scale = (widen(x) for x in (loc, scale, prior_loc, prior_scale))
+    ratio = (scale / prior_scale).square()
+    return 0.5 * (ratio + ((loc - prior_loc) / prior_scale).square() - 1 - ratio.log())
 
 
 def log_uniform_prior_kl(posterior: MultiplicativeNormal, prior: LogUniform) -> Tensor:

@@ -49,6 +49,7 @@ class Sweep:
         drawn: Images that an auto-encoder draws at each length, to be held against as many test images; 0 for none.
         inception: File with the weights of FID's Inception; None for EfficientNet-Lite0, and then it is no FID.
         target: Mean squared error that the shortest codes are sought for; None for the one at half the length.
+        counts: Numbers of masks that are drawn for an image and held against its graders', from few to many.
     """
 
     sizes: Sizes = field(default_factory=Sizes)
@@ -65,6 +66,7 @@ class Sweep:
     drawn: int = 10_000
     inception: str | None = None
     target: float | None = None
+    counts: tuple[int, ...] = (1, 4, 8, 16)
 
     def __post_init__(self) -> None:
         if self.target is not None and not self.target > 0:
@@ -79,6 +81,8 @@ class Sweep:
             raise ValueError(f"readings must be some of {', '.join(get_args(Reading))}; got {list(self.readings)}")
         if self.readings[0] == "masks":
             raise ValueError("readings must begin with one that has sizes, not masks; got masks first")
+        if not self.counts or self.counts[0] < 1 or list(self.counts) != sorted(set(self.counts)):
+            raise ValueError(f"counts must be numbers of masks that rise from 1 or more; got {list(self.counts)}")
         if not 0 < self.risk < 1:
             raise ValueError(f"risk must lie in (0, 1); got {self.risk}")
 

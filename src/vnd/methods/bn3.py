@@ -1,7 +1,5 @@
 """BN³: a Bayesian nested neural network, whose width is chosen at test time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -13,8 +13,9 @@ import vnd.nn as nested
 from vnd.nn import Prediction
 from vnd.nn.width import Width
 
-Task = Literal["classify", "encode"]
-Batch = tuple[Tensor, Tensor]  # images (batch, channels, height, width), labels (batch,) or (batch, classes)
+Task = Literal["classify", "encode", "segment"]
+# Images (batch, channels, height, width); labels (batch,) or (batch, classes), or masks (batch, height, width) of 0, 1.
+Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ class VNDAE(Coder):
         prior_length: Expected length under the prior, base included; None for uniform lengths.
         initial_logit: Where the keep logits start: at 0 codes would be two dimensions long.
         fractions: Shares of the code that are trained in every step.
+        weights: What each of them weighs among them; alike if not given. A shared network gives up on long codes what
+            it gains on short ones, and the other way round.
         fixed_share: Their share of the loss.
         free_bits: Nats that each dimension is charged at least, so that none is given up early; the paper's appendix
             shows that a KL that stays positive needs such a floor.
@@ -52,6 +54,7 @@ class VNDAE(Coder):
     prior_length: float | None = None
     initial_logit: float = 4.0
     fractions: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
     fixed_share: float = 0.5
     free_bits: float = 0.0
     prior: Literal["normal", "log_uniform"] = "normal"
@@ -62,6 +65,8 @@ class VNDAE(Coder):
             raise ValueError(f"prior_length must be greater than base = {self.base}; got {self.prior_length}")
         if not all(0 < fraction <= 1 for fraction in self.fractions):
             raise ValueError(f"fractions must lie in (0, 1]; got {list(self.fractions)}")
+        if self.weights and (len(self.weights) != len(self.fractions) or not all(w > 0 for w in self.weights)):
+            raise ValueError(f"weights must be above 0, one for each of fractions; got {list(self.weights)}")
         if not 0 <= self.fixed_share < 1:
             raise ValueError(f"fixed_share must lie in [0, 1); got {self.fixed_share}")
 
@@ -136,7 +141,8 @@ class VNDAE(Coder):
         own = self._rate(code, cost)
         rates = torch.stack([own.mean(), *(cost[:, :length].sum(1).mean() for length in fixed)])
         share = self.fixed_share if fixed else 0.0
-        weights = [1 - share, *(share / len(fixed) for _ in fixed)]
+        each = self.weights or (1.0,) * len(fixed)
+        weights = [1 - share, *(share * weight / sum(each) for weight in each)]
         error, rate = (sum(w * x for w, x in zip(weights, terms, strict=True)) for terms in (errors, rates))
         parts = {
             "rate": own.mean(),

@@ -11,14 +11,17 @@ from torch import nn
 
 from vnd.models.autoencoder import AutoEncoder, DenseAutoEncoder
 from vnd.models.convnet import ConvNet
+from vnd.models.ensemble_unet import EnsembleUNet
 from vnd.models.mobilenet import MobileNetV2
+from vnd.models.probabilistic_unet import ProbabilisticUNet
 from vnd.models.resnext import ResNeXt
 from vnd.models.unet import UNet
 from vnd.models.vgg import VGG11
 from vnd.words import nearest
 
 __all__ = [
-    "MODELS", "VGG11", "AutoEncoder", "ConvNet", "DenseAutoEncoder", "MobileNetV2", "ResNeXt", "UNet", "build",
+    "MODELS", "VGG11", "AutoEncoder", "ConvNet", "DenseAutoEncoder", "EnsembleUNet", "MobileNetV2",
+    "ProbabilisticUNet", "ResNeXt", "UNet", "build",
 ]  # fmt: skip
 
 MODELS: dict[str, type[nn.Module]] = {
@@ -29,6 +32,8 @@ MODELS: dict[str, type[nn.Module]] = {
     "convnet": ConvNet,
     "autoencoder": AutoEncoder,
     "dense_autoencoder": DenseAutoEncoder,
+    "probabilistic_unet": ProbabilisticUNet,
+    "ensemble_unet": EnsembleUNet,
 }
 
 

@@ -121,7 +121,7 @@ class AutoEncoder(CodedNetwork):
         if image_size % 32:
             raise ValueError(f"AutoEncoder: image_size must be a multiple of 32; got {image_size}")
         _check_bounded("AutoEncoder", bounded)
-        sizes = _checked_heads("AutoEncoder", heads, code)
+        sizes = checked_heads("AutoEncoder", heads, code)
         self.config = {
             "code": code,
             "image_size": image_size,
@@ -200,7 +200,7 @@ class DenseAutoEncoder(CodedNetwork):
             raise ValueError(f"DenseAutoEncoder: hidden must be a list of integers; got {hidden!r}")
         check_counts("DenseAutoEncoder", **{f"hidden[{layer}]": size for layer, size in enumerate(hidden)})
         _check_bounded("DenseAutoEncoder", bounded)
-        outputs = _checked_heads("DenseAutoEncoder", heads, code)
+        outputs = checked_heads("DenseAutoEncoder", heads, code)
         self.config = {
             "code": code,
             "image_size": image_size,
@@ -229,8 +229,15 @@ def _check_bounded(owner: str, bounded: object) -> None:
         raise ValueError(f"{owner}: bounded must be true or false; got {bounded!r}")
 
 
-def _checked_heads(owner: str, heads: Mapping[str, int] | None, code: int) -> dict[str, int]:
-    """The heads' sizes by their names; a name must be one that torch takes for a layer in `nn.ModuleDict`."""
+def checked_heads(owner: str, heads: Mapping[str, int] | None, code: int, option: str = "code") -> dict[str, int]:
+    """The heads' sizes by their names; a name must be one that torch takes for a layer in `nn.ModuleDict`.
+
+    Args:
+        owner: The network that has them.
+        heads: Their sizes; None for `loc` alone.
+        code: The largest size of `loc`.
+        option: What the network's argument of that number is called.
+    """
     if heads is None:
         return {"loc": code}
     if not isinstance(heads, Mapping) or "loc" not in heads:
@@ -241,5 +248,5 @@ def _checked_heads(owner: str, heads: Mapping[str, int] | None, code: int) -> di
             raise ValueError(f"{owner}: heads must have plain words as names, none of nn.ModuleDict's; got {name!r}")
         check_counts(owner, **{f"heads[{name!r}]": size})
     if heads["loc"] > code:
-        raise ValueError(f"{owner}: heads['loc'] must be at most code = {code}; got {heads['loc']}")
+        raise ValueError(f"{owner}: heads['loc'] must be at most {option} = {code}; got {heads['loc']}")
     return dict(heads)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from vnd.metrics import Interval, confidence_interval
 from vnd.report.canvas import BLUE, HALF, ORANGE, WIDE, canvas, legend, plain, tidy
-from vnd.report.compare import OTHERS
+from vnd.report.compare import styles
 from vnd.report.families import labels_of
 from vnd.report.figures import draw_curve
 from vnd.report.runs import Run
@@ -132,7 +131,7 @@ def against_length(curves: Sequence[Curve], key: str, name: str) -> Figure:
 def rate_distortion(curves: Sequence[Curve]) -> Figure:
     """Distortion against rate, on the left, and the negative ELBO, which is their sum, against length."""
     figure, (left, right) = canvas(WIDE, HEIGHT, columns=2)
-    looks = styles(curves)
+    looks = styles(curves, STYLES)
     for own in curves:
         for fixed in (True, False):
             known = [p for p in own.of("rate", fixed) if "distortion" in p.measures]
@@ -195,18 +194,8 @@ def training(results: dict[str, Any]) -> Figure:
     return figure
 
 
-def styles(curves: Sequence[Curve]) -> dict[str, tuple[str, str, Any]]:
-    """Colour, marker and line of each curve."""
-    rest, known = cycle(OTHERS), dict(STYLES)
-    found: dict[str, tuple[str, str, Any]] = {}
-    for own in curves:
-        name = own.name.partition(" (")[0]
-        found[own.name] = known.pop(name) if name in known else next(rest)
-    return found
-
-
 def _over_lengths(axis: Axes, curves: Sequence[Curve], key: str) -> None:
-    looks = styles(curves)
+    looks = styles(curves, STYLES)
     for own in curves:
         for fixed in (True, False):
             known = own.of(key, fixed)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vnd.files import write_text
-from vnd.metrics import Interval
-from vnd.report import canvas, codes, markdown, marked, plates, sections
+from vnd.report import canvas, codes, markdown, marked, sections
 from vnd.report.captions import NOT_TEST
 from vnd.report.codes import READINGS, Curve, Point
 from vnd.report.document import document, pair, picture, section, table
 from vnd.report.runs import Run, run_of
 from vnd.report.series import NAMES
+from vnd.report.shown import Shown, laid, prefixes
+from vnd.report.summary import as_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,17 +61,6 @@ HEADINGS = {
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A figure that there are numbers for: its file's name, its heading and caption, how it is drawn, how wide."""
-
-    name: str
-    heading: str
-    note: str
-    draw: Callable[[], Figure]
-    is_half: bool
-
-
-@dataclass(frozen=True)
 class CodeBlock:
     """The auto-encoders of one data set and one network, which can be compared."""
 
@@ -110,7 +98,7 @@ def html(results: dict[str, Any], pictures: dict[str, str], made: str) -> str:
     """The page of a run, of what `results.read` gave, of each figure as SVG, and of where it comes from, as HTML."""
     own = _only(results)
     body = [f"<h1>{escape(results['title'])}</h1>", *(f"<p>{escape(text)}</p>" for text in _summary(results))]
-    body += [section("In numbers", note_of([own]), numbers([own])), *_laid(shown([own]), pictures)]
+    body += [section("In numbers", note_of([own]), numbers([own])), *laid(shown([own]), pictures)]
     heading, note = HEADINGS["training"]
     last = section(heading, note, picture(pictures["training"], heading, "half")) if "training" in pictures else ""
     return document(results["title"], [*body, pair(last, made)])
@@ -161,15 +149,15 @@ def write(found: Codes, out: Path, title: str | None = None) -> Path:
     if found.left_out:
         words.append(f"Left out: {', '.join(found.left_out)}, not evaluated.")
     body, files = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(line)}</p>" for line in words)], list[str]()
-    for block, prefix in zip(found.blocks, prefixes(found.blocks), strict=True):
+    for block, prefix in zip(found.blocks, prefixes([block.data for block in found.blocks]), strict=True):
         if len(found.blocks) > 1:
             body.append(f'<h2 class="block">{escape(f"{block.data}, {block.network}")}</h2>')
         every = shown(block.series, prefix)
         pictures = canvas.pictures({one.name: one.draw() for one in every}, out / "figures", DPI)
         files += pictures
-        body += [section("In numbers", note_of(block.series), numbers(block.series)), *_laid(every, pictures)]
+        body += [section("In numbers", note_of(block.series), numbers(block.series)), *laid(every, pictures)]
     rows = points(found.blocks)
-    write_text(out / "summary.csv", _as_csv(rows))
+    write_text(out / "summary.csv", as_csv(rows))
     about = {"format": FORMAT, "task": "encode", "split": found.runs[0].split, "left_out": list(found.left_out)}
     about |= {"points": rows, "figures": [f"figures/{name}.png" for name in files]}
     write_text(out / "summary.json", json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
@@ -181,7 +169,7 @@ def write_markdown(found: Codes, path: Path, command: str = "") -> list[Path]:
     """Write the comparison between the marks of a Markdown file, and its figures into `images/` beside it."""
     marked.parts(path)  # or all the drawing would be for nothing
     text, files = list[str](), list[Path]()
-    for block, prefix in zip(found.blocks, prefixes(found.blocks), strict=True):
+    for block, prefix in zip(found.blocks, prefixes([block.data for block in found.blocks]), strict=True):
         text.append(f"### {markdown.words(block.data)}, {markdown.words(block.network)}")
         note = note_of(block.series)
         text += [markdown.words(note if block.runs[0].split == "test" else f"{note} {NOT_TEST}")]
@@ -212,11 +200,6 @@ def points(blocks: Sequence[CodeBlock]) -> list[dict[str, Any]]:
                     row |= {key: value.mean, f"{key} low": value.low, f"{key} high": value.high}
                 found.append(row)
     return found
-
-
-def prefixes(blocks: Sequence[CodeBlock]) -> list[str]:
-    """What the names of the figures of each block begin with: nothing where there is one block."""
-    return [f"{plates.slug(block.data)}-{index}-" if len(blocks) > 1 else "" for index, block in enumerate(blocks, 1)]
 
 
 # Both
@@ -263,7 +246,7 @@ def cells(curves: Sequence[Curve]) -> tuple[list[str], list[list[tuple[str, bool
             line = [(own.name, False), (_length(own, point), False)]
             for key in keys:
                 value, place = point.measures.get(key), (key, point.length)
-                text = "–" if value is None else _number(value, COLUMNS.get(key, ("", "{:.3f}"))[1])
+                text = "–" if value is None else markdown.spread(value, COLUMNS.get(key, ("", "{:.3f}"))[1])
                 leads = value is not None and several.get(place, 0) > 1 and value.mean == best[place]
                 line.append((text, leads and point.reading == "fixed"))
             lines.append(line)
@@ -309,19 +292,6 @@ def shown(curves: Sequence[Curve], prefix: str = "") -> list[Shown]:
     return found
 
 
-def _laid(every: Sequence[Shown], pictures: dict[str, str]) -> list[str]:
-    """Figures as parts of a page, small ones beside each other."""
-    half, wide = (
-        [
-            section(one.heading, one.note, picture(pictures[one.name], one.heading, "half" if one.is_half else "wide"))
-            for one in every
-            if one.is_half == kind
-        ]
-        for kind in (True, False)
-    )
-    return [*(pair(*half[start : start + 2]) for start in range(0, len(half), 2)), *wide]
-
-
 def _counts(curves: Sequence[Curve]) -> str:
     """How many images were drawn, and how many real ones they are held against."""
     features = [run.results.get("features") for own in curves for run in own.runs]
@@ -334,16 +304,3 @@ def _length(own: Curve, point: Point) -> str:
     if point.reading == "fixed":
         return f"{point.length:g} of {point.code}" if own.is_ordered else f"{point.length:g}"
     return f"{point.length:.1f} of {point.code}, {READINGS[point.reading]}"
-
-
-def _number(value: Interval, shape: str) -> str:
-    spread = f" ± {shape.format((value.high - value.low) / 2)}" if value.count > 1 else ""
-    return shape.format(value.mean) + spread
-
-
-def _as_csv(rows: list[dict[str, Any]]) -> str:
-    buffer = StringIO()
-    writer = csv.DictWriter(buffer, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()

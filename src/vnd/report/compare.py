@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from vnd.report.markdown import Named
+
+Look = tuple[str, str, Any]
 # Colour, marker and line of each name; then those of any other, which no name above has.
-STYLES: dict[str, tuple[str, str, Any]] = {
+STYLES: dict[str, Look] = {
     "BN³": ("#0072b2", "o", "-"),
     "DT-BN³": ("#56b4e9", "v", (0, (5, 1.5))),
     "BN³-MC": ("#1f2933", "*", "-"),
@@ -27,7 +30,7 @@ STYLES: dict[str, tuple[str, str, Any]] = {
     "plain": ("#5f6b76", "h", (0, (1, 1))),
 }
 COLORS, MARKERS = ("#332288", "#117733", "#882255", "#0b7a75", "#b5651d", "#44556b", "#c2185b"), "dp>8H1x"
-OTHERS: list[tuple[str, str, Any]] = [
+OTHERS: list[Look] = [
     (color, MARKERS[(first + place) % len(MARKERS)], line)  # no two alike, also where there is no line
     for first, line in enumerate(((0, (7, 2)), (0, (4, 1, 1, 1, 1, 1)), (0, (2, 1))))
     for place, color in enumerate(COLORS)
@@ -46,10 +49,10 @@ MANY = 12  # series; with more, only they are in the legend
 COUNTS = [("#0072b2", "o"), ("#d55e00", "s"), ("#009e73", "^"), ("#7a4b9a", "D"), ("#8a6d00", "v"), ("#5f6b76", "X")]
 
 
-def styles(series: Sequence[Series]) -> dict[str, tuple[str, str, Any]]:
+def styles(series: Sequence[Named], looks: dict[str, Look] = STYLES) -> dict[str, Look]:
     """Colour, marker and line of each series; of several with one name, before what tells them apart, the first's."""
-    rest, known = cycle(OTHERS), dict(STYLES)
-    found: dict[str, tuple[str, str, Any]] = {}
+    rest, known = cycle(OTHERS), dict(looks)
+    found: dict[str, Look] = {}
     for own in series:
         name = own.name.partition(" (")[0]
         found[own.name] = known.pop(name) if name in known else next(rest)

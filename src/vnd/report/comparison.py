@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vnd.files import write_text
-from vnd.report import canvas, coding, plates, sections
+from vnd.report import canvas, coding, markdown, plates, sections, segmenting
 from vnd.report.document import document
 from vnd.report.results import RESULTS
 from vnd.report.runs import Run, find, open_results, split_of
@@ -19,6 +19,7 @@ from vnd.report.series import group
 from vnd.report.summary import Block, as_csv, efficiency, rows, times, withheld
 
 FORMAT = 1
+TASKS = {"encode": "auto-encoders", "segment": "segmenters", "classify": "classifiers"}
 PAGE, NUMBERS, TABLE = "report.html", "summary.json", "summary.csv"
 DPI = 144  # of the PNG files
 
@@ -53,7 +54,9 @@ def write(
     return write_page(read(places, say), out, title)
 
 
-def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> Compared | coding.Codes:
+def read(
+    places: Sequence[Path], say: Callable[[str], object] | None = None
+) -> Compared | coding.Codes | segmenting.Segments:
     """Read the runs of some places, and find out what can be compared with what; the arguments are those of `write`."""
     found = find(places)
     runs = [open_results(path) for path in found.results]
@@ -61,23 +64,30 @@ def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> 
     if say is not None and found.left_out:
         say(f"report: left out, not evaluated: {', '.join(map(str, found.left_out))}")
     left_out = tuple(path.name for path in found.left_out)
-    codes = [run for run in runs if run.results.get("task") == "encode"]
-    if codes and len(codes) < len(runs):
-        other = next(run for run in runs if run not in codes)
+    first = {run.results.get("task", "classify"): run.path for run in reversed(runs)}
+    tasks = [task for task in TASKS if task in first]
+    if len(tasks) > 1:
+        one, other = tasks[:2]
         raise ValueError(
-            f"report: auto-encoders and classifiers have no measure in common; got {codes[0].path} and {other.path}, "
+            f"report: {TASKS[one]} and {TASKS[other]} have no measure in common; got {first[one]} and {first[other]}, "
             "report them apart"
         )
-    return coding.Codes(coding.split(runs), left_out) if codes else Compared(tuple(split(runs)), left_out)
+    if tasks == ["encode"]:
+        return coding.Codes(coding.split(runs), left_out)
+    if tasks == ["segment"]:
+        return segmenting.Segments(segmenting.split(runs), left_out)
+    return Compared(tuple(split(runs)), left_out)
 
 
-def write_page(found: Compared | coding.Codes, out: Path, title: str | None = None) -> Path:
+def write_page(found: Compared | coding.Codes | segmenting.Segments, out: Path, title: str | None = None) -> Path:
     """Write the page of what was read, its figures and its numbers; its path."""
     out = Path(out)
     if (out / RESULTS).exists():
         raise ValueError(f"report: out must not be a run's folder, whose {PAGE} it would replace; got {out}")
     if isinstance(found, coding.Codes):
         return coding.write(found, out, title)
+    if isinstance(found, segmenting.Segments):
+        return segmenting.write(found, out, title)
     blocks, left_out = found.blocks, found.left_out
     drawn = [plates.of_block(block, prefix) for block, prefix in zip(blocks, plates.prefixes(blocks), strict=True)]
     theory = plates.of_theory()
@@ -87,6 +97,17 @@ def write_page(found: Compared | coding.Codes, out: Path, title: str | None = No
     write_text(out / NUMBERS, numbers(blocks, list(every), left_out))
     write_text(out / PAGE, html(blocks, drawn, pictures, title, left_out))
     return out / PAGE
+
+
+def write_markdown(
+    found: Compared | coding.Codes | segmenting.Segments, path: Path, sizes: Sequence[float], command: str = ""
+) -> list[Path]:
+    """Write what was read between the marks of a Markdown file; its figures. `sizes` are of classifiers alone."""
+    if isinstance(found, coding.Codes):
+        return coding.write_markdown(found, path, command)
+    if isinstance(found, segmenting.Segments):
+        return segmenting.write_markdown(found, path, command)
+    return markdown.write(found.blocks, path, sizes, command)
 
 
 def split(runs: Sequence[Run]) -> list[Block]:

@@ -67,7 +67,10 @@ def put_figure(figure: Figure, path: Path, name: str) -> Path:
 
 def shown(file: Path, heading: str, caption: str) -> list[str]:
     """A figure as Markdown, and what it shows."""
-    return [f"![{words(heading)}]({quote(f'{IMAGES}/{file.name}')})", f"*{words(heading)}.* {words(caption)}"]
+    return [
+        f"![{words(heading)}]({quote(f'{IMAGES}/{file.name}')})",
+        f"*{words(heading)}{'.' * (heading[-1:] not in '?!')}* {words(caption)}",
+    ]
 
 
 def tables(block: Block, sizes: Sequence[float]) -> list[str]:
@@ -209,6 +212,15 @@ def number(found: Interval | None, nats: bool = False, sign: str = "") -> str:
     factor, digits = (1, 3) if nats else (100, 2)
     spread = f" ±{SPACE}{factor * (found.high - found.low) / 2:.{digits}f}" if found.count > 1 else ""
     return f"{factor * found.mean:{sign}.{digits}f}{spread}"
+
+
+def spread(found: Interval, shape: str) -> str:
+    """A mean and half its interval, if it has one, each in a shape.
+
+    >>> print(spread(Interval(0.5, 0.25, 0.75, 3), "{:.2f}"), spread(Interval(0.5, 0.5, 0.5, 1), "{:.3g}"))
+    0.50 ± 0.25 0.5
+    """
+    return shape.format(found.mean) + (f" ± {shape.format((found.high - found.low) / 2)}" if found.count > 1 else "")
 
 
 def words(text: str) -> str:

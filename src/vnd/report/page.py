@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vnd.files import write_text
-from vnd.report import canvas, coding, figures
+from vnd.report import canvas, coding, figures, segmenting
 from vnd.report.document import COLUMNS, document, fold, pair, picture, section, table
 from vnd.report.opening import cards, cell, method_of, order_of, summary
 from vnd.report.results import chosen_row, read
@@ -82,15 +82,15 @@ def write(results: Path, out: Path) -> Path:
         The path of the page.
     """
     contents = read(Path(results))
-    is_code = contents.get("task") == "encode"
+    own = {"encode": coding, "segment": segmenting}.get(contents.get("task", ""))
     drawn: dict[str, Figure] = (
-        coding.drawn(contents)
-        if is_code
+        own.drawn(contents)
+        if own is not None
         else {name: getattr(figures, name)(contents) for name in FIGURES if _has(contents, name)}
     )
     path = Path(out) / "report.html"
     pictures = canvas.pictures(drawn, path.parent / "figures", DPI)
-    write_text(path, coding.html(contents, pictures, _made(contents)) if is_code else html(contents, pictures))
+    write_text(path, html(contents, pictures) if own is None else own.html(contents, pictures, _made(contents)))
     return path
 
 
@@ -150,6 +150,8 @@ def _made(results: dict[str, Any]) -> str:
     data, chosen, samples = results["data"], results.get("chosen") or {}, results.get("samples")
     if method_of(results) in CERTAIN:  # weights without a posterior: none are drawn
         samples = None
+    elif isinstance(samples, list):
+        samples = ", ".join(map(str, samples))
     sizes = ", ".join(f"{data[part]:,} {part}" for part in ("train", "validation", "test") if data.get(part))
     items = {
         "Command": results.get("command"),

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vnd.report.schema import CODES, SCHEMA, check, check_codes, check_lengths, shown
+from vnd.report.schema import CODES, SCHEMA, SEGMENTS, check, check_codes, check_lengths, check_segments, shown
 
 RESULTS = "results.json"
 
@@ -29,9 +29,13 @@ def read(results: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"report: {path} must be JSON in UTF-8: {str(error).splitlines()[0]}") from None
     try:
-        if isinstance(contents, dict) and contents.get("task") == "encode":
+        task = contents.get("task") if isinstance(contents, dict) else None
+        if task == "encode":
             check(contents, CODES, "")
             check_codes(contents)
+        elif task == "segment":
+            check(contents, SEGMENTS, "")
+            check_segments(contents)
         else:
             check(contents, SCHEMA, "")
             check_lengths(contents)

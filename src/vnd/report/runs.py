@@ -107,7 +107,7 @@ def run_of(path: Path, results: dict[str, Any]) -> Run:
         seed=series.get("seed"),
         settings=series.get("settings") or None,
         split=results.get("split") or "test",
-        rows=tuple(results.get("tidy") or _from_rows(results)),
+        rows=tuple(results.get("tidy") or (results["rows"] if "task" in results else _from_rows(results))),
         results=results,
     )
 

@@ -12,6 +12,7 @@ TEXT, NUMBER, SHARE = "text", "a finite number", "a number in 0 … 1"
 COUNT, SIZE = "a whole number of at least 0", "a whole number of at least 1"
 NATURAL, POSITIVE = "a finite number of at least 0", "a finite number above 0"
 BIN, PART, PEARSON = "a number in 0 … 1, or null", "a number in (0, 1]", "a number in -1 … 1, or null"
+MAYBE = "a finite number, or null"
 IMAGE = "rows of whole numbers in 0 … 255, H × W or H × W × 3"
 
 KINDS = ("uniform", "learned", "sampled")
@@ -98,6 +99,28 @@ CODES: dict[str, Any] = {  # of an auto-encoder
     "notes?": [TEXT],
     "curves?": [{"step": COUNT, "loss?": NUMBER, "mse?": NUMBER, "rate?": NUMBER}],
 }
+SEGMENT_ROW = {
+    **{"label": TEXT, "fraction?": PART, "parameters?": SIZE, "macs?": COUNT, "seconds?": NATURAL},
+    **{
+        "ged": {"*": NUMBER},
+        "ged_unbiased?": {"*": MAYBE},
+        "expected_ged?": {"*": NUMBER},
+        "per_image": {"*": [NUMBER]},
+    },
+    **dict.fromkeys(("matched_iou?", "diversity?", "dice?", "calibration_error?"), SHARE),
+    **{"entropy?": NATURAL, "entropy_marked?": NATURAL},
+}
+SEGMENTS: dict[str, Any] = {  # of a segmenter
+    **{key: SCHEMA[key] for key in ("format", "title", "data", "command?", "method?", "machine?", "split?", "series?")},
+    "task": ("segment",),
+    "graders": SIZE,
+    "samples": [SIZE],
+    "rows": [SEGMENT_ROW],
+    "calibration?": {"*": {"count": [COUNT], "confidence": [BIN], "frequency": [BIN]}},
+    "graders_own?": {"*": MAYBE},
+    **{key: SCHEMA[key] for key in ("seconds?", "curves?")},
+    "notes?": [TEXT],
+}
 
 
 def check(value: Any, wanted: Any, key: str) -> None:
@@ -145,6 +168,26 @@ def check_codes(contents: dict[str, Any]) -> None:
         _same("complexity.shown", found["shown"], tuple(found["shown"]))
 
 
+def check_segments(contents: dict[str, Any]) -> None:
+    """Refuse what a segmenter's results say of sizes, numbers of samples and images where it does not fit together."""
+    counts, labels = {str(count) for count in contents["samples"]}, [row["label"] for row in contents["rows"]]
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"rows must have one label each; got {shown(labels)}")
+    images = len(next(iter(contents["rows"][0]["per_image"].values()), []))
+    for index, row in enumerate(contents["rows"]):
+        for key in ("ged", "ged_unbiased", "expected_ged", "per_image"):
+            if row.get(key) and set(row[key]) != counts:
+                raise ValueError(
+                    f"rows.{index}.{key} must have the numbers of samples as keys; got {shown([*row[key]])}"
+                )
+        if any(len(values) != images for values in row["per_image"].values()):
+            raise ValueError(f"rows.{index}.per_image must have one number an image everywhere, {images} as the first")
+    for label, bins in (contents.get("calibration") or {}).items():
+        if label not in labels:
+            raise ValueError(f"calibration must have labels of rows as keys; got {shown(label)}")
+        _same(f"calibration.{label}", bins, ("count", "confidence", "frequency"))
+
+
 def _same(place: str, lists: dict[str, Any], names: tuple[str, ...]) -> None:
     if len({len(lists[name]) for name in names}) > 1:
         raise ValueError(f"{place}: {', '.join(names[:-1])} and {names[-1]} must have one length")
@@ -171,13 +214,13 @@ def _is(value: Any, wanted: str) -> bool:
     if wanted == IMAGE:
         return _is_image(value)
     if value is None:
-        return wanted in (BIN, PEARSON)
+        return wanted in (BIN, PEARSON, MAYBE)
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:  # NaN fails as well
         return False
     whole = value == int(value)
     known = {
-        NUMBER: True, POSITIVE: value > 0, NATURAL: value >= 0, COUNT: whole and value >= 0, SIZE: whole and value >= 1,
-        PEARSON: abs(value) <= 1 + SLACK, PART: 0 < value <= 1 + SLACK,
+        NUMBER: True, MAYBE: True, POSITIVE: value > 0, NATURAL: value >= 0, COUNT: whole and value >= 0,
+        SIZE: whole and value >= 1, PEARSON: abs(value) <= 1 + SLACK, PART: 0 < value <= 1 + SLACK,
     }  # fmt: skip
     return known.get(wanted, -SLACK <= value <= 1 + SLACK)
 

@@ -58,7 +58,9 @@ def made(runs: Sequence[Run]) -> str:
     head = ["Run", "Method", "Recipe", "Data", "Network", "Seed", "Samples", "Machine", "File"]
     lines = []
     for run in runs:
-        said = (run.recipe, run.data, run.network, run.seed, run.results.get("samples"), run.results.get("machine"))
+        samples = run.results.get("samples")
+        drawn = ", ".join(map(str, samples)) if isinstance(samples, list) else samples
+        said = (run.recipe, run.data, run.network, run.seed, drawn, run.results.get("machine"))
         cells = [run.name, run.method, *("–" if value is None else str(value) for value in said), str(run.path)]
         lines.append([escape(cell) for cell in cells])
     note = "summary.csv and summary.json beside this page hold every point of the figures; figures/ holds them as PNG."

@@ -16,7 +16,8 @@ from vnd.report.runs import Run
 NAMES = {
     "bn3": "BN³", "fn3": "FN³", "ibnn": "IBNN", "svb": "SVB", "ordered_l0": "ordered ℓ0", "us_net": "US-Net",
     "plain": "plain", "sn3": "SN³", "vnd_ae": "VND-AE", "vae": "VAE", "beta_vae": "BetaVAE", "joint_vae": "JointVAE",
-    "swae": "SWAE", "nested_ae": "nested AE",
+    "swae": "SWAE", "nested_ae": "nested AE", "vnd_punet": "VND-PUNet", "bn3_unet": "BN³-UNet", "punet": "P-UNet",
+    "unet_ensemble": "UNet ensemble", "dropout_unet": "dropout UNet",
 }  # fmt: skip
 FORMS = {"samples": "{}", "means": "DT-{}", "masks": "{}-MC", "scaled": "{}-TS"}
 CERTAIN = ("fn3", "ordered_l0", "us_net", "plain")  # weights that are not drawn: samples and means are one

@@ -187,7 +187,7 @@ def rows(blocks: Sequence[Block]) -> list[dict[str, Any]]:
 def as_csv(lines: list[dict[str, Any]]) -> str:
     """Flat rows as CSV; what is not known is empty, and no text can pass for a formula of a spreadsheet."""
     text = StringIO()
-    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
     writer.writeheader()
     for line in lines:
         writer.writerow({key: _safe(value) for key, value in line.items()})

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from vnd.data.arrays import Images, fit_to
+from vnd.data.catalogue import DATASETS
 from vnd.data.catalogue import load as load_images
-from vnd.evaluate import coding
+from vnd.evaluate import coding, segmenting
 from vnd.evaluate.results import evaluate
 from vnd.evaluate.sweep import Subject, Sweep, Which
 from vnd.methods import Size
@@ -21,7 +22,8 @@ from vnd.store import load
 from vnd.train.parse import parse_run
 from vnd.train.recipe import Recipe, digest_of
 from vnd.train.run import Log
-from vnd.train.session import Splits, calibration, read_splits
+from vnd.train.session import calibration
+from vnd.train.splits import Splits, read_splits
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,14 @@ class Finished:
             )
         return fit_to(load_images(options.out_of_domain, "test", folder), channels, size)
 
+    def truth(self, images: Images) -> segmenting.Truth | None:
+        """What the graders of the test images draw from, where that is known, in the size that it is known in."""
+        known, data = DATASETS[self.recipe.data.name].truth, self.recipe.data
+        if known is None or data.size is not None or images is self.splits.validation:
+            return None
+        masks, probs = known("test")
+        return torch.from_numpy(masks), torch.from_numpy(probs)
+
     def subject(self) -> Subject:
         """The network, as a sweep takes it."""
 
@@ -71,6 +81,8 @@ class Finished:
         """Sweep over sizes or lengths, and say where it all comes from: what `results.json` holds."""
         if self.recipe.method.task == "encode":
             found = coding.evaluate(self.subject(), options, test, done)
+        elif self.recipe.method.task == "segment":
+            found = segmenting.evaluate(self.subject(), options, test, done, self.truth(test))
         else:
             found = evaluate(self.subject(), options, test, self.splits.validation, self.outside(options), done)
         log = Log(self.folder / "metrics.jsonl").read()
@@ -109,11 +121,15 @@ def training_seconds(log: list[dict[str, Any]], batch: int) -> float:
 def settings_of(recipe: Recipe) -> str:
     """A short hash of what decides a training but its seed, its width and where it runs: runs of one curve have one.
 
-    The width of an auto-encoder is the length of its code.
+    The width of an auto-encoder is the length of its code; a network that segments has all its sizes in one run.
     """
     given = recipe.to_dict()
-    width = [("method", ("fraction", "shape"))] if recipe.method.task == "classify" else [("network", ("code",))]
-    for section, keys in (("train", ("seed", "device")), ("data", ("folder",)), *width):
+    widths = {
+        "classify": ("method", ("fraction", "shape")),
+        "encode": ("network", ("code",)),
+        "segment": ("method", ()),
+    }
+    for section, keys in (("train", ("seed", "device")), ("data", ("folder",)), widths[recipe.method.task]):
         given[section] = {key: value for key, value in given[section].items() if key not in keys}
     del given["evaluate"]
     return digest_of(given)[:12]
@@ -143,10 +159,28 @@ def open_run(folder: Path, which: Which | None = None) -> Finished:
 
     Args:
         folder: The run.
-        which: The network with the best validation accuracy, or the last; None for what the recipe says.
+        which: The network with the best validation score, or the last; None for what the recipe says.
     """
     recipe, which = find_network(folder, which)
-    # Trained on a GPU or not, it can be evaluated on what there is.
+    model, device = load_network(folder / which, recipe)
+    return Finished(folder, which, recipe, model, read_splits(recipe.data, recipe.method.task), device)
+
+
+def load_network(folder: Path, recipe: Recipe) -> tuple[nn.Module, torch.device]:
+    """A network of a run, in evaluation mode: trained on a GPU or not, it is brought to what there is."""
     place = "cuda" if recipe.train.device != "cpu" and torch.cuda.is_available() else "cpu"
-    model = load(folder / which).to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Finished(folder, which, recipe, model, read_splits(recipe.data, recipe.method.task), torch.device(place))
+    model: nn.Module = load(folder).to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model, torch.device(place)
+
+
+def fed(folder: Path) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]:
+    """What the network of a run is fed: channels, height and width, and the mean and deviation of its channels."""
+    path = folder / "data.json"
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        shape, mean, deviation = (tuple(about[key]) for key in ("image", "mean", "deviation"))
+        if len(shape) != 3 or not len(mean) == len(deviation) == shape[0]:
+            raise ValueError
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path}: must say image, mean and deviation, as vnd train wrote them") from None
+    return shape, mean, deviation

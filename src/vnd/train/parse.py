@@ -57,9 +57,10 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
         known = parser.parse_args(overrides, namespace=known)
         values = known.as_dict()
         _check_finite(values)
+        kinds = {**SECTIONS, "method": METHODS[method]}
         parts = {
-            name: _make(kind, values[name], name) for name, kind in {**SECTIONS, "method": METHODS[method]}.items()
-        }
+            name: _make(kind, values.get(name, {}), name) for name, kind in kinds.items()
+        }  # it may have no options
         _check_data(parts["data"], parts["evaluate"])
     except ArgumentError as error:
         raise ValueError(f"{where}: {_of_group(error, leaves) or refusal(error)}") from None

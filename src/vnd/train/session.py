@@ -8,7 +8,6 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,62 +16,23 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from vnd.data.arrays import Images, fit_to, hold_out
-from vnd.data.batches import Batches, Normalise, in_order, key, statistics
-from vnd.data.catalogue import load
+from vnd.data.arrays import Images
+from vnd.data.batches import Batches, Normalise, in_order, key
 from vnd.evaluate.coding import error_of
+from vnd.evaluate.segmenting import distance_of
 from vnd.evaluate.sweep import accuracy_of, check_readings
 from vnd.files import write_text
-from vnd.methods import Coder, Size, Sizes, Task
+from vnd.methods import Coder, Segmenter, Size, Sizes
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn.plan import unwrap
 from vnd.store import save
 from vnd.train import checkpoint
-from vnd.train.recipe import Data, Recipe
+from vnd.train.recipe import Recipe
 from vnd.train.run import Log, environment
+from vnd.train.splits import Splits, owners_of, read_splits
 from vnd.train.temper import Temper
 
 BATCH = 512  # images in a batch that statistics are collected from
-
-
-@dataclass(frozen=True)
-class Splits:
-    """The images that a recipe trains on and those it holds out, and what brings pixels to the network."""
-
-    train: Images
-    validation: Images
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-
-    def normalise(self, device: torch.device | str) -> Normalise:
-        """From pixels to what the network is fed."""
-        return Normalise(self.mean, self.deviation, device)
-
-
-def read_splits(data: Data, task: Task = "classify") -> Splits:
-    """Read the training images of a recipe, and hold out those of validation.
-
-    For a code, pixels are brought between −1 and 1, and labels are not needed; for classes, to mean 0 and deviation 1.
-    """
-    images = load(data.name, "train", None if data.folder is None else Path(data.folder))
-    if task == "classify" and images.labels is None:
-        raise ValueError(
-            f"data.name: {data.name} has no labels to learn; `vnd data list` shows which sets have classes"
-        )
-    if task == "classify" and len(set(np.asarray(images.labels).tolist())) < 2:
-        raise ValueError(f"data.name: all {len(images)} training images of {data.name} are of one class; need two")
-    if task == "encode" and data.augment.cutmix:
-        raise ValueError(f"data.augment.cutmix mixes labels, and a code has none; use 0, got {data.augment.cutmix}")
-    images = images if data.size is None else fit_to(images, images.pixels.shape[1], data.size)
-    if data.validation >= len(images):
-        raise ValueError(f"data.validation must be less than the {len(images)} training images; got {data.validation}")
-    train, validation = hold_out(images, data.validation, data.split_seed, data.split)
-    if data.limit is not None and data.limit < len(train):
-        _, train = hold_out(train, data.limit, data.split_seed)
-    if task == "encode":
-        middle = (0.5,) * images.pixels.shape[1]
-        return Splits(train, validation, middle, middle)
-    return Splits(train, validation, *statistics(train))
 
 
 class Session:
@@ -92,6 +52,7 @@ class Session:
         self.batches = Batches(
             self.splits.train, options.batch, options.seed, self.splits.mean, self.splits.deviation,
             accelerator.device, recipe.data.augment, accelerator.process_index, accelerator.num_processes,
+            masks=recipe.method.task == "segment",
         )  # fmt: skip
         model = build_model(recipe, self.splits.train).to(accelerator.device)
         if options.channels_last:
@@ -125,6 +86,7 @@ class Session:
             "image": list(self.splits.train.pixels.shape[1:]),
             "mean": list(self.splits.mean),
             "deviation": list(self.splits.deviation),
+            **owners_of(self.splits),
         }
         write_text(self.folder / "data.json", json.dumps(about, indent=1) + "\n")
         write_text(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
@@ -167,9 +129,10 @@ class Session:
             )
 
     def validate(self) -> dict[str, float]:
-        """Look at the validation images at some widths, with posterior means; keep the network if it is the best.
+        """Look at the validation images at some widths; keep the network if it is the best.
 
-        Of classes the accuracy, of codes the mean squared error of a pixel between 0 and 1.
+        Of classes the accuracy, of codes the mean squared error of a pixel between 0 and 1, both with posterior means;
+        of masks the GED of a few that are drawn.
 
         Runs in one process; the others go on to wait for it at the next step.
         """
@@ -179,11 +142,12 @@ class Session:
         normalise = self.splits.normalise(self.accelerator.device)
         with self.averaged():
             sizes = self.method.sizes(self.root, wanted)
-            self.method.calibrate(self.root, self.calibration, [size.width for size in sizes], samples=False)
+            drawn = self.method.task == "segment"
+            self.method.calibrate(self.root, self.calibration, [size.width for size in sizes], samples=drawn)
             looked = self.root, self.splits.validation, normalise
             found = {size.label: self._look(size, *looked) for size in sizes}
             mean = sum(found.values()) / len(found)
-            score = 1 - mean if self.method.task == "encode" else mean
+            score = {"classify": mean, "encode": 1 - mean, "segment": -mean}[self.method.task]
             if score > self.best:
                 self.best = score
                 save(self.root, self.folder / "best")
@@ -192,6 +156,8 @@ class Session:
     def _look(self, size: Size, model: nn.Module, images: Images, normalise: Normalise) -> float:
         if isinstance(self.method, Coder):
             return error_of(self.method, model, size, images, normalise)
+        if isinstance(self.method, Segmenter):
+            return distance_of(self.method, model, size, images, normalise)
         return accuracy_of(self.method, model, size, images, normalise, samples=0)
 
     def finish(self) -> None:
@@ -260,20 +226,27 @@ def build_model(recipe: Recipe, images: Images) -> nn.Module:
             f"network.name: {recipe.network.name} is for methods that learn codes, such as vnd_ae; got the method "
             f"{recipe.method_name}"
         )
-    classes = recipe.network.config.get("num_classes")
-    if classes is not None and classes != len(images.classes):
+    classes, masked = recipe.network.config.get("num_classes"), recipe.method.task == "segment"
+    if classes is not None and not masked and classes != len(images.classes):
         raise ValueError(
             f"network.num_classes must be that of {recipe.data.name}, {len(images.classes)}; got {classes}"
         )
+    if masked and classes not in (None, 1):
+        raise ValueError(f"network.num_classes must be 1 for masks, one logit a pixel; got {classes}")
     example = torch.rand(2, *images.pixels.shape[1:])
     try:
         with torch.no_grad():
-            copy.deepcopy(network).eval()(example)
+            answer = copy.deepcopy(network).eval()(example)
     except RuntimeError as error:
         raise ValueError(
             f"network {recipe.network.name} cannot read the images of {recipe.data.name}, "
             f"{'×'.join(map(str, example.shape[1:]))}: {' '.join(str(error).split())[:200]}"
         ) from None
+    if recipe.method.task == "classify" and answer.ndim != 2:
+        raise ValueError(
+            f"network.name: {recipe.network.name} answers for each pixel, and {recipe.method_name} learns classes of "
+            "images; use it with a method that segments, such as vnd_punet"
+        )
     torch.manual_seed(recipe.train.seed + 1)
     return recipe.method.build(network, example)
 

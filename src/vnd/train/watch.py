@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,12 +15,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from vnd.methods import Terms
+from vnd.methods import Task, Terms
 from vnd.nn import OrderingUnit
 
 if TYPE_CHECKING:
     from vnd.train.session import Session
 
+SCORES: dict[Task, tuple[str, Callable[[float], str]]] = {  # what validation measures, and how it is shown
+    "classify": ("accuracy", lambda share: f"{100 * share:.2f} %"),
+    "encode": ("mean squared error", "{:.5f}".format),
+    "segment": ("GED", "{:.4f}".format),
+}
 SURE = 0.99  # an ordering unit that is as sure of its length as that has stopped learning it
 
 
@@ -93,10 +99,8 @@ class Watch:
             return
         step, epoch = self.session.step, self.session.epoch(self.session.step - 1)
         self.session.log.append({"step": step, "epoch": epoch, "validation": found, "best": self.session.best})
-        if self.session.method.task == "encode":
-            what, words = "mean squared error", ", ".join(f"{label}: {error:.5f}" for label, error in found.items())
-        else:
-            what, words = "accuracy", ", ".join(f"{label}: {100 * score:.2f} %" for label, score in found.items())
+        what, shown = SCORES[self.session.method.task]
+        words = ", ".join(f"{label}: {shown(score)}" for label, score in found.items())
         self.console.print(
             f"epoch {epoch + 1} of {self.options.epochs}: validation {what} at {words}", highlight=False, markup=False
         )

@@ -1,0 +1,235 @@
+"""`vnd segment`: masks of images by a trained network, what they have in common and where they differ."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+from torch.nn import functional as F
+
+from vnd import metrics
+from vnd.data.batches import Normalise
+from vnd.data.decode import LARGEST, Form, picture, probe
+from vnd.evaluate.segmenting import THRESHOLD, Draw, ready
+from vnd.evaluate.sweep import Subject, Which, repeatable
+from vnd.files import write_text
+from vnd.methods import Size, Sizes
+from vnd.methods.nested import Nested
+from vnd.report import masks as drawn
+from vnd.train.finished import fed, find_network, load_network, open_run
+
+MOST = 256  # masks of an image
+TILE, THUMB = 512, 160  # pixels of the longer side of a mask in a grid and over its image; larger ones become smaller
+KINDS = ("", "-samples", "-mean", "-uncertainty")  # of pictures, by the ends of their names
+
+
+def segment(
+    run: Path,
+    images: list[Path],
+    samples: int = 16,
+    fraction: float = 1.0,
+    which: Which | None = None,
+    seed: int = 0,
+    out: Path | None = None,
+) -> None:
+    """Segment images by a trained run: masks that it draws, their mean, and a map of where they differ, as PNG files.
+
+    Of each image, by its file's name and, where two are alike, by that of its folders: NAME.png with all of it side by
+    side, NAME-samples.png with the masks, NAME-mean.png with the mean probability of a pixel, white for 1, and
+    NAME-uncertainty.png with its entropy. Images are brought to the size that the network was trained on, and masks
+    back to theirs. segment.json has the numbers.
+
+    Example: vnd segment runs/lungs scans/*.png --samples 16 --fraction 0.33 --out masks
+
+    Args:
+        run: Folder of the run.
+        images: PNG, JPEG or BMP files of any size.
+        samples: Masks to draw of each image.
+        fraction: Share of the latent, or of the width, in (0, 1].
+        which: The network with the least validation distance, or the last; as the recipe says if not given.
+        seed: Of the masks that are drawn.
+        out: Folder of the pictures; RUN/segmented if not given.
+    """
+    if not 1 <= samples <= MOST:
+        raise ValueError(f"segment: samples must lie in 1 … {MOST}; got {samples}")
+    if not 0 < fraction <= 1:
+        raise ValueError(f"segment: fraction must lie in (0, 1]; got {fraction}")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"segment: seed must lie in 0 … {2**63 - 1}; got {seed}")
+    recipe, which = find_network(run, which)
+    if recipe.method.task != "segment":
+        raise ValueError(
+            f"segment: {run} was trained by {recipe.method_name}, which draws no masks; give a run of vnd_punet or of "
+            "another method that segments"
+        )
+    folder = out or run / "segmented"
+    shapes, names = _check(images, folder), names_of(images)
+    subject, size = _subject(run, which, fraction)
+    draw, (channels, *frame) = ready(subject, size, recipe.evaluate.calibration), fed(run)[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    source = f"{run.resolve().name}: {recipe.method_name}, {size.label}, {which} network"
+    rows, console = [], Console()
+    for path, (height, width) in track(
+        shapes.items(), "segment", console=Console(stderr=True), transient=True, total=len(shapes)
+    ):
+        pixels = picture(path, Form(channels, height, width, luma=True))
+        with repeatable(seed):
+            logits = _draw(draw, subject, pixels, frame, samples)
+        rows.append({"name": names[path], "image": str(path), "height": height, "width": width, **_measure(logits)})
+        _write(folder, names[path], pixels, logits, source)
+    given = {"samples": samples, "fraction": fraction, "which": which, "seed": seed, "out": out}
+    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    manifest = json.loads((run / which / "network.json").read_text(encoding="utf-8"))
+    facts = {
+        "command": shlex.join(["vnd", "segment", str(run), *map(str, images), *words]), "seed": seed,
+        "method": recipe.method_name, "data": recipe.data.name, "which": which,
+        "network": {"name": recipe.network.name, "checksum": manifest["checksum"]},
+        "samples": samples, "size": size.label, "threshold": THRESHOLD, "measured_at": frame, "images": rows,
+    }  # fmt: skip
+    write_text(folder / "segment.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    console.print(_table(rows, source))
+    console.print(
+        f"pictures: {folder.resolve()}\nnumbers:  {folder.resolve() / 'segment.json'}",
+        soft_wrap=True, highlight=False, markup=False,
+    )  # fmt: skip
+
+
+def names_of(images: list[Path]) -> dict[Path, str]:
+    """What each image is called: its file's name, or where two would be called alike, with folders before it.
+
+    >>> names_of([Path("a/one.png"), Path("b/one.png")]).values()
+    dict_values(['a-one', 'b-one'])
+    """
+    parts = {path: path.absolute().with_suffix("").parts for path in images}
+    deepest = max(map(len, parts.values()))
+    for depth in range(1, deepest):
+        names = {path: "-".join(own[-depth:]) for path, own in parts.items()}
+        if len(set(names.values())) == len(names):
+            return names
+    return {path: own[-1] for path, own in parts.items()}
+
+
+def _check(images: list[Path], folder: Path) -> dict[Path, tuple[int, int]]:
+    """Height and width of each image; refused before any work where one cannot be read or two write the same file."""
+    forms = {path: probe(path) for path in images}
+    for path, form in forms.items():
+        if form.height * form.width > LARGEST:
+            raise ValueError(f"{path}: must have at most {LARGEST} pixels; got {form.width}×{form.height}")
+    written = Counter(f"{name}{kind}.png" for name in names_of(images).values() for kind in KINDS)
+    name, times = written.most_common(1)[0]
+    if times > 1:
+        raise ValueError(
+            f"segment: two images would be written to {folder / name}; give them in turn, with other --out"
+        )
+    given = {path.resolve() for path in forms}
+    over = next((name for name in written if (folder / name).resolve() in given), None)
+    if over is not None:
+        raise ValueError(f"segment: {folder / over} is one of the images and would be written over; give another --out")
+    return {path: (form.height, form.width) for path, form in forms.items()}
+
+
+def _subject(run: Path, which: Which, fraction: float) -> tuple[Subject, Size]:
+    """The network of a run and the size that a fraction is; training images are read only where widths need them."""
+    recipe, _ = find_network(run, which)
+    method = recipe.method
+    if isinstance(method, Nested):
+        subject = open_run(run, which).subject()
+    else:
+        model, device = load_network(run / which, recipe)
+        _, mean, deviation = fed(run)
+        subject = Subject(method, model, Normalise(mean, deviation, device))
+    size, *_ = method.sizes(subject.model, Sizes((fraction,), leading=recipe.evaluate.sizes.leading))
+    if size.fraction != fraction:
+        raise ValueError(
+            f"segment: {run} has one size, as {recipe.method_name} was trained; leave out --fraction, got {fraction:g}"
+        )
+    return subject, size
+
+
+@torch.no_grad()
+def _draw(draw: Draw, subject: Subject, pixels: NDArray[np.uint8], frame: list[int], samples: int) -> Tensor:
+    """Logits (samples, height, width) of an image (channels, …) that is brought to a frame, on the CPU."""
+    fitted = _resized(torch.from_numpy(pixels.copy()).float(), frame[0], frame[1]).round().clamp(0, 255)
+    return draw(subject.normalise(fitted[None].to(subject.device)), samples)[:, 0].float().cpu()
+
+
+def _measure(logits: Tensor) -> dict[str, float | None]:
+    """How much of an image is foreground, how unsure its pixels are, and how far its masks are apart."""
+    mean = logits.sigmoid().mean(0)
+    apart = float(metrics.diversity((logits > 0)[None])[0]) if len(logits) > 1 else None
+    return {
+        "foreground": float((mean > THRESHOLD).double().mean()),
+        "entropy": float(metrics.pixel_entropy(mean).mean()),
+        "diversity": apart,
+    }
+
+
+def _write(folder: Path, name: str, pixels: NDArray[np.uint8], logits: Tensor, source: str) -> None:
+    """The pictures of one image."""
+    height, width = pixels.shape[1:]
+    mean = _resized(logits.sigmoid().mean(0)[None], height, width)[0].clamp(0, 1)
+    entropy = np.asarray(metrics.pixel_entropy(mean))
+    image, masks = _small(pixels, logits, TILE)
+    thumb, small = _small(pixels, logits, THUMB)
+    samples = [drawn.tinted(thumb, mask) for mask in small]
+    several = f"{len(masks)} masks" if len(masks) > 1 else "one mask"
+    about = f"{source}; {several}. The uncertainty is the entropy of a pixel's mean probability, in nats."
+    whole = drawn.overview(image, np.asarray(mean.double()), entropy, samples, name, about)
+    contents = {
+        "": drawn.png(whole),
+        "-samples": _png(drawn.grid(masks)),
+        "-mean": _png(np.asarray((255 * mean).round().byte())),
+        "-uncertainty": drawn.png(drawn.uncertainty(entropy, f"{name}: uncertainty")),
+    }
+    for kind, content in contents.items():
+        (folder / f"{name}{kind}.png").write_bytes(content)
+
+
+def _small(pixels: NDArray[np.uint8], logits: Tensor, side: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """An image, (height, width) or (height, width, 3), and its masks, with a longer side of at most so many pixels."""
+    height, width = pixels.shape[1:]
+    scale = min(1.0, side / max(height, width))
+    frame = max(1, round(height * scale)), max(1, round(width * scale))
+    image = np.asarray(_resized(torch.from_numpy(pixels.copy()).float(), *frame).round().clamp(0, 255).byte())
+    return image[0] if len(image) == 1 else image.transpose(1, 2, 0), np.asarray(_resized(logits, *frame) > 0)
+
+
+def _resized(maps: Tensor, height: int, width: int) -> Tensor:
+    """Maps (n, …) of another height and width: bilinear, antialiased where they become smaller."""
+    if maps.shape[1:] == (height, width):
+        return maps
+    return F.interpolate(maps[None], (height, width), mode="bilinear", align_corners=False, antialias=True)[0]
+
+
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    from PIL import Image  # is there: it read the images
+
+    buffer = BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _table(rows: list[dict[str, Any]], source: str) -> Table:
+    """One line an image."""
+    table = Table(title=Text(source), title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table.add_column("image", overflow="fold")
+    for heading in ("pixels", "foreground", "entropy", "diversity"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        apart = "–" if row["diversity"] is None else f"{row['diversity']:.3f}"
+        share = f"{100 * row['foreground']:.2f} %"
+        size = f"{row['width']}×{row['height']}"
+        table.add_row(Text(row["name"]), size, share, f"{row['entropy']:.4f}", apart)
+    return table

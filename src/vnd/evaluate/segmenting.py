@@ -1,0 +1,234 @@
+"""Segmentation at every size: masks that a network draws, held against those of several graders."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vnd import metrics
+from vnd.data.arrays import Images
+from vnd.data.batches import Normalise, in_order
+from vnd.evaluate.results import FORMAT, machine
+from vnd.evaluate.sweep import Subject, Sweep, repeatable
+from vnd.methods import Size
+from vnd.methods.nested import Nested
+from vnd.methods.segmenting import Segmenter
+
+THRESHOLD = 0.5  # probability from which on a pixel is foreground
+PIXELS = 2**20  # of the images that are drawn for together: 64 of 128×128
+DIGITS = 5  # of a number of one image
+VALIDATED = 4  # samples of an image in validation
+
+Done = Callable[[int], None]  # called with a number of images that were worked on
+Draw = Callable[[Tensor, int], Tensor]  # images and a number of samples to logits, (samples, images, height, width)
+Truth = tuple[Tensor, Tensor]  # masks (images, kinds, height, width), and how likely each is, (images, kinds)
+
+
+@torch.no_grad()
+def evaluate(
+    subject: Subject, options: Sweep, test: Images, done: Done | None = None, truth: Truth | None = None
+) -> dict[str, Any]:
+    r"""Draw masks at each size and hold them against the graders': rows of distances, and how sure the pixels are.
+
+    Of an image with samples $s_1 … s_n$ and graders $y_1 … y_G$, "ged" is the V-statistic
+    $2\, \overline{d(s, y)} - \overline{d(s, s')} - \overline{d(y, y')}$ with d = 1 − IoU of the foreground, and
+    "ged_unbiased" leaves out the pairs of a sample with itself. Every image has as many samples as the largest of
+    `options.counts`; for a smaller n it has the mean over disjoint groups of n of these, which has the same
+    expectation and less noise. What else there is, is of all samples: IoU matched with the graders, diversity, and of
+    their mean probability the Dice coefficient with one grader, the entropy and the calibration error.
+
+    Args:
+        subject: The network.
+        options: Which sizes; `counts`, the numbers of samples.
+        test: The images, with masks of the graders.
+        done: Called again and again with a number of images, in all as many as `work` says.
+        truth: The distribution that graders draw from, where that is known: then rows have the GED that its own
+            samples would have, "expected_ged".
+    """
+    start, method, notes = time.perf_counter(), subject.method, list[str]()
+    assert isinstance(method, Segmenter)
+    if test.masks is None:
+        raise ValueError("evaluate: the images have no masks to be held against; give a set that has")
+    rows, bins = list[dict[str, Any]](), dict[str, Any]()
+    expected = None if truth is None else _expected(truth, test, options)
+    for size in method.sizes(subject.model, options.sizes):
+        since = time.perf_counter()
+        measured = _Measured(options.counts)
+        draw = ready(subject, size, options.calibration)
+        with repeatable():
+            for x, graders in graded(test, subject.normalise, subject.device):
+                measured.add(draw(x, options.counts[-1]), graders, notes)
+                if done is not None:
+                    done(len(x))
+        row, bins[size.label] = measured.row(options.bins)
+        about = {"label": size.label, "fraction": size.fraction, **_cost(subject, size, test)}
+        rows.append({**about, **row, "expected_ged": expected, "seconds": round(time.perf_counter() - since, 2)})
+    results = {
+        "format": FORMAT,
+        "task": "segment",
+        "machine": machine(subject.device),
+        "graders": test.masks.shape[1],
+        "samples": list(options.counts),
+        "threshold": THRESHOLD,
+        "rows": rows,
+        "tidy": [line for row in rows for line in tidy(row)],
+        "calibration": bins,
+        "graders_own": _own(test),
+        "notes": list(dict.fromkeys(notes)),
+    }
+    return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
+
+
+def work(subject: Subject, options: Sweep, test: Images) -> int:
+    """How many images `evaluate` works on, each as often as it does."""
+    return len(subject.method.sizes(subject.model, options.sizes)) * len(test)
+
+
+def ready(subject: Subject, size: Size, calibration: int) -> Draw:
+    """What draws masks of a size, its statistics collected as if it were the only one."""
+    method, batches = subject.method, subject.statistics
+    assert isinstance(method, Segmenter)
+    if batches is not None:
+        with repeatable():
+            images = subject.images(calibration)
+            method.calibrate(subject.model, lambda: batches(images, 0), [size.width], samples=True)
+    return method.drawer(subject.model, size)
+
+
+def graded(images: Images, normalise: Normalise, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """A split in its order, with the masks of all graders: (B, channels, H, W) and (B, graders, H, W), 0 or 1."""
+    assert images.masks is not None
+    batch = max(1, min(PIXELS // math.prod(images.pixels.shape[2:]), 128 if device.type == "cpu" else 512))
+    for number, x in enumerate(in_order(images, normalise, device, batch)):
+        masks = images.masks[number * batch : number * batch + len(x)]
+        yield x, torch.from_numpy(masks.copy()).to(device)
+
+
+def distances(samples: Tensor, graders: Tensor, count: int, unbiased: bool = False) -> Tensor:
+    """GED of each image with so many samples, (B,): the mean over disjoint groups of its samples (B, n, H, W)."""
+    groups = samples.size(1) // count
+    found = [
+        metrics.energy_distance(samples[:, group * count : (group + 1) * count], graders, unbiased=unbiased)
+        for group in range(groups)
+    ]
+    return torch.stack(found).mean(0)
+
+
+@torch.no_grad()
+def distance_of(method: Segmenter, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
+    """Mean GED of a split at a size of a calibrated network, with few samples, the same draws each time."""
+    device = next(model.parameters()).device
+    draw, found = method.drawer(model, size), list[Tensor]()
+    with repeatable():
+        for x, graders in graded(images, normalise, device):
+            samples = (draw(x, VALIDATED) > 0).transpose(0, 1)
+            found.append(distances(samples, graders, VALIDATED))
+    return float(torch.cat(found).mean())
+
+
+def tidy(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row as lines of a table, one a number of samples."""
+    once = {key: value for key, value in row.items() if not isinstance(value, dict) and key != "expected_ged"}
+    found = []
+    for count, ged in row["ged"].items():
+        expected = None if row["expected_ged"] is None else row["expected_ged"][count]
+        own = {"ged": ged, "ged_unbiased": row["ged_unbiased"][count], "expected_ged": expected}
+        found.append({"label": once["label"], "fraction": once["fraction"], "samples": int(count)} | own | once)
+    return found
+
+
+@dataclass
+class _Measured:
+    """What has been measured at a size so far: numbers of images, and sums over pixels."""
+
+    counts: tuple[int, ...]
+    biased: dict[int, list[Tensor]] = field(default_factory=dict)
+    unbiased: dict[int, list[Tensor]] = field(default_factory=dict)
+    others: dict[str, list[Tensor]] = field(default_factory=dict)
+    probs: list[Tensor] = field(default_factory=list)
+    graders: list[Tensor] = field(default_factory=list)
+
+    def add(self, logits: Tensor, graders: Tensor, notes: list[str]) -> None:
+        """Measure a batch: logits (n, B, H, W) against the graders (B, G, H, W)."""
+        samples, probs = (logits > 0).transpose(0, 1), logits.float().sigmoid().mean(0)
+        for count in self.counts:
+            self.biased.setdefault(count, []).append(distances(samples, graders, count).cpu())
+            if count > 1:
+                self.unbiased.setdefault(count, []).append(distances(samples, graders, count, unbiased=True).cpu())
+        entropy, marked = metrics.pixel_entropy(probs), graders.bool().any(1).cpu()
+        found = {
+            "dice": metrics.dice((probs > THRESHOLD)[:, None], graders).mean(1),
+            "entropy": entropy.flatten(1).mean(1),
+            "entropy_marked": entropy[marked],
+        }
+        if samples.size(1) > 1:
+            found["diversity"] = metrics.diversity(samples)
+        try:
+            found["matched_iou"] = metrics.matched_iou(samples, graders)
+        except ModuleNotFoundError as error:
+            notes.append(f"masks are not matched: {error}")
+        for name, values in found.items():
+            self.others.setdefault(name, []).append(values.double().cpu())
+        self.probs.append(probs.cpu())
+        self.graders.append(graders.cpu())
+
+    def row(self, bins: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The numbers of a row, and the bins of its calibration."""
+        each = {count: torch.cat(found) for count, found in self.biased.items()}
+        unbiased = {count: float(torch.cat(found).mean()) for count, found in self.unbiased.items()}
+        others = {name: torch.cat(found) for name, found in self.others.items()}
+        pixels = metrics.pixel_calibration(torch.cat(self.probs), torch.cat(self.graders), bins)
+        names = ("matched_iou", "diversity", "dice", "entropy", "entropy_marked")
+        row = {
+            "ged": {str(count): float(own.mean()) for count, own in each.items()},
+            "ged_unbiased": {str(count): unbiased.get(count) for count in each},
+            **{name: float(others[name].mean()) if len(others.get(name, ())) else None for name in names},
+            "calibration_error": float(pixels.error),
+            "per_image": {str(count): _rounded(own) for count, own in each.items()},
+        }
+        return row, {name: getattr(pixels, name).tolist() for name in ("count", "confidence", "frequency")}
+
+
+def _expected(truth: Truth, test: Images, options: Sweep) -> dict[str, float]:
+    """Mean GED of samples of the true distribution, for each number of them."""
+    masks, probs = truth
+    graders = torch.from_numpy(test.masks)
+    found = {n: metrics.expected_energy_distance(masks, probs, graders, n) for n in options.counts}
+    return {str(count): float(own.mean()) for count, own in found.items()}
+
+
+def _own(test: Images) -> dict[str, Any]:
+    """The graders among themselves: how far they are apart, and how well the others together foretell one of them."""
+    assert test.masks is not None
+    spread, dice = list[Tensor](), list[Tensor]()
+    graders = test.masks.shape[1]
+    for start in range(0, len(test), 64):
+        masks = torch.from_numpy(test.masks[start : start + 64].copy())
+        spread.append(metrics.pair_distances(masks, masks).mean((1, 2)))
+        if graders > 1:
+            others = (masks.sum(1, keepdim=True) - masks) / (graders - 1)
+            dice.append(metrics.dice(others > THRESHOLD, masks).mean(1))
+    return {
+        "diversity": float(torch.cat(spread).mean()),
+        "dice": float(torch.cat(dice).mean()) if dice else None,
+    }
+
+
+def _cost(subject: Subject, size: Size, test: Images) -> dict[str, int]:
+    """Parameters of a size; of a network with widths, what its extracted one takes."""
+    method, model = subject.method, subject.model
+    if not isinstance(method, Nested):
+        return {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+    example = next(iter(in_order(test, subject.normalise, subject.device, batch=1)))
+    cost = method.cost(method.extract(model, size.width), example)
+    return {name: cost[name] for name in ("parameters", "macs")}
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, DIGITS) for value in values.tolist()]

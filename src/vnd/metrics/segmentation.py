@@ -1,0 +1,298 @@
+"""How samples of a mask agree with the masks of several graders: energy distance, matching, diversity, calibration.
+
+A mask is (…, H, W), zeros and ones of any type, one foreground class. B images have n `samples` (B, n, H, W) and
+`graders` (B, G, H, W), whose masks are the population: they are not taken for a sample of more graders. Pixels are
+counted where the masks lie; what comes of the counts is float64 on the CPU, one number an image.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vnd.metrics.checks import check_count, check_tensor, checked_predictions
+
+CHUNK = 64  # images whose masks are numbers at a time, four bytes a pixel
+EXACT = 2**24  # whole numbers up to here are exact in float32
+
+
+@dataclass(frozen=True, eq=False)
+class PixelCalibration:
+    """The calibration error of pixels, and of each bin: how many, the mean probability, the mean share of graders.
+
+    Shape: `error` (), the others (bins,), zeros where a bin is empty; `count` is int64, the others float64.
+    """
+
+    error: Tensor
+    count: Tensor
+    confidence: Tensor
+    frequency: Tensor
+
+
+def iou_distance(a: Tensor, b: Tensor) -> Tensor:
+    r"""One less the intersection over union of two masks' foregrounds.
+
+    $$d(a, b) = 1 - \frac{|a \cap b|}{|a \cup b|}, \qquad d(\emptyset, \emptyset) = 0$$
+
+    Args:
+        a: Masks (…, H, W).
+        b: Masks (…, H, W); the leading dimensions of the two are broadcast, and are those of what is returned.
+
+    >>> iou_distance(torch.tensor([[1, 1, 0]]), torch.tensor([[0, 1, 1]]))
+    tensor(0.6667, dtype=torch.float64)
+    """
+    both, one, other = _counts("iou_distance", a, b)
+    return _distance(both, one + other - both)
+
+
+def dice(a: Tensor, b: Tensor) -> Tensor:
+    r"""Dice's overlap of two masks, 1 where both are empty.
+
+    $$\frac{2\, |a \cap b|}{|a| + |b|}$$
+
+    Args:
+        a: Masks (…, H, W).
+        b: Masks (…, H, W); the leading dimensions of the two are broadcast, and are those of what is returned.
+
+    >>> dice(torch.tensor([[1, 1, 0]]), torch.tensor([[0, 1, 1]]))
+    tensor(0.5000, dtype=torch.float64)
+    """
+    both, one, other = _counts("dice", a, b)
+    return torch.where(one + other > 0, 2 * both / (one + other).clamp_min(1), 1.0)
+
+
+def pair_distances(a: Tensor, b: Tensor) -> Tensor:
+    """`iou_distance` of every mask of one set from every mask of another, (B, n, m), by one product of matrices.
+
+    Args:
+        a: Masks (B, n, H, W).
+        b: Masks (B, m, H, W).
+
+    >>> pair_distances(torch.tensor([[[[1, 1]], [[0, 0]]]]), torch.tensor([[[[0, 1]]]]))
+    tensor([[[0.5000],
+             [1.0000]]], dtype=torch.float64)
+    """
+    return _pairs(*_checked_sets("pair_distances", a=a, b=b))
+
+
+def energy_distance(samples: Tensor, graders: Tensor, unbiased: bool = False) -> Tensor:
+    r"""Generalised energy distance (GED) of the samples of an image from the masks of its graders, (B,).
+
+    $$\frac{2}{nG} \sum_{i, g} d(S_i, Y_g) - \frac{1}{n^2} \sum_{i, j} d(S_i, S_j)
+    - \frac{1}{G^2} \sum_{g, h} d(Y_g, Y_h)$$
+
+    with d of `iou_distance`: the V-statistic, zero where samples and graders are the same masks equally often. Of
+    samples alone the pairs i = j, whose distance is zero, are left out if `unbiased`, and $n^2$ becomes n (n − 1): the
+    U-statistic, whose mean is the distance of the samples' distribution itself. Graders are the population, so all
+    their pairs stay. Paper: Sec. 6.3.
+
+    Note: The V-statistic is biased upwards by E d(S, S′) / n: compare methods at the same n only. The U-statistic is
+        NaN at n = 1, and may be negative.
+
+    Args:
+        samples: Masks (B, n, H, W).
+        graders: Masks (B, G, H, W).
+        unbiased: Whether the U-statistic is meant.
+
+    >>> samples, graders = torch.tensor([[[[1, 0]], [[1, 0]]]]), torch.tensor([[[[1, 0]], [[1, 1]]]])
+    >>> energy_distance(samples, graders)
+    tensor([0.2500], dtype=torch.float64)
+    """
+    samples, graders = _checked_sets("energy_distance", samples=samples, graders=graders)
+    n, both = samples.size(1), torch.cat((samples, graders), 1)
+    table = _pairs(both, both)  # all pairs by one product
+    own, across, theirs = table[:, :n, :n], table[:, :n, n:], table[:, n:, n:]
+    among = _apart(own) if unbiased else own.mean((1, 2))
+    return 2 * across.mean((1, 2)) - among - theirs.mean((1, 2))
+
+
+def expected_energy_distance(masks: Tensor, probs: Tensor, graders: Tensor, n: int) -> Tensor:
+    r"""What `energy_distance` is on average for n samples of a known distribution, against these graders, (B,).
+
+    $$2\, \mathbb E\, d(S, Y) - \Big(1 - \frac 1n\Big)\, \mathbb E\, d(S, S') - \frac{1}{G^2} \sum_{g, h} d(Y_g, Y_h)$$
+
+    with S and S′ independent, mask k with probability $p_k$, and Y one of the graders: two of n samples are one and
+    the same in one of n pairs. This is what a network that knows the distribution reaches; it is not the least there
+    is, since the masks in the middle of the others are nearer to the graders where n is small.
+
+    Args:
+        masks: What may be drawn, (B, K, H, W).
+        probs: How probable each is, (B, K).
+        graders: Masks (B, G, H, W).
+        n: How many samples.
+
+    >>> masks, graders = torch.tensor([[[[1, 0]], [[1, 1]]]]), torch.tensor([[[[1, 0]], [[1, 1]]]])
+    >>> expected_energy_distance(masks, torch.tensor([[0.5, 0.5]]), graders, n=4)
+    tensor([0.0625], dtype=torch.float64)
+    """
+    name = "expected_energy_distance"
+    masks, graders = _checked_sets(name, masks=masks, graders=graders)
+    check_count(name, "n", n)
+    weight, _ = checked_predictions(name, probs, torch.zeros(len(probs), dtype=torch.int64))
+    if weight.shape != masks.shape[:2]:
+        raise ValueError(f"{name}: probs must be of shape {tuple(masks.shape[:2])}; got {tuple(probs.shape)}")
+    across = (weight[:, None] @ _pairs(masks, graders)).mean((1, 2))
+    among = (weight[:, None] @ _pairs(masks, masks) @ weight[:, :, None])[:, 0, 0]
+    return 2 * across - (1 - 1 / n) * among - _pairs(graders, graders).mean((1, 2))
+
+
+def matched_iou(samples: Tensor, graders: Tensor) -> Tensor:
+    r"""Mean intersection over union of samples and graders, each with its own partner: the best of all pairings, (B,).
+
+    $$\max_\pi \frac 1L \sum_{l=1}^{L} \big(1 - d(S_l, Y_{\pi(l)})\big)$$
+
+    over permutations π, with both sides repeated to L, the least common multiple of n and G: the Hungarian matching of
+    Kohl et al. (2019). 1 where samples are the graders' masks equally often.
+
+    Args:
+        samples: Masks (B, n, H, W).
+        graders: Masks (B, G, H, W).
+
+    >>> matched_iou(torch.tensor([[[[1, 1]], [[0, 0]]]]), torch.tensor([[[[0, 0]], [[0, 1]]]]))
+    tensor([0.7500], dtype=torch.float64)
+    """
+    distances = _pairs(*_checked_sets("matched_iou", samples=samples, graders=graders))
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ModuleNotFoundError:
+        extra = "pip install 'variational-nested-dropout[data]'"
+        raise ModuleNotFoundError(f"matched_iou: matching masks needs SciPy; {extra}") from None
+    times = math.lcm(*distances.shape[1:])
+    rows, columns = (torch.arange(times) % count for count in distances.shape[1:])
+    tables = distances[:, rows[:, None], columns].numpy()
+    return torch.tensor([1 - table[linear_sum_assignment(table)].mean() for table in tables], dtype=torch.float64)
+
+
+def diversity(samples: Tensor) -> Tensor:
+    r"""Mean distance of two different samples of an image, (B,); NaN where there is but one.
+
+    $$\frac{1}{n (n - 1)} \sum_{i \ne j} d(S_i, S_j)$$
+
+    Args:
+        samples: Masks (B, n, H, W).
+
+    >>> diversity(torch.tensor([[[[1, 0]], [[1, 1]], [[1, 1]]]]))
+    tensor([0.3333], dtype=torch.float64)
+    """
+    (samples,) = _checked_sets("diversity", samples=samples)
+    return _apart(_pairs(samples, samples))
+
+
+def pixel_entropy(probs: Tensor) -> Tensor:
+    r"""Entropy of each pixel's being foreground or not, in nats, from 0 to log 2.
+
+    $$-p \log p - (1 - p) \log (1 - p)$$
+
+    Args:
+        probs: Probabilities of the foreground, of any shape; it is kept.
+
+    >>> pixel_entropy(torch.tensor([0.0, 0.5]))
+    tensor([0.0000, 0.6931], dtype=torch.float64)
+    """
+    probs = _checked_probs("pixel_entropy", probs)
+    entropy: Tensor = torch.special.entr(probs) + torch.special.entr(1 - probs)
+    return entropy
+
+
+def pixel_calibration(probs: Tensor, graders: Tensor, bins: int = 15) -> PixelCalibration:
+    r"""Mean gap between a pixel's probability and the share of graders who marked it, over equal-width bins.
+
+    $$\sum_b \frac{n_b}{N} \left| \mathrm{frequency}_b - \mathrm{confidence}_b \right|$$
+
+    Bin b of B holds probabilities of the foreground in ((b − 1)/B, b/B], the first also 0; all pixels of all images are
+    pooled, and the frequency is the mean over a bin's pixels of the share of graders.
+
+    Note: Most pixels are background and nobody doubts it, so that the error is small where objects are: compare it
+        within one data set only.
+
+    Args:
+        probs: Probabilities of the foreground, (B, H, W).
+        graders: Masks (B, G, H, W).
+        bins: Number of bins, at least 1.
+
+    >>> pixel_calibration(torch.tensor([[[0.5, 1.0]]]), torch.tensor([[[[1, 1]], [[1, 1]]]]), bins=2).error
+    tensor(0.2500, dtype=torch.float64)
+    """
+    name = "pixel_calibration"
+    (graders,) = _checked_sets(name, graders=graders)
+    confidence = _checked_probs(name, probs)
+    check_count(name, "bins", bins)
+    if confidence.shape != (graders.size(0), *graders.shape[2:]):
+        wanted = (graders.size(0), *graders.shape[2:])
+        raise ValueError(f"{name}: probs must be of shape {wanted}, as graders are; got {tuple(probs.shape)}")
+    confidence, share = confidence.flatten(), graders.double().mean(1).cpu().flatten()
+    index = torch.bucketize(confidence, torch.arange(1, bins, dtype=torch.float64) / bins)
+    count = torch.bincount(index, minlength=bins)
+    sums = [torch.bincount(index, weights, minlength=bins) for weights in (confidence, share)]
+    error = (sums[0] - sums[1]).abs().sum() / len(index)
+    return PixelCalibration(error, count, *(total / count.clamp_min(1) for total in sums))
+
+
+def _pairs(a: Tensor, b: Tensor) -> Tensor:
+    """`pair_distances` of masks that are checked: |a ∩ b| is their product, in numbers that stay exact."""
+    exact = torch.float32 if a.size(2) * a.size(3) < EXACT else torch.float64
+    found = list[Tensor]()
+    with torch.autocast(a.device.type, enabled=False):  # bfloat16 counts no further than 256
+        for some in zip(a.split(CHUNK), b.split(CHUNK), strict=True):
+            one, other = (masks.flatten(2).to(exact) for masks in some)
+            both, one, other = one @ other.mT, one.sum(2), other.sum(2)
+            found.append(torch.stack(torch.broadcast_tensors(both, one[:, :, None], other[:, None])))
+    both, one, other = torch.cat(found, 1).cpu().double()
+    return _distance(both, one + other - both)
+
+
+def _apart(distances: Tensor) -> Tensor:
+    """Mean distance of two different samples, from those of all pairs; NaN where there is one."""
+    count, total = distances.size(1), distances.sum((1, 2))
+    return total / (count * (count - 1)) if count > 1 else torch.full_like(total, math.nan)
+
+
+def _distance(both: Tensor, either: Tensor) -> Tensor:
+    """From the pixels of intersection and union; nothing and nothing are the same."""
+    return torch.where(either > 0, 1 - both / either.clamp_min(1), 0.0)
+
+
+def _counts(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Pixels of the intersection, and of each of two masks, in float64."""
+    one, other = _checked_masks(name, "a", a), _checked_masks(name, "b", b)
+    if one.shape[-2:] != other.shape[-2:]:
+        raise ValueError(f"{name}: a and b must be of one size; got {tuple(a.shape)} and {tuple(b.shape)}")
+    both = (one & other).sum((-2, -1))
+    found = torch.broadcast_tensors(both, one.sum((-2, -1)), other.sum((-2, -1)))
+    return found[0].cpu().double(), found[1].cpu().double(), found[2].cpu().double()
+
+
+def _checked_sets(name: str, **sets: Tensor) -> list[Tensor]:
+    """Sets of masks (B, n, H, W), all of the same images."""
+    found = [_checked_masks(name, argument, masks) for argument, masks in sets.items()]
+    for argument, masks in zip(sets, found, strict=True):
+        if masks.ndim != 4 or not masks.numel():
+            got = tuple(masks.shape)
+            raise ValueError(f"{name}: {argument} must be masks of shape (B, n, H, W), not empty; got {got}")
+        if (masks.size(0), *masks.shape[2:]) != (found[0].size(0), *found[0].shape[2:]):
+            wanted = f"as many and as large as {next(iter(sets))}, {tuple(found[0].shape)}"
+            raise ValueError(f"{name}: {argument} must be of images {wanted}; got {tuple(masks.shape)}")
+    return found
+
+
+def _checked_masks(name: str, argument: str, masks: Tensor) -> Tensor:
+    """Masks as booleans, once they are known to be zeros and ones."""
+    check_tensor(name, argument, masks)
+    if masks.ndim < 2:
+        raise ValueError(f"{name}: {argument} must be masks of shape (…, H, W); got {tuple(masks.shape)}")
+    inside = masks != 0
+    if masks.dtype != torch.bool and not bool((masks == inside).all()):
+        raise ValueError(f"{name}: {argument} must be zeros and ones; got other values (logits or probabilities?)")
+    return inside
+
+
+def _checked_probs(name: str, probs: Tensor) -> Tensor:
+    """Probabilities in float64 on the CPU."""
+    check_tensor(name, "probs", probs)
+    found = probs.detach().cpu().double()
+    if not probs.is_floating_point() or not found.numel() or not bool(((found >= 0) & (found <= 1)).all()):
+        raise ValueError(f"{name}: probs must be floats in [0, 1], not empty (logits?); got {tuple(probs.shape)}")
+    return found

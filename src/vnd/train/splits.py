@@ -1,0 +1,80 @@
+"""The images of a run: those that it trains on, those that it holds out, and whose they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vnd.data.arrays import Images, fit_to, hold_out
+from vnd.data.batches import Normalise, statistics
+from vnd.data.catalogue import load
+from vnd.methods import Task
+from vnd.train.recipe import Data
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The images that a recipe trains on and those it holds out, and what brings pixels to the network."""
+
+    train: Images
+    validation: Images
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def normalise(self, device: torch.device | str) -> Normalise:
+        """From pixels to what the network is fed."""
+        return Normalise(self.mean, self.deviation, device)
+
+
+def read_splits(data: Data, task: Task = "classify") -> Splits:
+    """Read the training images of a recipe, and hold out those of validation.
+
+    For a code, pixels are brought between −1 and 1, and labels are not needed; for classes and masks, to mean 0 and
+    deviation 1.
+    """
+    images = load(data.name, "train", None if data.folder is None else Path(data.folder))
+    if task == "classify" and images.labels is None:
+        raise ValueError(
+            f"data.name: {data.name} has no labels to learn; `vnd data list` shows which sets have classes"
+        )
+    if task == "classify" and len(set(np.asarray(images.labels).tolist())) < 2:
+        raise ValueError(f"data.name: all {len(images)} training images of {data.name} are of one class; need two")
+    if task == "encode" and data.augment.cutmix:
+        raise ValueError(f"data.augment.cutmix mixes labels, and a code has none; use 0, got {data.augment.cutmix}")
+    if task == "segment":
+        _check_masks(images, data)
+    images = images if data.size is None else fit_to(images, images.pixels.shape[1], data.size)
+    if data.validation >= len(images):
+        raise ValueError(f"data.validation must be less than the {len(images)} training images; got {data.validation}")
+    train, validation = hold_out(images, data.validation, data.split_seed, data.split)
+    if data.limit is not None and data.limit < len(train):
+        _, train = hold_out(train, data.limit, data.split_seed)
+    if task == "encode":
+        middle = (0.5,) * images.pixels.shape[1]
+        return Splits(train, validation, middle, middle)
+    return Splits(train, validation, *statistics(train))
+
+
+def owners_of(splits: Splits) -> dict[str, Any]:
+    """Whose images are on which side, where they have owners, such as patients: by name, or else by number."""
+    sides = {}
+    for side, images in (("train", splits.train), ("validation", splits.validation)):
+        if images.owners is None:
+            return {}
+        numbers = np.unique(images.owners).tolist()
+        sides[side] = [images.owner_names[number] for number in numbers] if images.owner_names else numbers
+    return {"owners": sides}
+
+
+def _check_masks(images: Images, data: Data) -> None:
+    """Refuse images that nobody could learn to segment from."""
+    if images.masks is None:
+        raise ValueError(f"data.name: {data.name} has no masks to learn; `vnd data list` shows which sets there are")
+    if not any(mask.any() for mask in images.masks):
+        raise ValueError(f"data.name: nothing is marked in the {len(images)} training images of {data.name}")
+    if data.augment.cutmix:
+        raise ValueError(f"data.augment.cutmix mixes labels, and masks have none; use 0, got {data.augment.cutmix}")

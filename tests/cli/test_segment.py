@@ -1,0 +1,279 @@
+"""`vnd evaluate` and `vnd segment` of tiny runs: what is printed, written and drawn, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cli.refusals import fails
+from train.masks import METHODS, few, recipe
+from train.small import recipe as small_recipe
+from train.small import write_blobs
+from vnd import metrics
+from vnd.cli import main
+from vnd.data import annotators
+from vnd.report import masks as drawn
+from vnd.report import page
+from vnd.train.finished import open_run
+from vnd.train.loop import fit
+
+command = import_module("vnd.cli.segment")  # the module: in vnd.cli the function has its name
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scarce() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        few(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of each method that segments, and a classifier."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in METHODS:
+        assert fit(recipe(name), folder / name, quiet=True)
+    data = write_blobs(folder / "blobs.npz", train=64, test=30)
+    plain: dict[str, Any] = {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}, "train": {"epochs": 1}}
+    assert fit(small_recipe(data, **plain), folder / "plain", quiet=True)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(page, "DPI", 20)
+    monkeypatch.setattr(drawn, "DPI", 20)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No report, which takes most of the time."""
+    monkeypatch.setattr(page, "write", lambda results, folder: folder / "report.html")
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A test image as it is, and larger: wide, and in colours."""
+    pixels = annotators.read(None, "test").pixels[0, 0]
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    Image.fromarray(pixels).save(folder / "one.png")
+    Image.fromarray(pixels).resize((90, 60)).convert("RGB").save(folder / "wide.jpg")
+    return folder
+
+
+# vnd evaluate
+
+
+def test_a_run_is_evaluated_at_its_sizes(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["evaluate", str(runs / "vnd_punet"), "--counts", "[1, 4]", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [row["label"] for row in results["rows"]] == ["3 of 6", "6 of 6"]
+    assert (results["task"], results["samples"], results["split"]) == ("segment", [1, 4], "test")
+    assert results["data"] == {"name": "annotators", "train": 32, "validation": 16, "test": 12, "classes": []}
+    assert results["command"].endswith("'--counts=[1, 4]'")
+    assert results["curves"][0].keys() >= {"step", "loss", "nll", "kl"}
+    for row in results["rows"]:
+        (line,) = [x for x in printed.splitlines() if x.startswith(row["label"])]
+        for value in (
+            *row["ged"].values(),
+            row["matched_iou"],
+            row["diversity"],
+            row["dice"],
+            row["calibration_error"],
+        ):
+            assert f"{value:.4f}" in line
+        assert len(row["per_image"]["4"]) == 12
+    truth = annotators.truth("test")
+    graders = torch.from_numpy(annotators.read(None, "test").masks)
+    expected = metrics.expected_energy_distance(*map(torch.from_numpy, truth), graders, 4).mean()
+    assert results["rows"][0]["expected_ged"]["4"] == pytest.approx(float(expected))
+    (line,) = [x for x in printed.splitlines() if x.startswith("truth")]
+    assert f"{float(expected):.4f}" in line
+    with (tmp_path / "rows.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [(x["label"], x["samples"]) for x in lines] == [(label, n) for label in ("3 of 6", "6 of 6") for n in "14"]
+    assert [float(x["ged"]) for x in lines] == [ged for row in results["rows"] for ged in row["ged"].values()]
+    assert "VND-PUNet" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_validation_images_have_no_known_truth(runs: Path, tmp_path: Path) -> None:
+    main(["evaluate", str(runs / "dropout_unet"), "--split", "validation", "--out", str(tmp_path)])
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert (results["split"], "test" in results["data"]) == ("validation", False)
+    assert results["rows"][0]["expected_ged"] is None
+    assert len(results["rows"][0]["per_image"]["1"]) == 16
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_widths_of_a_nested_network_are_sizes(runs: Path, tmp_path: Path) -> None:
+    main(["evaluate", str(runs / "bn3_unet"), "--fractions", "[0.25, 1.0]", "--learned", "1", "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert [row["label"] for row in rows][:2] == ["25 %", "100 %"]
+    assert rows[0]["parameters"] < rows[1]["parameters"] == rows[2]["parameters"]
+
+
+def test_flags_of_other_tasks_are_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, plain = runs / "vnd_punet", runs / "plain"
+    words = fails(capsys, "evaluate", run, "--readings", "[means]")
+    assert words == f"vnd: evaluate: --readings is for a classifier, and {run} is a network that segments; leave it out"
+    words = fails(capsys, "evaluate", plain, "--counts", "[1]")
+    assert words == f"vnd: evaluate: --counts is for a network that segments, and {plain} is a classifier; leave it out"
+    assert "--drawn is for an auto-encoder" in fails(capsys, "evaluate", run, "--drawn", "5")
+    assert "counts must be numbers of masks that rise" in fails(capsys, "evaluate", run, "--counts", "[4, 1]")
+    words = fails(capsys, "extract", run, "--fraction", "0.5")
+    assert words.startswith(f"vnd: extract: {run} segments images; ")
+    words = fails(capsys, "distill", runs / "bn3_unet")
+    assert words.startswith(f"vnd: distill: {runs / 'bn3_unet'} is no Bayesian nested network that classifies; ")
+    assert "which learns no codes of images" in fails(capsys, "generate", run)
+
+
+# vnd segment
+
+
+def test_pictures_and_numbers_of_each_image_are_written(
+    runs: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "masks"
+    files = [pictures / "one.png", pictures / "wide.jpg"]
+    main(["segment", str(runs / "vnd_punet"), *map(str, files), "--samples", "5", "--out", str(out), "--which", "last"])
+    names = [f"{stem}{kind}.png" for stem in ("one", "wide") for kind in ("", "-samples", "-mean", "-uncertainty")]
+    assert sorted(path.name for path in out.iterdir()) == sorted([*names, "segment.json"])
+    facts = json.loads((out / "segment.json").read_text())
+    assert (facts["samples"], facts["size"], facts["which"], facts["measured_at"]) == (5, "6 of 6", "last", [32, 32])
+    assert facts["command"].startswith(f"vnd segment {runs / 'vnd_punet'} {files[0]} {files[1]} --samples=5")
+    assert facts["network"]["name"] == "probabilistic_unet"
+    assert [(row["image"], row["width"], row["height"]) for row in facts["images"]] == [
+        (str(files[0]), 32, 32),
+        (str(files[1]), 90, 60),
+    ]
+    for name, size in (("one", (32, 32)), ("wide", (90, 60))):
+        with Image.open(out / f"{name}-mean.png") as picture:
+            assert (picture.size, picture.mode) == (size, "L")
+        with Image.open(out / f"{name}-samples.png") as picture:
+            assert picture.size == (3 * (size[0] + 2) + 2, 2 * (size[1] + 2) + 2)
+    printed = capsys.readouterr().out
+    for row in facts["images"]:
+        (line,) = [x for x in printed.splitlines() if x.startswith(row["name"])]
+        assert f"{100 * row['foreground']:.2f} %" in line
+        assert f"{row['diversity']:.3f}" in line
+    assert str(out / "segment.json") in printed
+
+
+def test_what_is_drawn_is_what_the_network_draws(
+    runs: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr(drawn, "overview", lambda *given: shown.append(given))
+    monkeypatch.setattr(drawn, "uncertainty", lambda *given: None)
+    monkeypatch.setattr(drawn, "png", lambda figure: b"")
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    main(["segment", str(runs / "punet"), str(pictures / "one.png"), "--seed", "3", "--out", str(tmp_path / "out")])
+    assert torch.equal(torch.get_rng_state(), state)
+    opened = open_run(runs / "punet")
+    (size,) = opened.recipe.method.sizes(opened.model, opened.recipe.evaluate.sizes)
+    pixels = torch.from_numpy(annotators.read(None, "test").pixels[:1])
+    torch.manual_seed(3)
+    logits = opened.recipe.method.drawer(opened.model, size)(opened.splits.normalise("cpu")(pixels), 16)[:, 0]
+    image, mean, entropy, samples, heading, about = shown[0]
+    assert np.array_equal(image, pixels[0, 0].numpy())
+    assert mean == pytest.approx(logits.sigmoid().mean(0).double().numpy(), abs=1e-5)
+    assert entropy == pytest.approx(-mean * np.log(mean) - (1 - mean) * np.log(1 - mean), abs=1e-5)
+    assert all(np.array_equal(s, drawn.tinted(image, m)) for s, m in zip(samples, (logits > 0).numpy(), strict=True))
+    assert (heading, "16 masks" in about) == ("one", True)
+    with Image.open(tmp_path / "out" / "one-mean.png") as picture:
+        assert np.abs(np.asarray(picture) - 255 * mean).max() < 0.51
+    sheet = np.asarray(Image.open(tmp_path / "out" / "one-samples.png"))
+    assert np.array_equal(sheet[2:34, 36:68], 255 * (logits[1] > 0).numpy())
+    (row,) = json.loads((tmp_path / "out" / "segment.json").read_text())["images"]
+    assert row["foreground"] == pytest.approx(float((logits.sigmoid().mean(0) > 0.5).double().mean()))
+    assert row["diversity"] == pytest.approx(float(metrics.diversity((logits > 0)[None])))
+
+
+@pytest.mark.parametrize("name", ["bn3_unet", "unet_ensemble", "dropout_unet"])
+def test_every_method_segments(
+    runs: Path, pictures: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawn, "png", lambda figure: b"")
+    main(["segment", str(runs / name), str(pictures / "one.png"), "--samples", "2", "--out", str(tmp_path / "out")])
+    (row,) = json.loads((tmp_path / "out" / "segment.json").read_text())["images"]
+    assert 0 <= row["foreground"] <= 1
+
+
+def test_a_share_of_the_latent_is_taken_and_training_images_are_not_needed(
+    runs: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(runs / "vnd_punet", tmp_path / "run")
+    monkeypatch.setattr(annotators, "read", None)
+    monkeypatch.setattr(drawn, "png", lambda figure: b"")
+    main(["segment", str(tmp_path / "run"), str(pictures / "one.png"), "--samples", "1", "--fraction", "0.33"])
+    facts = json.loads((tmp_path / "run" / "segmented" / "segment.json").read_text())
+    assert facts["size"] == "2 of 6"
+    assert facts["images"][0]["diversity"] is None
+
+
+def test_what_cannot_be_segmented_is_refused_before_anything_is_written(
+    runs: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, one = runs / "vnd_punet", pictures / "one.png"
+    (tmp_path / "text.png").write_text("no image")
+    with Image.open(one) as picture:
+        picture.save(pictures / "one.jpg")
+    shutil.copy(one, tmp_path / "one-mean.png")
+    out = tmp_path / "out"
+    cases: list[tuple[tuple[object, ...], str]] = [
+        ((runs / "plain", one), "was trained by plain, which draws no masks; give a run of vnd_punet"),
+        (
+            (runs / "punet", one, "--fraction", "0.5"),
+            "has one size, as punet was trained; leave out --fraction, got 0.5",
+        ),
+        ((run, one, "--fraction", "1.5"), "segment: fraction must lie in (0, 1]; got 1.5"),
+        ((run, one, "--samples", "0"), "segment: samples must lie in 1 … 256; got 0"),
+        ((run, one, "--seed", "-1"), "segment: seed must lie in 0 … "),
+        ((run, one, tmp_path / "none.png"), f"{tmp_path / 'none.png'}: No such file or directory"),
+        ((run, one, tmp_path / "text.png"), f"{tmp_path / 'text.png'}: is not an image, or a damaged one"),
+        ((run, one, pictures / "one.jpg"), f"two images would be written to {out / 'one.png'}"),
+        ((run, one, tmp_path / "one-mean.png"), f"two images would be written to {out / 'one-mean.png'}"),
+        ((tmp_path, one), f"{tmp_path} is not a run"),
+    ]
+    for given, words in cases:
+        assert words in fails(capsys, "segment", *given, "--out", out), given
+    assert not out.exists()
+    words = fails(capsys, "segment", run, one, "--out", pictures)
+    assert words == f"vnd: segment: {one} is one of the images and would be written over; give another --out"
+    assert "the following arguments are required" in fails(capsys, "segment", run)
+
+
+def test_images_of_one_name_in_two_folders_are_told_apart_by_these(
+    runs: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawn, "png", lambda figure: b"")
+    shutil.copytree(pictures, tmp_path / "others")
+    given = [str(folder / "one.png") for folder in (pictures, tmp_path / "others")]
+    main(["segment", str(runs / "punet"), *given, "--samples", "1", "--out", str(tmp_path / "out")])
+    rows = json.loads((tmp_path / "out" / "segment.json").read_text())["images"]
+    assert [(row["name"], row["image"]) for row in rows] == list(zip(("scans-one", "others-one"), given, strict=True))
+    assert (tmp_path / "out" / "others-one-mean.png").exists()
+
+
+def test_the_help_has_the_run_first_and_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["segment", "--help"])
+    assert stopped.value.code == 0
+    printed = capsys.readouterr().out
+    assert "run IMAGE [IMAGE ...]" in printed
+    assert "Example: vnd segment runs/lungs scans/*.png" in printed

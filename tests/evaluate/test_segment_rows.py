@@ -1,0 +1,271 @@
+"""Networks that segment: rows by double loops over masks, the same draws each time, graders beside their images."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vnd.data.arrays import Images
+from vnd.data.batches import Normalise
+from vnd.evaluate import segmenting
+from vnd.evaluate.segmenting import distance_of, evaluate, work
+from vnd.evaluate.sweep import Subject, Sweep
+from vnd.methods import BN3UNet, Segmenter, Size, Sizes
+from vnd.methods.single import Single
+from vnd.models import UNet
+
+SIDE, COUNT, GRADERS = 6, 11, 3
+OPTIONS = Sweep(sizes=Sizes((1.0,)), counts=(1, 2, 4, 9))
+
+
+class Brush(Segmenter, Single):
+    """Draws what is brighter than a threshold that it draws: one for each sample of each image."""
+
+    def __init__(self) -> None:
+        self.thresholds: list[Tensor] = []
+        self.calibrated: list[tuple[Any, bool, int]] = []
+
+    def calibrate(self, model: nn.Module, batches: Any, widths: list[Any], samples: bool) -> None:
+        self.calibrated.append((widths, samples, sum(len(x) for x in batches())))
+
+    def drawer(self, model: nn.Module, size: Size) -> Any:
+        def draw(images: Tensor, count: int) -> Tensor:
+            self.thresholds.append(torch.rand(count, len(images), 1, 1))
+            return 8 * (images[:, 0] - self.thresholds[-1])
+
+        return draw
+
+
+def made() -> Images:
+    """Images whose middle is brighter, the more the later; the graders mark what is above a threshold of their own."""
+    generator = np.random.default_rng(3)
+    grid = np.minimum.outer(np.minimum(np.arange(SIDE), SIDE - 1 - np.arange(SIDE)), np.full(SIDE, SIDE))
+    pixels = np.clip(
+        grid[None] * np.arange(2, 2 + COUNT)[:, None, None] * 8 + generator.integers(0, 60, (COUNT, SIDE, SIDE)), 0, 255
+    )
+    levels = np.array([40, 90, 200])[None, :, None, None]
+    masks = (pixels[:, None] > levels).astype(np.uint8)
+    return Images(pixels[:, None].astype(np.uint8), masks=masks)
+
+
+def subject_of(method: Segmenter) -> Subject:
+    model = nn.Linear(2, 3)  # of which nothing is asked but its device and its size
+    return Subject(method, model, Normalise((0.0,), (1.0,), "cpu"))  # type: ignore[arg-type]
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    either = (a | b).sum()
+    return 1 - (a & b).sum() / either if either else 0.0
+
+
+def mean_distance(one: list[np.ndarray], other: list[np.ndarray]) -> float:
+    return float(np.mean([distance(a, b) for a in one for b in other]))
+
+
+def by_hand(images: Images, thresholds: Tensor) -> dict[str, Any]:
+    """What rows say of thresholds (samples, images), by loops over images, masks and pixels."""
+    shown, count = images.pixels[:, 0] / 255.0, len(thresholds)
+    found: dict[str, Any] = {name: [] for name in ("dice", "entropy", "diversity", "marked", "own_dice", "own")}
+    ged: dict[int, list[float]] = {n: [] for n in OPTIONS.counts}
+    unbiased: dict[int, list[float]] = {n: [] for n in OPTIONS.counts}
+    probs = []
+    for index, image in enumerate(shown):
+        masks = [image > t for t in thresholds[:, index].double().numpy()]
+        graders = [mask.astype(bool) for mask in images.masks[index]]
+        apart = mean_distance(graders, graders)
+        for n in (n for n in OPTIONS.counts if n <= count):
+            groups = [masks[i * n : i * n + n] for i in range(count // n)]
+            own = [2 * mean_distance(group, graders) - mean_distance(group, group) - apart for group in groups]
+            ged[n].append(float(np.mean(own)))
+            if n > 1:
+                pairs = [np.mean([distance(a, b) for a, b in combinations(group, 2)]) for group in groups]
+                parts = [2 * mean_distance(g, graders) - p - apart for g, p in zip(groups, pairs, strict=True)]
+                unbiased[n].append(float(np.mean(parts)))
+        mean = np.mean([1 / (1 + np.exp(-8 * (image - t))) for t in thresholds[:, index].double().numpy()], axis=0)
+        probs.append(mean)
+        nats = -mean * np.log(mean) - (1 - mean) * np.log(1 - mean)
+        found["entropy"].append(nats.mean())
+        found["marked"] += nats[np.any(graders, axis=0)].tolist()
+        found["dice"].append(np.mean([dice(mean > 0.5, grader) for grader in graders]))
+        found["diversity"].append(np.mean([distance(a, b) for a, b in combinations(masks, 2)]))
+        found["own"].append(apart)
+        others = [np.mean([g for j, g in enumerate(graders) if j != i], axis=0) > 0.5 for i in range(GRADERS)]
+        found["own_dice"].append(np.mean([dice(a, b) for a, b in zip(others, graders, strict=True)]))
+    return {
+        **{k: float(np.mean(v)) for k, v in found.items()},
+        "ged": ged,
+        "unbiased": unbiased,
+        "probs": np.stack(probs),
+    }
+
+
+def dice(a: np.ndarray, b: np.ndarray) -> float:
+    return float(2 * (a & b).sum() / (a.sum() + b.sum())) if a.any() or b.any() else 1.0
+
+
+def check_row(results: dict[str, Any], images: Images, thresholds: Tensor) -> None:
+    hand, (row,) = by_hand(images, thresholds), results["rows"]
+    for n in OPTIONS.counts:
+        assert row["ged"][str(n)] == pytest.approx(np.mean(hand["ged"][n]), abs=1e-9), n
+        assert row["per_image"][str(n)] == pytest.approx(hand["ged"][n], abs=1e-5), n
+        if n > 1:
+            assert row["ged_unbiased"][str(n)] == pytest.approx(np.mean(hand["unbiased"][n]), abs=1e-9), n
+    assert row["ged_unbiased"]["1"] is None
+    names = {"dice": "dice", "entropy": "entropy", "diversity": "diversity", "entropy_marked": "marked"}
+    for name, own in names.items():
+        assert row[name] == pytest.approx(hand[own], abs=1e-6), name
+    assert results["graders_own"]["diversity"] == pytest.approx(hand["own"])
+    assert results["graders_own"]["dice"] == pytest.approx(hand["own_dice"])
+    share, bins = images.masks.mean(1).ravel(), np.minimum(hand["probs"].ravel() * 15, 14.999).astype(int)
+    gaps = [abs((hand["probs"].ravel() - share)[bins == b].sum()) for b in range(15)]
+    assert row["calibration_error"] == pytest.approx(sum(gaps) / share.size, abs=1e-6)
+    (drawn,) = results["calibration"].values()
+    assert drawn["count"] == np.bincount(bins, minlength=15).tolist()
+
+
+def test_rows_are_those_of_double_loops() -> None:
+    images, method = made(), Brush()
+    results = evaluate(subject_of(method), OPTIONS, images)
+    (thresholds,) = method.thresholds
+    check_row(results, images, thresholds[:, :, 0, 0])
+    (row,) = results["rows"]
+    assert (row["label"], row["parameters"], row["expected_ged"]) == ("100 %", 9, None)
+    assert len(set(row["per_image"]["1"])) > 4  # or the test says little
+    assert (results["task"], results["graders"], results["samples"]) == ("segment", GRADERS, [1, 2, 4, 9])
+    assert 0 < row["matched_iou"] < 1
+    json.dumps(results, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "fault", ["the first samples alone", "graders of other images", "one sample with itself", "soft masks"]
+)
+def test_faults_in_rows_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, method = made(), Brush()
+    distances, graded, add = segmenting.distances, segmenting.graded, segmenting._Measured.add
+    if fault == "the first samples alone":
+        monkeypatch.setattr(
+            segmenting, "distances", lambda s, g, n, unbiased=False: distances(s[:, :n], g, n, unbiased)
+        )
+    elif fault == "graders of other images":
+        monkeypatch.setattr(segmenting, "graded", lambda *a: ((x, y.flip(0)) for x, y in graded(*a)))
+    elif fault == "one sample with itself":
+        monkeypatch.setattr(segmenting, "distances", lambda s, g, n, unbiased=False: distances(s, g, n))
+    else:
+        monkeypatch.setattr(segmenting._Measured, "add", lambda self, x, g, notes: add(self, 2 * x, g, notes))
+    results = evaluate(subject_of(method), OPTIONS, images)
+    with pytest.raises(AssertionError):
+        check_row(results, images, method.thresholds[0][:, :, 0, 0])
+
+
+def test_many_batches_are_measured_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, method = made(), Brush()
+    monkeypatch.setattr(segmenting, "PIXELS", 4 * SIDE**2)
+    results = evaluate(subject_of(method), OPTIONS, images)
+    assert [x.size(1) for x in method.thresholds] == [4, 4, 3]
+    check_row(results, images, torch.cat(method.thresholds, 1)[:, :, 0, 0])
+
+
+def test_draws_are_the_same_each_time_and_the_generator_is_left() -> None:
+    found = []
+    for seed in (3, 4):
+        subject = subject_of(Brush())
+        torch.manual_seed(seed)
+        rows = evaluate(subject, OPTIONS, made())["rows"]
+        found.append([{key: value for key, value in row.items() if key != "seconds"} for row in rows])
+        after = torch.rand(())
+        torch.manual_seed(seed)
+        assert torch.rand(()) == after
+    assert found[0] == found[1]
+
+
+def test_what_is_known_of_graders_gives_an_expectation() -> None:
+    """Graders who always draw one of two masks that do not meet: d is 1 between them, each likely by a half."""
+    pixels = np.zeros((2, 1, 2, 2), np.uint8)
+    one, other = np.array([[1, 0], [0, 0]], np.uint8), np.array([[0, 0], [0, 1]], np.uint8)
+    images = Images(pixels, masks=np.stack([[one, other]] * 2))
+    truth = torch.from_numpy(np.stack([[one, other]] * 2)), torch.full((2, 2), 0.5)
+    results = evaluate(subject_of(Brush()), OPTIONS, images, truth=truth)
+    expected = {str(n): 2 * 0.5 - (1 - 1 / n) * 0.5 - 0.5 for n in OPTIONS.counts}
+    assert results["rows"][0]["expected_ged"] == pytest.approx(expected)
+    lines = results["tidy"]
+    assert [line["samples"] for line in lines] == [1, 2, 4, 9]
+    assert [line["expected_ged"] for line in lines] == pytest.approx(list(expected.values()))
+    assert not any(isinstance(value, dict | list) for line in lines for value in line.values())
+
+
+def test_validation_is_the_distance_of_four_masks() -> None:
+    images, method = made(), Brush()
+    found = distance_of(
+        method, nn.Linear(1, 1), Size("uniform", "100 %", None, 1.0), images, Normalise((0.0,), (1.0,), "cpu")
+    )
+    hand = by_hand(images, method.thresholds[0][:, :, 0, 0])
+    assert len(method.thresholds[0]) == 4
+    assert found == pytest.approx(np.mean(hand["ged"][4]))
+
+
+def test_each_size_is_calibrated_for_draws_before_it_draws() -> None:
+    method, done = Brush(), list[int]()
+    subject = dataclasses.replace(
+        subject_of(method), statistics=lambda count, repeat: iter([torch.zeros(count, 1)]), available=50
+    )
+    options = dataclasses.replace(OPTIONS, calibration=20)
+    evaluate(subject, options, made(), done.append)
+    assert method.calibrated == [([None], True, 20)]
+    assert sum(done) == work(subject, options, made()) == COUNT
+
+
+def test_one_sample_and_one_grader_have_no_diversity() -> None:
+    images = made()
+    one = Images(images.pixels, masks=images.masks[:, :1])
+    results = evaluate(subject_of(Brush()), dataclasses.replace(OPTIONS, counts=(1,)), one)
+    (row,) = results["rows"]
+    assert row["diversity"] is None
+    assert row["ged_unbiased"] == {"1": None}
+    assert results["graders_own"] == {"diversity": 0.0, "dice": None}
+    json.dumps(results, allow_nan=False)
+
+
+def test_without_scipy_masks_are_not_matched_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*given: object) -> Tensor:
+        raise ModuleNotFoundError("matched_iou: needs SciPy")
+
+    monkeypatch.setattr(segmenting.metrics, "matched_iou", missing)
+    monkeypatch.setattr(segmenting, "PIXELS", 4 * SIDE**2)
+    results = evaluate(subject_of(Brush()), OPTIONS, made())
+    assert results["notes"] == ["masks are not matched: matched_iou: needs SciPy"]
+    assert results["rows"][0]["matched_iou"] is None
+
+
+def test_widths_have_costs_of_their_own() -> None:
+    torch.manual_seed(0)
+    method = BN3UNet(num_groups=4, base=1, initial_logit=3.0)
+    images = Images(np.zeros((3, 1, 8, 8), np.uint8), masks=np.ones((3, 2, 8, 8), np.uint8))
+    model = method.build(UNet(channels=(4, 8)), torch.rand(2, 1, 8, 8)).eval()
+    subject = Subject(
+        method, model, Normalise((0.0,), (1.0,), "cpu"), lambda count, repeat: [torch.rand(4, 1, 8, 8)], 4
+    )
+    options = Sweep(sizes=Sizes((0.5, 1.0)), counts=(1, 2), calibration=4)
+    narrow, wide = evaluate(subject, options, images)["rows"]
+    assert (narrow["label"], wide["label"]) == ("50 %", "100 %")
+    assert 0 < narrow["parameters"] < wide["parameters"]
+    assert 0 < narrow["macs"] < wide["macs"]
+    assert all(math.isfinite(row["ged"]["2"]) for row in (narrow, wide))
+
+
+def test_images_without_masks_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^evaluate: the images have no masks to be held against"):
+        evaluate(subject_of(Brush()), OPTIONS, Images(made().pixels))
+
+
+@pytest.mark.parametrize("counts", [(), (0, 4), (4, 1), (2, 2)])
+def test_numbers_of_masks_must_rise(counts: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^counts must be numbers of masks that rise from 1 or more; got "):
+        Sweep(counts=counts)

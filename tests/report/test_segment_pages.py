@@ -1,0 +1,324 @@
+"""Pages of segmenters: what is one entry, the numbers of table and figures, what is published, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_codes import fake_code
+from fake_results import fake_results
+from fake_segments import COUNTS, GRADERS_APART, METHODS, fake_segment
+from matplotlib.axes import Axes
+
+from vnd.metrics import confidence_interval
+from vnd.report import comparison, keep, markdown, marked, page, scores, segmenting, segments
+from vnd.report.entries import Entry, group
+from vnd.report.results import read
+from vnd.report.runs import Run, run_of
+
+PUBLISHED = "P-UNet as published, another split"
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmenting, "DPI", 20)
+    monkeypatch.setattr(page, "DPI", 20)
+    monkeypatch.setattr(markdown, "DPI", 20)
+
+
+def runs_of(*results: dict[str, Any]) -> list[Run]:
+    return [run_of(Path(f"{index}/results.json"), one) for index, one in enumerate(results)]
+
+
+def entries_of(*results: dict[str, Any]) -> list[Entry]:
+    return group(runs_of(*results))
+
+
+def put(folder: Path, *results: dict[str, Any]) -> list[Path]:
+    places = []
+    for index, one in enumerate(results):
+        place = folder / f"{index}-{one['series']['run']}"
+        place.mkdir(parents=True)
+        (place / "results.json").write_text(json.dumps(one))
+        places.append(place)
+    return places
+
+
+def several(**options: Any) -> list[dict[str, Any]]:
+    return [fake_segment(method, **options) for method in METHODS]
+
+
+def lines_of(axis: Axes) -> dict[str, float]:
+    """The lines across a panel, by label: where each is."""
+    return {str(line.get_label()): float(line.get_ydata()[0]) for line in axis.lines if line.get_label()[0] != "_"}
+
+
+def means_of(axis: Axes) -> list[float]:
+    """The black lines in boxes."""
+    return [float(line.get_ydata()[0]) for line in axis.lines if line.get_color() == "black"]
+
+
+# Entries
+
+
+def test_methods_stand_in_the_order_of_names_whatever_their_network() -> None:
+    entries = entries_of(*reversed(several()))
+    assert [own.name for own in entries] == ["VND-PUNet", "BN³-UNet", "P-UNet", "UNet ensemble", "dropout UNet"]
+    (block,) = segmenting.split(runs_of(*several()))
+    assert {run.network for run in block.runs} == {"unet", "probabilistic_unet"}
+    assert [point.label for point in entries[0].points] == ["2 of 6", "6 of 6"]
+    assert entries[1].full.label == "100 %"
+
+
+def test_sizes_stand_from_the_smallest_whatever_the_file_says() -> None:
+    results = fake_segment("bn3_unet")
+    results["rows"].reverse()
+    (own,) = entries_of(results)
+    fractions = [point.fraction for point in own.points]
+    assert fractions == sorted(METHODS["bn3_unet"][2])
+
+
+def test_seeds_are_averaged_with_an_interval_and_their_images_are_in_one_box() -> None:
+    runs = [fake_segment("punet", seed) for seed in range(3)]
+    (own,) = entries_of(*runs)
+    wanted = confidence_interval([one["rows"][0]["ged"]["16"] for one in runs])
+    assert (own.full.measures["ged_16"], own.full.runs) == (wanted, 3)
+    assert own.full.images[16] == tuple(x for one in runs for x in one["rows"][0]["per_image"]["16"])
+    assert "± is half a 95 % interval" in scores.notes([own])[0]
+
+
+def test_runs_of_other_settings_or_of_one_seed_are_apart() -> None:
+    assert len(entries_of(fake_segment(), fake_segment(seed=1, settings="other"))) == 2
+    assert len(entries_of(fake_segment(run="a"), fake_segment(run="b"))) == 2
+    assert len(entries_of(fake_segment(), fake_segment(seed=1))) == 1
+
+
+def test_runs_on_other_images_are_said_not_to_compare() -> None:
+    assert "do not compare" not in scores.notes(entries_of(*several()))[0]
+    mixed = entries_of(fake_segment(images=20), fake_segment("punet", images=30))
+    assert "on 20 and 30 images: these do not compare" in scores.notes(mixed)[0]
+
+
+# The table
+
+
+def test_the_tables_have_every_size_and_mark_the_best_of_each_column() -> None:
+    results = several()
+    rows = [row for one in results for row in one["rows"]]
+    (first, lines), (second, more) = scores.tables(entries_of(*results))
+    assert first == ["Method", "Size", "Parameters", "GED 1", "GED 4", "GED 8", "GED 16", "GED* 16"]
+    assert second == ["Method", "Size", "Matched IoU", "Diversity", "Dice", "Pixel ECE", "Entropy"]
+    assert [line[0][0] for line in lines[len(rows) :]] == [PUBLISHED]
+    assert [line[0][0] for line in more[len(rows) :]] == [scores.GRADERS]
+    assert more[-1][second.index("Diversity")][0] == f"{GRADERS_APART * 4 / 3:.3f}"
+    for line, other, row in zip(lines, more, rows, strict=False):
+        assert line[first.index("GED 4")][0] == f"{row['ged']['4']:.3f}"
+        assert other[second.index("Matched IoU")][0] == f"{row['matched_iou']:.3f}"
+    for head, own, name, best in (
+        (first, lines, "GED 16", min), (second, more, "Matched IoU", max), (second, more, "Pixel ECE", min),
+    ):  # fmt: skip
+        column = [line[head.index(name)] for line in own[: len(rows)]]
+        assert [text for text, marked in column if marked] == [best((text for text, _ in column), key=float)]
+    assert not any(line[second.index("Diversity")][1] for line in more)  # neither more nor less is better
+
+
+def test_a_run_alone_has_nothing_best() -> None:
+    found = scores.tables(entries_of(fake_segment("bn3_unet")))
+    assert not any(marked for _, lines in found for line in lines for _, marked in line)
+
+
+@pytest.mark.parametrize("data", ["lidc", "annotators"])
+def test_what_was_published_and_the_truth_stand_beside_only_where_they_belong(data: str) -> None:
+    entries = entries_of(*several(data=data, truth=data == "annotators"))
+    head, lines = scores.tables(entries)[0]
+    named = {line[0][0]: [text for text, _ in line] for line in lines}
+    assert (PUBLISHED in named) == (data == "lidc")
+    assert (scores.TRUTH in named) == (data == "annotators")
+    (captioned,) = (one for one in segmenting.shown(entries) if one.name == "boxes")
+    assert ("another split" in captioned.note) == (data == "lidc")
+    assert ("true distribution" in captioned.note) == (data == "annotators")
+    if data == "lidc":
+        assert [text for text in named[PUBLISHED][1:] if text != "–"] == ["≈ 0.29"]
+        assert named[PUBLISHED][head.index("GED 16")] == "≈ 0.29"
+    else:
+        wanted = entries[0].runs[0].results["rows"][0]["expected_ged"]
+        assert named[scores.TRUTH][head.index("GED 8")] == f"{wanted['8']:.3f}"
+
+
+# Figures
+
+
+def test_boxes_and_lines_are_at_the_numbers_of_the_file() -> None:
+    results = {one["method"]: one for one in several()}
+    axes = segments.boxes(entries_of(*results.values())).axes
+    assert [axis.get_title("left") for axis in axes] == ["1 sample", "4 samples", "8 samples", "16 samples"]
+    for axis, count in zip(axes, map(str, COUNTS), strict=True):
+        boxed = [*results["vnd_punet"]["rows"], *results["bn3_unet"]["rows"]]
+        assert means_of(axis) == [row["ged"][count] for row in boxed]
+        assert [tick.get_text() for tick in axis.get_xticklabels()] == [row["label"] for row in boxed]
+        for box, row in zip(axis.patches, boxed, strict=True):
+            heights = box.get_path().vertices[:, 1]
+            wanted = np.percentile(row["per_image"][count], (25, 75))
+            assert (heights.min(), heights.max()) == pytest.approx(wanted)
+        across = lines_of(axis)
+        for name, method in (("P-UNet", "punet"), ("UNet ensemble", "unet_ensemble"), ("dropout UNet", "dropout_unet")):
+            assert across[name] == results[method]["rows"][0]["ged"][count]
+        assert across.get(PUBLISHED) == (0.29 if count == "16" else None)
+
+
+def test_methods_of_one_size_have_boxes_where_there_are_no_others() -> None:
+    entries = entries_of(fake_segment("punet", truth=True), fake_segment("dropout_unet"))
+    axes = segments.boxes(entries).axes
+    assert [len(axis.patches) for axis in axes] == [2] * 4
+    assert lines_of(axes[1])["samples of the truth, expected"] == pytest.approx(0.18 + GRADERS_APART / 4)
+    (alone,) = segments.boxes(entries[:1]).axes
+    assert means_of(alone) == list(entries[0].runs[0].results["rows"][0]["ged"].values())
+    assert [tick.get_text() for tick in alone.get_xticklabels()] == ["1", "4", "8", "16"]
+
+
+def test_other_figures_are_drawn_at_the_numbers_of_the_file() -> None:
+    results = {one["method"]: one for one in several(truth=True)}
+    entries = entries_of(*results.values())
+    (axis,) = segments.over_samples(entries).axes
+    drawn = {line.get_label(): line for line in axis.lines}
+    assert list(drawn["VND-PUNet, 2 of 6"].get_ydata()) == list(results["vnd_punet"]["rows"][0]["ged"].values())
+    assert list(drawn["VND-PUNet, 6 of 6"].get_ydata()) == list(results["vnd_punet"]["rows"][1]["ged"].values())
+    assert list(drawn["P-UNet"].get_xdata()) == list(COUNTS)
+    (axis,) = segments.diversity(entries).axes
+    drawn = {line.get_label(): line for line in axis.lines}
+    row = results["dropout_unet"]["rows"][0]
+    assert (drawn["dropout UNet"].get_xdata()[0], drawn["dropout UNet"].get_ydata()[0]) == (
+        row["diversity"],
+        row["matched_iou"],
+    )
+    of_pairs = results["punet"]["graders_own"]["diversity"]  # all 16, of which 4 are of one grader
+    assert drawn["two different graders"].get_xdata()[0] == pytest.approx(of_pairs * 16 / 12)
+    left, right = segments.calibration(entries).axes
+    bins = results["bn3_unet"]["calibration"]["100 %"]
+    drawn = {line.get_label(): line for line in left.lines}
+    assert list(drawn["BN³-UNet"].get_xdata()) == [x for x in bins["confidence"] if x is not None]  # no empty bin
+    assert list(drawn["BN³-UNet"].get_ydata()) == [x for x in bins["frequency"] if x is not None]
+    assert list(right.lines[1].get_ydata()) == [x for x in bins["count"] if x]
+    left, _ = segments.calibration(entries[1:2]).axes
+    assert [line.get_label() for line in left.lines[1:]] == [row["label"] for row in results["bn3_unet"]["rows"]]
+
+
+# Pages
+
+
+@pytest.mark.parametrize("method", ["vnd_punet", "dropout_unet"])
+def test_the_page_of_a_run_has_its_numbers_and_needs_nothing_else(method: str, tmp_path: Path) -> None:
+    results = fake_segment(method)
+    results["notes"] = ["<b>a note</b>"]
+    (place,) = put(tmp_path, results)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = page.write(place, place).read_text(encoding="utf-8")
+    assert not re.search(r"""(src|href)=["'](?!data:|#)|<script""", text)
+    for row in results["rows"]:
+        for count in map(str, COUNTS):
+            assert f"<td>{row['ged'][count]:.3f}</td>" in text
+    assert "&lt;b&gt;a note" in text
+    assert "4 graders" in text
+    assert "<dd>1, 4, 8, 16</dd>" in text
+    files = {path.stem for path in (place / "figures").iterdir()}
+    more = {"samples", "diversity"} if method == "vnd_punet" else set()
+    assert files == {"boxes", "calibration", "training"} | more
+
+
+def test_a_page_needs_no_more_than_the_schema_asks_for(tmp_path: Path) -> None:
+    results = fake_segment("punet", counts=(1,))
+    for row in results["rows"]:
+        row |= {"diversity": None, "matched_iou": None, "expected_ged": None}
+    for key in ("calibration", "graders_own", "curves", "notes", "seconds", "machine"):
+        results[key] = None
+    (place,) = put(tmp_path, results)
+    text = page.write(place, place).read_text(encoding="utf-8")
+    assert "Diversity</th>" not in text
+    assert [path.stem for path in (place / "figures").iterdir()] == ["boxes"]
+    (head, _), (_, more) = scores.tables(entries_of(results))
+    assert "GED* 1" not in head  # which is not defined
+    assert [line[0][0] for line in more] == ["P-UNet"]  # its Dice, and nothing of the graders
+
+
+def test_many_runs_are_compared_kept_and_written_as_markdown(tmp_path: Path) -> None:
+    own = several()[:3]
+    other = [fake_segment("punet", seed, data="annotators", truth=True) for seed in range(2)]
+    places = put(tmp_path / "runs", *own, *other)
+    found = comparison.read(places)
+    assert isinstance(found, segmenting.Segments)
+    assert [(block.data, len(block.series)) for block in found.blocks] == [("lidc", 3), ("annotators", 1)]
+    text = comparison.write_page(found, tmp_path / "out", "Two sets").read_text(encoding="utf-8")
+    assert "<h1>Two sets</h1>" in text
+    rows = list(csv.DictReader((tmp_path / "out" / "summary.csv").read_text(encoding="utf-8").splitlines()))
+    said = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
+    assert len(rows) == len(said["points"]) == 2 + 5 + 1 + 1
+    assert (rows[0]["size"], float(rows[0]["ged_16"])) == ("2 of 6", own[0]["rows"][0]["ged"]["16"])
+    assert [rows[at]["expected_ged_4"] for at in (0, -1)] == ["", str(other[0]["rows"][0]["expected_ged"]["4"])]
+    assert len(said["figures"]) == 4 + 2
+    assert all((tmp_path / "out" / name).is_file() for name in said["figures"])
+    kept = keep.keep(found.runs, tmp_path / "kept")
+    assert len(kept.folders) == 5
+    again = comparison.read([tmp_path / "kept"])
+    assert isinstance(again, segmenting.Segments)
+    assert segmenting.points(again.blocks) == segmenting.points(found.blocks)
+    assert [own.points for own in again.blocks[0].series] == [own.points for own in found.blocks[0].series]
+    path = tmp_path / "docs" / "page.md"
+    files = comparison.write_markdown(found, path, (), "vnd report runs/*")
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith(marked.BEGIN)
+    assert "| VND-PUNet | 2 of 6 |" in text
+    assert text.count("another split | – |") == 1
+    assert all(f"images/{file.name}" in text and file.is_file() for file in files)
+    assert "vnd report runs/*" in text
+
+
+OTHERS = {
+    "auto-encoders": lambda: fake_code(),
+    "classifiers": lambda: (
+        fake_results() | {"series": {"run": "c", "method": "bn3", "network": "vgg11", "data": "cifar10"}}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_mixture_with_others_is_refused_in_one_line(kind: str, tmp_path: Path) -> None:
+    places = put(tmp_path, fake_segment(), OTHERS[kind]())
+    pattern = rf"^report: (segmenters and {kind}|{kind} and segmenters) have no measure in common; got .*$"
+    with pytest.raises(ValueError, match=pattern):
+        comparison.read(places)
+
+
+BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "no distances": (lambda r: r["rows"][0].pop("ged"), "rows.0.ged is missing"),
+    "a number too few": (lambda r: r["rows"][1]["ged"].pop("8"), "rows.1.ged must have the numbers of samples"),
+    "an image too few": (lambda r: r["rows"][1]["per_image"]["8"].pop(), "rows.1.per_image must have one number an"),
+    "not a number": (lambda r: r["rows"][0]["ged"].update({"4": float("nan")}), "rows.0.ged.4 must be a finite"),
+    "an overlap above 1": (lambda r: r["rows"][0].update(matched_iou=2), "rows.0.matched_iou must be a number in 0"),
+    "no graders": (lambda r: r.update(graders=0), "graders must be a whole number of at least 1"),
+    "bins of another size": (lambda r: r["calibration"].update(x=r["calibration"]["6 of 6"]), "calibration must have"),
+    "bins of two lengths": (lambda r: r["calibration"]["6 of 6"]["count"].pop(), "calibration.6 of 6: count, "),
+    "one label twice": (lambda r: r["rows"][0].update(label="6 of 6"), "rows must have one label each"),
+    "no row": (lambda r: r.update(rows=[]), "rows must be a list that is not empty"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_file_is_refused_by_its_key(fault: str, tmp_path: Path) -> None:
+    results = fake_segment()
+    breaks, words = BROKEN[fault]
+    (tmp_path / "ok.json").write_text(json.dumps(results))
+    read(tmp_path / "ok.json")
+    breaks(results)
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    with pytest.raises(ValueError, match=r"^report: ") as caught:
+        read(tmp_path)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
