@@ -96,7 +96,7 @@ def by_hand(images: Images, thresholds: Tensor) -> dict[str, Any]:
         found["marked"] += nats[np.any(graders, axis=0)].tolist()
         found["dice"].append(np.mean([dice(mean > 0.5, grader) for grader in graders]))
         found["diversity"].append(np.mean([distance(a, b) for a, b in combinations(masks, 2)]))
-        found["own"].append(apart)
+        found["own"].append(np.mean([distance(a, b) for a, b in combinations(graders, 2)]))
         others = [np.mean([g for j, g in enumerate(graders) if j != i], axis=0) > 0.5 for i in range(GRADERS)]
         found["own_dice"].append(np.mean([dice(a, b) for a, b in zip(others, graders, strict=True)]))
     return {
@@ -229,7 +229,7 @@ def test_one_sample_and_one_grader_have_no_diversity() -> None:
     (row,) = results["rows"]
     assert row["diversity"] is None
     assert row["ged_unbiased"] == {"1": None}
-    assert results["graders_own"] == {"diversity": 0.0, "dice": None}
+    assert results["graders_own"] == {"diversity": None, "dice": None}
     json.dumps(results, allow_nan=False)
 
 

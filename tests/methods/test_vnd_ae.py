@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from vnd.distributions import BernoulliChain, Downhill, OrderedNormal
 from vnd.functional import log_uniform_kl
 from vnd.methods import VNDAE
 from vnd.methods.coding import Code
+from vnd.methods.vnd_ae import _shared
 
 D = 4
 OPTIONS: list[dict[str, Any]] = [
@@ -179,6 +181,7 @@ LOSSES: dict[str, VNDAE] = {
     "default": VNDAE(),
     "base and prior": VNDAE(noise=0.3, base=2, prior_length=3.5, initial_logit=0.5),
     "lengths": VNDAE(noise=0.5, fractions=(0.1, 0.5, 1.0), fixed_share=0.4, initial_logit=1.0),
+    "weighted lengths": VNDAE(noise=0.5, fractions=(0.1, 0.5, 1.0), weights=(1, 2, 5), fixed_share=0.8),
     "lengths of the base": VNDAE(noise=0.5, base=4, fractions=(0.5, 0.6, 1.0)),
     "free bits": VNDAE(noise=2.0, free_bits=0.4, fractions=(0.5,)),
     "log-uniform": VNDAE(noise=0.7, prior="log_uniform", prior_length=2.0),
@@ -215,7 +218,8 @@ def test_the_loss_by_hand(name: str) -> None:
         rates = [float((chain + (survival * cost).sum(1)).mean())]
         rates += [float(cost[:, : max(length, method.base)].sum() / 7) for length in lengths]
     share = method.fixed_share if lengths else 0.0
-    weights = [1 - share, *[share / len(lengths) for _ in lengths]]
+    each = method.weights or [1] * len(lengths)
+    weights = [1 - share, *[share * weight / sum(each) for weight in each]]
     total = sum(w * (e + 2 * method.noise**2 * kappa * r) / 64 for w, e, r in zip(weights, errors, rates, strict=True))
     assert float(terms.total.detach()) == pytest.approx(total, rel=1e-5)
     assert float(terms.parts["mse"]) == pytest.approx(
@@ -227,6 +231,43 @@ def test_the_loss_by_hand(name: str) -> None:
     assert method.initial_logit > 2 or float(kept.sum()) < 7 * CODE - 3  # some are short
     assert float(terms.parts["rate_least"]) <= float(terms.parts["rate"]) + 1e-5
     assert not any(part.requires_grad for part in terms.parts.values())
+
+
+def test_one_length_for_each_image_is_the_same_loss_in_the_mean() -> None:
+    """Over many steps its error is that of all lengths for each image; its rates are theirs in every step."""
+    both = {
+        each: VNDAE(
+            noise=0.5, fractions=(0.2, 1.0), weights=(3, 1), fixed_share=0.6, initial_logit=0.5, each_image=each
+        )
+        for each in ("all", "one")
+    }
+    model, x, count = model_of(both["all"]), dots(16), 300
+    model.eval()  # BatchNorm's statistics are not those of other batches
+    found: dict[str, list[float]] = {}
+    torch.manual_seed(4)
+    with torch.no_grad():
+        for name, method in both.items():
+            losses = [method.loss(model, (x, torch.zeros(16)), at()) for _ in range(count)]
+            found[name] = [float(terms.parts["mse"]) for terms in losses]
+            assert len({round(float(terms.parts["rate"]), 5) for terms in losses}) == 1
+    means = {name: sum(values) / count for name, values in found.items()}
+    spread = statistics.stdev(found["one"]) / count**0.5
+    assert means["one"] == pytest.approx(means["all"], abs=5 * spread)
+    assert statistics.stdev(found["one"]) > statistics.stdev(found["all"])
+    swapped = dataclasses.replace(both["all"], weights=(1, 3))  # a planted fault: the weights of other lengths
+    torch.manual_seed(4)
+    with torch.no_grad():
+        other = [float(swapped.loss(model, (x, torch.zeros(16)), at()).parts["mse"]) for _ in range(count)]
+    assert abs(sum(other) / count - means["one"]) > 5 * spread
+
+
+@pytest.mark.parametrize("weights", [[0.1, 0.3, 0.6], [1.0], [0.02, 0.49, 0.49]])
+def test_every_step_has_its_share_of_each_length(weights: list[float]) -> None:
+    for seed in range(20):
+        torch.manual_seed(seed)
+        counts = torch.bincount(_shared(weights, 64, torch.device("cpu")), minlength=len(weights))
+        assert len(counts) == len(weights)
+        assert (counts - 64 * torch.tensor(weights)).abs().max() <= 1
 
 
 def test_free_bits_give_cheap_dimensions_no_gradient() -> None:
@@ -336,6 +377,8 @@ def test_the_prior_that_was_made_without_gradients_serves_a_loss() -> None:
         ({"base": 3, "prior_length": 3.0}, "prior_length must be greater than base = 3; got 3.0"),
         ({"fractions": (0.5, 1.5)}, "fractions must lie in (0, 1]; got [0.5, 1.5]"),
         ({"fixed_share": 1.0}, "fixed_share must lie in [0, 1); got 1.0"),
+        ({"weights": (1.0,)}, "weights must be above 0, one for each of fractions; got [1.0]"),
+        ({"fractions": (0.5,), "weights": (0.0,)}, "weights must be above 0, one for each of fractions; got [0.0]"),
         ({"free_bits": -0.1}, "free_bits must be 0 or more; got -0.1"),
     ],
 )

@@ -15,7 +15,7 @@ METHODS: dict[str, tuple[float, float, tuple[float, ...]]] = {
     "unet_ensemble": (0.30, 0.32, (1.0,)),
     "dropout_unet": (0.36, 0.25, (1.0,)),
 }
-GRADERS_APART = 0.36  # over all pairs, those of a grader with himself included
+GRADERS_APART = 0.36  # two different ones
 
 
 def fake_segment(

@@ -30,7 +30,9 @@ def masks_table(results: dict[str, Any], split: str) -> Table:
     """One line a size; then what samples of the true distribution would have, where that is known."""
     rows, own = results["rows"], results["graders_own"]
     images = len(next(iter(rows[0]["per_image"].values())))
-    apart = f"{images:,} images, {results['graders']} graders, whose masks are {own['diversity']:.4f} apart"
+    apart = f"{images:,} images, {results['graders']} grader{'s' * (results['graders'] > 1)}"
+    if own["diversity"] is not None:
+        apart += f", whose masks are {own['diversity']:.4f} apart"
     foretold = "" if own["dice"] is None else f"; Dice of one grader by the others together {own['dice']:.4f}"
     table = Table(
         title=Text(f"{results['title']}: {split}"), title_justify="left", box=None, padding=(0, 1, 0, 0),

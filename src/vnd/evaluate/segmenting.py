@@ -204,20 +204,17 @@ def _expected(truth: Truth, test: Images, options: Sweep) -> dict[str, float]:
 
 
 def _own(test: Images) -> dict[str, Any]:
-    """The graders among themselves: how far they are apart, and how well the others together foretell one of them."""
+    """The graders among themselves: how far two are apart, and how well the others together foretell one of them."""
     assert test.masks is not None
-    spread, dice = list[Tensor](), list[Tensor]()
+    own: dict[str, list[Tensor]] = {"diversity": [], "dice": []}
     graders = test.masks.shape[1]
     for start in range(0, len(test), 64):
         masks = torch.from_numpy(test.masks[start : start + 64].copy())
-        spread.append(metrics.pair_distances(masks, masks).mean((1, 2)))
         if graders > 1:
+            own["diversity"].append(metrics.diversity(masks))
             others = (masks.sum(1, keepdim=True) - masks) / (graders - 1)
-            dice.append(metrics.dice(others > THRESHOLD, masks).mean(1))
-    return {
-        "diversity": float(torch.cat(spread).mean()),
-        "dice": float(torch.cat(dice).mean()) if dice else None,
-    }
+            own["dice"].append(metrics.dice(others > THRESHOLD, masks).mean(1))
+    return {name: float(torch.cat(found).mean()) if found else None for name, found in own.items()}
 
 
 def _cost(subject: Subject, size: Size, test: Images) -> dict[str, int]:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from vnd.distributions import BernoulliChain, Downhill
 from vnd.distributions.kl import chain_kl
-from vnd.functional import log_uniform_kl
+from vnd.functional import length_mask, log_uniform_kl
 from vnd.methods.coding import Code, Coder, check_options, coded, length_of, masked, of_pixel, squared_error
 from vnd.methods.method import Batch, Step, Terms
 
@@ -28,8 +28,9 @@ class VNDAE(Coder):
     dropped dimensions are zeros for the decoder, and $κ_i$ the KL of dimension i. Paper: Sec. 4.1, App. A.5.
 
     With `fractions`, a share of the loss is that of codes of fixed lengths b, charged $\sum_{i \le b} κ_i$, in every
-    step, beside the one of a drawn length. All are decoded in one batch, whose statistics BatchNorm keeps: at a test no
-    length needs its own.
+    step, beside the one of a drawn length. Each image is decoded at all of them, or at one, of which every step has its
+    share: that costs what a VAE costs, and its gradient is as noisy. All are decoded in one batch, whose statistics
+    BatchNorm keeps: at a test no length needs its own.
 
     Given $κ$, the KL is least, $-\log C$ with $C = \sum_j p_j e^{-\sum_{i \le j} κ_i}$, for lengths
     $q_j ∝ p_j e^{-\sum_{i \le j} κ_i}$ (App. A.5): `rate_least` in the log says what the learned lengths could save.
@@ -43,6 +44,7 @@ class VNDAE(Coder):
         weights: What each of them weighs among them; alike if not given. A shared network gives up on long codes what
             it gains on short ones, and the other way round.
         fixed_share: Their share of the loss.
+        each_image: Decode every image at "all" these lengths and a drawn one, or at "one" of them.
         free_bits: Nats that each dimension is charged at least, so that none is given up early; the paper's appendix
             shows that a KL that stays positive needs such a floor.
         prior: Of a dimension that is kept: "normal", or "log_uniform" as for weights, from which nothing can be drawn.
@@ -56,6 +58,7 @@ class VNDAE(Coder):
     fractions: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
     fixed_share: float = 0.5
+    each_image: Literal["all", "one"] = "all"
     free_bits: float = 0.0
     prior: Literal["normal", "log_uniform"] = "normal"
 
@@ -133,24 +136,28 @@ class VNDAE(Coder):
         cost = self.cost_of(code).clamp(min=self.free_bits)
         gate = Downhill(step.temperature, code.heads["keep_logits"], validate_args=False)
         mask = F.pad(gate.rsample(hard=True).to(code.loc.dtype), (self.base, 0), value=1.0)
-        size = code.loc.size(1)
-        fixed = [length_of(size, fraction, self.base) for fraction in self.fractions]
+        fixed = [length_of(code.loc.size(1), fraction, self.base) for fraction in self.fractions]
+        share, each = self.fixed_share if fixed else 0.0, self.weights or (1.0,) * len(fixed)
+        weights = [1 - share, *(share * weight / sum(each) for weight in each)]
+        own = self._rate(code, cost)
+        rates = [own.mean(), *(cost[:, :length].sum(1).mean() for length in fixed)]
+        parts = {"rate": own.mean(), "rate_least": self.least_rate(code, cost).mean(), "length": mask.sum(1).mean()}
+        if self.each_image == "all":
+            errors = self._errors(model, images, code, mask, fixed)
+            error = _weighted(weights, errors)
+            parts["mse_drawn"] = of_pixel(errors[0], images[0].numel())
+        else:
+            lengths = torch.tensor([0, *fixed], device=mask.device)[_shared(weights, len(images), mask.device)]
+            kept = torch.where(lengths[:, None] > 0, length_mask(lengths, mask.size(1), mask.dtype), mask)
+            error = squared_error(images, self.decode(model, self.sample(code) * kept)).mean()
+        return self.terms(error, step.kl_weight * _weighted(weights, rates), images, parts)
+
+    def _errors(self, model: nn.Module, images: Tensor, code: Code, mask: Tensor, fixed: list[int]) -> list[Tensor]:
+        """The squared error of an image, mean over the batch, at lengths that are drawn and at each of some."""
+        size = mask.size(1)
         codes = [self.sample(code) * mask, *(F.pad(self.sample(code, length), (0, size - length)) for length in fixed)]
         decoded = self.decode(model, torch.cat(codes))
-        errors = squared_error(images.repeat(len(codes), 1, 1, 1), decoded).view(len(codes), -1).mean(1)
-        own = self._rate(code, cost)
-        rates = torch.stack([own.mean(), *(cost[:, :length].sum(1).mean() for length in fixed)])
-        share = self.fixed_share if fixed else 0.0
-        each = self.weights or (1.0,) * len(fixed)
-        weights = [1 - share, *(share * weight / sum(each) for weight in each)]
-        error, rate = (sum(w * x for w, x in zip(weights, terms, strict=True)) for terms in (errors, rates))
-        parts = {
-            "rate": own.mean(),
-            "rate_least": self.least_rate(code, cost).mean(),
-            "length": mask.sum(1).mean(),
-            "mse_drawn": of_pixel(errors[0], images[0].numel()),
-        }
-        return self.terms(torch.as_tensor(error), step.kl_weight * torch.as_tensor(rate), images, parts)
+        return list(squared_error(images.repeat(len(codes), 1, 1, 1), decoded).view(len(codes), -1).mean(1))
 
     def least_rate(self, code: Code, cost: Tensor) -> Tensor:
         r"""The least KL that lengths can have, given what each dimension costs, $-\log C$, (batch,)."""
@@ -160,6 +167,19 @@ class VNDAE(Coder):
     def _rate(self, code: Code, cost: Tensor) -> Tensor:
         lengths = BernoulliChain(code.heads["keep_logits"], validate_args=False)
         return chain_kl(lengths, self.prior_chain(cost.size(1), cost.device)) + (self.survival(code) * cost).sum(1)
+
+
+def _weighted(weights: list[float], terms: list[Tensor]) -> Tensor:
+    return torch.stack([weight * term for weight, term in zip(weights, terms, strict=True)]).sum()
+
+
+def _shared(weights: list[float], count: int, device: torch.device) -> Tensor:
+    """Which of some things each of so many images gets, (count,): each thing its share of them, to within one.
+
+    Neighbours get the same one: images of a batch are in no order.
+    """
+    place = (torch.arange(count, device=device) + torch.rand((), device=device)) / count
+    return torch.bucketize(place, torch.tensor(weights[:-1], device=device).cumsum(0), right=True)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # compiled, it is a constant, not a cache

@@ -123,19 +123,6 @@ def graders(entries: Sequence[Entry], key: str) -> float | None:
     return next((value for value in known if value is not None), None)
 
 
-def apart(entries: Sequence[Entry]) -> float | None:
-    r"""Mean distance of two different graders, as diversity is of two different samples; None where it is not known.
-
-    A result file has the mean over all pairs, $\overline{d(Y, Y')}$, in which each of the G graders also meets himself
-    at distance 0; what a network can learn is how far two of them are apart, $\overline{d(Y, Y')} \, G / (G - 1)$.
-    """
-    for run in (run for own in entries for run in own.runs):
-        found, count = (run.results.get("graders_own") or {}).get("diversity"), run.results["graders"]
-        if found is not None and count > 1:
-            return float(found * count / (count - 1))
-    return None
-
-
 def bins(own: Entry) -> dict[str, dict[str, list[Any]]]:
     """The bins of calibration of an entry's first run, by size, from the smallest."""
     found: dict[str, Any] = own.runs[0].results.get("calibration") or {}

@@ -7,7 +7,7 @@ from html import escape
 
 from vnd.report import markdown
 from vnd.report.document import section, table
-from vnd.report.entries import Entry, Point, apart, counts, expected, graders, published
+from vnd.report.entries import Entry, Point, counts, expected, graders, published
 from vnd.words import short
 
 Cells = list[list[tuple[str, bool]]]  # text, and whether it is the best of its column
@@ -46,7 +46,7 @@ def notes(entries: Sequence[Entry]) -> tuple[str, str]:
     sizes = sorted({len(x) // p.runs for own in entries for p in own.points for x in p.images.values()})
     if len(sizes) > 1:
         first += f" Runs were measured on {listed([f'{size:,}' for size in sizes])} images: these do not compare."
-    between = apart(entries)
+    between = graders(entries, "diversity")
     own = "" if between is None else f"; of two different graders it is {between:.3f}"
     return first, OTHERS.format(samples=counts(entries)[-1], own=own)
 
@@ -118,7 +118,7 @@ def _table(entries: Sequence[Entry], shapes: dict[str, tuple[str, str, bool | No
 def _beside(entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
     """Lines for comparison: what samples of the truth would reach, the graders themselves, and what was published."""
     name, others = published(entries)
-    own = {"diversity": apart(entries), "dice": graders(entries, "dice")}
+    own = {"diversity": graders(entries, "diversity"), "dice": graders(entries, "dice")}
     return {
         TRUTH: {f"ged_{count}": f"{value:.3f}" for count, value in expected(entries).items()},
         GRADERS: {key: f"{value:.3f}" for key, value in own.items() if value is not None},

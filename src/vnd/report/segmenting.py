@@ -14,7 +14,7 @@ from vnd.files import write_text
 from vnd.report import canvas, figures, markdown, marked, scores, sections, segments
 from vnd.report.captions import NOT_TEST
 from vnd.report.document import document, pair, picture, section
-from vnd.report.entries import Entry, apart, bins, counts, entry, expected, group, published
+from vnd.report.entries import Entry, bins, counts, entry, expected, graders, group, published
 from vnd.report.runs import Run, run_of
 from vnd.report.scores import listed
 from vnd.report.series import NAMES
@@ -123,7 +123,7 @@ def _summary(results: dict[str, Any], own: Entry) -> list[str]:
     words = f"The energy distance between {most} sample{'s' * (most > 1)} and the graders is {listed(said)}"
     truth = expected([own]).get(most)
     words += f"; samples of the true distribution would have {truth:.3f} on average." if truth is not None else "."
-    spread, between = own.full.measures.get("diversity"), apart([own])
+    spread, between = own.full.measures.get("diversity"), graders([own], "diversity")
     if spread is not None and between is not None:
         words += f" Two samples are {spread.mean:.2f} apart (1 − IoU), two graders {between:.2f}."
     found = [f"{trained} {measured}", words, *(results.get("notes") or [])]

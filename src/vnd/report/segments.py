@@ -9,7 +9,7 @@ import numpy as np
 
 from vnd.report.canvas import HALF, INK, MUTED, WIDE, canvas, legend, panels, plain, tidy, title
 from vnd.report.compare import COUNTS, Look, styles
-from vnd.report.entries import Entry, Point, apart, bins, counts, expected, named, published
+from vnd.report.entries import Entry, Point, bins, counts, expected, graders, named, published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,7 +114,7 @@ def diversity(entries: Sequence[Entry]) -> Figure:
         if own.full in known:
             label = plain(own.name, 60)
             axis.plot(places[-1:], values[-1:], marker, color=color, markersize=8, label=label, zorder=4)
-    own_diversity = apart(entries)
+    own_diversity = graders(entries, "diversity")
     if own_diversity is not None:
         axis.axvline(own_diversity, color=MUTED, linestyle=":", linewidth=1.2, label="two different graders", zorder=1)
     axis.set(xlabel="diversity: mean distance of two samples", ylabel="matched IoU")
