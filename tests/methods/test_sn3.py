@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import math
+from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from train.small import blobs, recipe, settings, write_blobs
 from train.test_loop import assert_same_run, stopping_at
 from vnd.cli import main
 from vnd.functional import concentration
-from vnd.methods import SN3, sn3
+from vnd.methods import SN3, pruning, sn3
 from vnd.methods.mmd import squared_mmd
 from vnd.nn import BayesLayer, Shape
 from vnd.nn.plan import plan_of
@@ -41,9 +44,20 @@ def teacher_of(base: int = 2, groups: int = 8) -> nn.Module:
     return net
 
 
-def saved(tmp_path: Path, **options: Any) -> tuple[SN3, nn.Module]:
+def uneven(base: int = 1) -> nn.Module:
+    """A teacher whose layers are worth keeping to shares that differ; 5,003 parameters."""
+    teacher = teacher_of(base)
+    for unit, logit in zip(plan_of(teacher).units.values(), (2.5, 0.5, -0.5, 1.5), strict=True):
+        unit.keep_logits.data.copy_(torch.linspace(logit + 0.5, logit - 0.5, unit.num_nested))
+    return teacher
+
+
+BUDGET = 1000  # parameters of its students, which keep 8, 3, 2 and 6 groups of 8
+
+
+def saved(tmp_path: Path, teacher: nn.Module | None = None, **options: Any) -> tuple[SN3, nn.Module]:
     """A method whose teacher lies in a folder, and its student."""
-    vnd.save(teacher_of(), tmp_path / "last")
+    vnd.save(teacher_of() if teacher is None else teacher, tmp_path / "last")
     method = SN3(**{"teacher": str(tmp_path), "samples": 3, "student_samples": 4} | options)
     torch.manual_seed(1)
     return method, method.build(vnd.models.ConvNet(num_classes=3, image_size=8, in_channels=1), IMAGES[:2]).train()
@@ -55,8 +69,8 @@ def saved(tmp_path: Path, **options: Any) -> tuple[SN3, nn.Module]:
 @pytest.mark.parametrize("keep", [0.25, 0.5, 1.0])
 def test_a_student_is_the_leading_part_of_its_teacher(keep: float) -> None:
     teacher = teacher_of().eval()
-    student = sn3.prune(teacher, keep, IMAGES[:2]).eval()
-    shape = Shape.of({name: sn3.kept_groups(unit, keep) for name, unit in plan_of(teacher).units.items()})
+    student = pruning.prune(teacher, keep, IMAGES[:2]).eval()
+    shape = SN3(keep=keep).kept(teacher)
     assert torch.equal(student(IMAGES), vnd.extract(teacher, shape)(IMAGES))
     layers = [module for module in student.modules() if isinstance(module, BayesLayer)]
     assert [layer.bayesian for layer in layers] == [False] * (len(layers) - 1) + [True]
@@ -76,16 +90,67 @@ def survival_agrees(teacher: nn.Module, student: nn.Module, ratio: int) -> None:
 
 def test_the_order_is_the_teacher_s_coarsened(monkeypatch: pytest.MonkeyPatch) -> None:
     teacher = teacher_of(base=2)
-    student = sn3.prune(teacher, 0.5, IMAGES[:2])
+    student = pruning.prune(teacher, 0.5, IMAGES[:2])
     assert {(unit.num_groups, unit.base) for unit in plan_of(student).units.values()} == {(4, 1)}
     survival_agrees(teacher, student, 2)
 
-    def leading(unit: vnd.OrderingUnit, keep: float) -> tuple[int, torch.Tensor]:  # planted: the first logits
+    def leading(unit: vnd.OrderingUnit, kept: int) -> tuple[int, torch.Tensor]:  # planted: the first logits
         return 1, unit.keep_logits[:3].detach()
 
-    monkeypatch.setattr(sn3, "coarsened", leading)
+    monkeypatch.setattr(pruning, "coarsened", leading)
     with pytest.raises(AssertionError):
-        survival_agrees(teacher, sn3.prune(teacher, 0.5, IMAGES[:2]), 2)
+        survival_agrees(teacher, pruning.prune(teacher, 0.5, IMAGES[:2]), 2)
+
+
+def survival_is_that_of_the_ratio(teacher: nn.Module, student: nn.Module) -> None:
+    """The student keeps its j-th group as often as the teacher its ⌈r j⌉-th, r being of the layer; but for the base."""
+    for name, unit in plan_of(student).units.items():
+        theirs = plan_of(teacher).units[name]
+        ratio = Fraction(theirs.num_groups, unit.num_groups)
+        assert unit.base == math.ceil(theirs.base / ratio)
+        for j in range(unit.base, unit.num_groups):
+            wanted = float(theirs.survival().detach()[math.ceil(ratio * (j + 1)) - 1])
+            assert float(unit.survival().detach()[j]) == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("base", [0, 1, 2])
+def test_a_student_of_so_many_parameters_has_the_learned_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: int
+) -> None:
+    teacher = uneven(base)
+    _, student = saved(tmp_path, teacher, parameters=BUDGET)
+    shape = vnd.shape(teacher, parameters=BUDGET)
+    assert {name: unit.num_groups for name, unit in plan_of(student).units.items()} == dict(shape)
+    assert len(set(shape.values())) == 4  # not one share for all
+    count = sum(parameter.numel() for parameter in vnd.extract(student, 1.0).parameters())
+    assert 0.7 * BUDGET < count <= BUDGET
+    assert torch.equal(student.eval()(IMAGES), vnd.extract(teacher.eval(), shape)(IMAGES))
+    survival_is_that_of_the_ratio(teacher, student)
+    right = pruning.coarsened
+
+    def alike(unit: vnd.OrderingUnit, kept: int) -> tuple[int, torch.Tensor]:  # planted: one ratio for all
+        own_base, logits = right(unit, min(shape.values()))
+        return own_base, logits[torch.arange(kept - own_base).clamp(max=len(logits) - 1)]
+
+    monkeypatch.setattr(pruning, "coarsened", alike)
+    with pytest.raises(AssertionError):
+        survival_is_that_of_the_ratio(teacher, pruning.prune(teacher, shape, IMAGES[:2]))
+
+
+def test_a_number_of_parameters_that_a_teacher_does_not_have_is_refused() -> None:
+    teacher = uneven()
+    least = vnd.profile(teacher, vnd.shape(teacher, fraction=1e-9)).parameters
+    full = vnd.profile(teacher, 1.0).parameters
+    for parameters in (least - 1, full, 1e9):
+        words = f"sn3: parameters must be from {least:,} to below {full:,} here; got {parameters:,.0f}"
+        with pytest.raises(ValueError, match=f"^{words}$"):
+            SN3(parameters=parameters).kept(teacher)
+    assert set(SN3(parameters=least).kept(teacher).values()) == {1}
+    assert SN3(parameters=full - 1).kept(teacher) != SN3(keep=1.0).kept(teacher)
+    with pytest.raises(
+        ValueError, match=r"^sn3: parameters: 150 leave nothing of features\.8; give more of them, or keep$"
+    ):
+        SN3(parameters=150).kept(uneven(base=0))
 
 
 @pytest.mark.parametrize(
@@ -103,13 +168,15 @@ def test_the_order_is_the_teacher_s_coarsened(monkeypatch: pytest.MonkeyPatch) -
 def test_lengths_are_tied_by_the_ratio_of_groups(
     groups: int, base: int, keep: float, kept: int, own_base: int, lengths: list[int]
 ) -> None:
-    unit = vnd.OrderingUnit(32, groups, base)
+    linear = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
+    net = vnd.to_nested(linear, torch.randn(1, 2), num_groups=groups, base=base)
+    (unit,) = plan_of(net).units.values()
     unit.keep_logits.data.uniform_(-1, 3, generator=torch.Generator().manual_seed(0))
-    assert sn3.kept_groups(unit, keep) == kept
-    assert [sn3.tied(j, unit, keep) for j in range(1, kept + 1)] == lengths
-    found, logits = sn3.coarsened(unit, keep)
+    assert list(SN3(keep=keep).kept(net).values()) == [kept]
+    assert [pruning.tied(j, unit, kept) for j in range(1, kept + 1)] == lengths
+    found, logits = pruning.coarsened(unit, kept)
     assert (found, len(logits)) == (own_base, kept - own_base)
-    assert sn3.tied(own_base, unit, keep) >= base
+    assert pruning.tied(own_base, unit, kept) >= base
     survival = torch.cat([torch.zeros(1), F.logsigmoid(logits).cumsum(0)]).exp()  # P(|v̄| ≥ j) = P(|v| ≥ ⌈r j⌉)
     wanted = [1.0] + [unit.survival().tolist()[length - 1] for length in lengths[own_base:]]
     torch.testing.assert_close(survival, torch.tensor(wanted), atol=1e-6, rtol=1e-4)
@@ -130,19 +197,42 @@ def lengths_move_together(method: SN3, student: nn.Module) -> set[tuple[int, ...
         assert len(seen) == method.samples * len({str(part.lengths) for part in lesson.parts})
         for number, theirs in enumerate(seen):
             own = lesson.parts[number // method.samples].lengths
-            assert theirs == {name: 4 * int(own[name]) for name in units}
+            assert theirs == {
+                name: math.ceil(Fraction(int(own[name]) * unit.num_groups, plan_of(student).units[name].num_groups))
+                for name, unit in units.items()
+            }
         drawn.add(tuple(int(x) for x in lesson.parts[-1].lengths.values()))
     handle.remove()
     return drawn
 
 
+def as_many(groups: int, unit: vnd.OrderingUnit, kept: int) -> int:
+    return groups
+
+
+def one_ratio(groups: int, unit: vnd.OrderingUnit, kept: int) -> int:
+    return min(unit.num_groups, 2 * groups)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "options", "planted"),
+    [
+        (teacher_of, {"keep": 0.25}, as_many),
+        (uneven, {"parameters": BUDGET}, as_many),
+        (uneven, {"parameters": BUDGET}, one_ratio),
+    ],
+)
 def test_teacher_and_student_lengths_move_together_and_a_wrong_coupling_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    teacher: Callable[[], nn.Module],
+    options: dict[str, Any],
+    planted: Callable[..., int],
 ) -> None:
-    method, student = saved(tmp_path)
+    method, student = saved(tmp_path, teacher(), **options)
     monkeypatch.setattr(sn3, "sliced", lambda *_: None)
     assert len(lengths_move_together(method, student)) > 1
-    monkeypatch.setattr(sn3, "tied", lambda groups, unit, keep: groups)  # planted: as many groups, and not r times
+    monkeypatch.setattr(sn3, "tied", planted)
     with pytest.raises(AssertionError):
         lengths_move_together(method, student)
 
@@ -251,14 +341,35 @@ def test_the_gradient_reaches_the_student_through_the_dirichlet_and_the_teacher_
     assert all(p.grad is None for p in plan_of(student).lesson.teacher.parameters())
 
 
+@pytest.mark.parametrize("options", [{}, {"tie": False, "divergence": "kl", "samples": 4}])
+def test_answers_lie_in_the_same_place_in_every_step(tmp_path: Path, options: dict[str, Any]) -> None:
+    method, student = saved(tmp_path, sampled_share=0.5, **options)
+    lesson, before = plan_of(student).lesson, list[sn3.Part]()
+    for index in range(4):  # what a CUDA graph of the backward pass has seen must not move
+        torch.manual_seed(index)
+        old = [part.taught.clone() for part in before]
+        method.prepare(student, (IMAGES + index, LABELS), step(), same)
+        assert all(part.taught.is_contiguous() for part in lesson.parts)
+        assert len({part.taught.data_ptr() for part in lesson.parts}) == 3
+        if before:  # kept, so that no other tensor can lie there
+            assert [p.taught.data_ptr() for p in lesson.parts] == [p.taught.data_ptr() for p in before]
+            assert not any(torch.equal(a, p.taught) for a, p in zip(old, lesson.parts, strict=True))
+        before = lesson.parts
+    if not method.tie:
+        full, sampled = (part.taught for part in lesson.parts[1:])
+        assert torch.equal(sampled, full[:, ::2])
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, in its own Dirichlet
 def test_the_loss_is_one_graph_for_all_lengths(tmp_path: Path) -> None:
-    method, student = saved(tmp_path)
+    method, student = saved(tmp_path, sampled_share=0.5)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     compiled = torch.compile(method.loss, backend="aot_eager", fullgraph=True)
     for index in range(3):
         torch.manual_seed(index)
+        for place, unit in enumerate(plan_of(student).units.values()):  # drawn: some of each, the base, all
+            unit.keep_logits.data.fill_(((30.0, -30.0)[place % 2], -30.0, 30.0)[index])
         method.prepare(student, (IMAGES, LABELS), step(index=index), same)
         terms = [f(student, (IMAGES, LABELS), step(index=index)) for f in (compiled, method.loss)]
         terms[0].total.backward()
@@ -274,7 +385,7 @@ def test_answers_are_kept_and_not_asked_again(tmp_path: Path) -> None:
     answers = []
     for images in (IMAGES, IMAGES.flip(0), IMAGES + 1):
         method.prepare(student, (images, LABELS), step(), same)
-        answers.append(lesson.parts[0].taught)
+        answers.append(lesson.parts[0].taught.clone())  # the next step's lie in the same place
     assert len(asked) == 2 * method.samples  # for the first and the last
     assert torch.equal(answers[1], answers[0].flip(1))
     assert len(lesson.cache) == 6  # and no more
@@ -299,7 +410,7 @@ def test_a_dirichlet_s_mean_entropy_and_information_are_those_of_its_samples() -
 
 
 def test_draws_of_the_last_layer_are_a_mixture() -> None:
-    student = sn3.prune(teacher_of(), 0.5, IMAGES[:2]).eval()
+    student = pruning.prune(teacher_of(), 0.5, IMAGES[:2]).eval()
     vnd.recalibrate(student, [IMAGES], widths=(1.0,), samples=True)
     said = vnd.predict(student, IMAGES, width=1.0, samples=200, link="dirichlet", seed=0)
     parts = torch.stack([vnd.predict(student, IMAGES, 1.0, 1, "dirichlet", seed=k).probs for k in range(200)])
@@ -310,7 +421,7 @@ def test_draws_of_the_last_layer_are_a_mixture() -> None:
 
 @pytest.mark.parametrize("bayesian", [False, True])
 def test_a_student_is_saved_and_cut_as_any_nested_network(tmp_path: Path, bayesian: bool) -> None:
-    student = sn3.prune(teacher_of(), 0.5, IMAGES[:2]).eval()
+    student = pruning.prune(teacher_of(), 0.5, IMAGES[:2]).eval()
     vnd.recalibrate(student, [IMAGES], widths=(0.5, 1.0))
     vnd.save(student, tmp_path / "student")
     loaded = vnd.load(tmp_path / "student")
@@ -354,7 +465,7 @@ def test_a_student_learns_from_its_teacher_and_is_evaluated_as_any_run(taught: P
     x = torch.cat(list(opened.subject().batches(opened.splits.validation)))
     networks = {
         "teacher": opened.model,
-        "pruned": sn3.prune(opened.model, 0.5, x[:2]),
+        "pruned": pruning.prune(opened.model, 0.5, x[:2]),
         "taught": vnd.load(student / "last"),
     }
     said = {}
@@ -390,12 +501,23 @@ def test_the_command_leaves_its_analysis_and_pictures(taught: Path, tmp_path: Pa
     assert not (tmp_path / "looked" / "recipe.yaml").exists()
 
 
+def test_the_command_makes_a_student_of_so_many_parameters(taught: Path, tmp_path: Path) -> None:
+    words = ["--parameters", "6e3", "--which", "last", "--train.epochs", "1", "--method.samples", "2"]
+    main(["distill", str(taught / "teacher"), "--out", str(tmp_path / "student"), *words])
+    opened = open_run(tmp_path / "student", "last")
+    assert (opened.recipe.method.keep, opened.recipe.method.parameters) == (None, 6000.0)
+    shape = vnd.shape(vnd.load(taught / "teacher" / "last"), parameters=6000)
+    assert {name: unit.num_groups for name, unit in plan_of(opened.model).units.items()} == dict(shape)
+    assert vnd.profile(opened.model, 1.0).parameters <= 6000
+
+
+@pytest.mark.parametrize("size", [{"keep": 0.5}, {"parameters": 6000}])
 def test_a_student_goes_on_where_it_stopped_bit_for_bit(
-    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: dict[str, float]
 ) -> None:
     given = settings(
         taught / "blobs.npz",
-        method={"name": "sn3", "teacher": str(taught / "teacher"), "keep": 0.5, "samples": 2, "student_samples": 2},
+        method={"name": "sn3", "teacher": str(taught / "teacher"), "samples": 2, "student_samples": 2} | size,
         network={"name": "convnet", "width": 0.5, "image_size": 8, "in_channels": 1, "num_classes": 3, "hidden": 32},
         optimiser={"chain_lr": None},
         train={"epochs": 1},
@@ -406,6 +528,8 @@ def test_a_student_goes_on_where_it_stopped_bit_for_bit(
     stopping_at(monkeypatch, 3)
     assert [fit(parse(given), tmp_path / "parts", quiet=True) for _ in range(2)] == [False, True]
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    groups = {name: unit.num_groups for name, unit in plan_of(vnd.load(tmp_path / "parts" / "last")).units.items()}
+    assert groups == dict(SN3(**size).kept(vnd.load(taught / "teacher" / "last")))
 
 
 @pytest.mark.parametrize(
@@ -414,6 +538,9 @@ def test_a_student_goes_on_where_it_stopped_bit_for_bit(
         ({"cache": -1}, "cache must be 0 or more; got -1"),
         ({"bandwidths": (1.0, 0.0)}, "bandwidths must be one or more positive numbers"),
         ({"keep": 0.0}, r"keep must lie in \(0, 1\]; got 0.0"),
+        ({"parameters": 0.0}, "parameters must be greater than 0 and finite; got 0.0"),
+        ({"parameters": math.nan}, "parameters must be greater than 0 and finite; got nan"),
+        ({"keep": 0.25, "parameters": 1e6}, "keep or parameters, not both; got keep 0.25 and parameters 1e\\+06"),
         ({"samples": 1}, "samples must be at least 2 for mmd; got 1"),
         ({"student_samples": 1}, "student_samples must be at least 2 for mmd; got 1"),
         ({"label_weight": -1.0}, "label_weight must be 0 or more"),
@@ -447,6 +574,14 @@ def test_a_teacher_that_is_not_there_is_refused(tmp_path: Path, capsys: Any) -> 
     [
         (["--keep", "5"], "keep must lie in (0, 1]; got 5"),
         (["--keep", "0"], "keep must lie in (0, 1]; got 0"),
+        (
+            ["--keep", "0.5", "--parameters", "6000"],
+            "vnd: distill: give --keep or --parameters, not both; got 0.5 and 6000",
+        ),
+        (["--keep", "0.5", "--method.parameters", "6000"], "keep or parameters, not both; got keep 0.5 and"),
+        (["--parameters", "10"], "vnd: sn3: parameters must be from "),
+        (["--parameters", "1e9"], "here; got 1,000,000,000"),
+        (["--parameters", "many"], "--parameters: invalid float value: 'many'"),
         (["--train.epoch", "5"], "unknown key 'train.epoch'"),
         (["--threshold", "1"], "threshold must lie in [-1, 1); got 1"),
         (["--images", "3,x"], "images must be numbers below 60, by commas; got '3,x'"),

@@ -26,13 +26,14 @@ from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
 
-USAGE = "vnd distill RUN [--keep SHARE] [--out STUDENT] [--SECTION.KEY VALUE ...]"
+USAGE = "vnd distill RUN [--keep SHARE | --parameters N] [--out STUDENT] [--SECTION.KEY VALUE ...]"
 HELP = """Distil a trained Bayesian nested network into a small deterministic one, SN³.
 
 First how alike the uncertainties of its widths are, which proposes the share of every layer to keep; then training.
 
   RUN               folder of the teacher's run
   --keep SHARE      share of every layer that the student has, in (0, 1]; the proposal if not given
+  --parameters N    in its place, at most so many parameters: the teacher's learned shape, another share of each layer
   --threshold R     propose the smallest width whose correlation with the full one exceeds this; 0.9 if not given
   --which WHICH     the teacher's best or last network; as its recipe says if not given
   --analyse         the analysis alone
@@ -40,7 +41,8 @@ First how alike the uncertainties of its widths are, which proposes the share of
   --out STUDENT     folder of the student's run; RUN-sn3 if not given
   --SECTION.KEY     keys of the student's recipe, which is the teacher's with method sn3: --train.epochs 20
 
-Example: vnd distill runs/first --keep 0.25 --train.epochs 20
+Examples: vnd distill runs/first --keep 0.25 --train.epochs 20
+          vnd distill runs/first --parameters 30000
 """
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 1.0)  # of the images that are more certain than the one shown
 WIDTHS = tuple(round(0.1 * k, 1) for k in range(1, 11))  # of the paper
@@ -50,6 +52,7 @@ DRAWS, DPI, MOST = 60, 130, 400_000  # draws of the teacher in a picture, its re
 def distill(
     run: Path,
     keep: float | None = None,
+    parameters: float | None = None,
     threshold: float = 0.9,
     which: Which | None = None,
     analyse: bool = False,
@@ -64,6 +67,7 @@ def distill(
     Args:
         run: Folder of the teacher's run.
         keep: Share of every layer that the student has; what the correlations propose if not given.
+        parameters: In its place, at most so many parameters, in the teacher's learned shape.
         threshold: The proposal is the smallest width whose correlation with the full one exceeds this.
         which: The teacher's best or last network; as its recipe says if not given.
         analyse: The analysis alone.
@@ -71,6 +75,8 @@ def distill(
         out: Folder of the student's run; RUN-sn3 if not given.
         overrides: Keys of the student's recipe to replace.
     """
+    if keep is not None and parameters is not None:
+        raise ValueError(f"distill: give --keep or --parameters, not both; got {keep:g} and {parameters:g}")
     teacher, console = open_run(run, which), Console()
     of_weights = getattr(teacher.recipe.method, "bayesian", False) and not isinstance(teacher.recipe.method, SN3)
     if not (hasattr(teacher.model, "_vnd_plan") and of_weights and teacher.recipe.method.task == "classify"):
@@ -84,17 +90,18 @@ def distill(
     chosen = _numbers(images, len(teacher.splits.validation))
     folder = out or run.with_name(f"{run.resolve().name}-sn3")
     check_free(folder)
-    student_recipe(teacher, 1.0 if keep is None else keep, overrides)  # what is wrong with it is said before any work
+    open_yet = keep is None and parameters is None
+    student_recipe(teacher, 1.0 if open_yet else keep, overrides, parameters)  # what is wrong is said before any work
     said = analysis(teacher, threshold)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "correlation.json", json.dumps(said, indent=1) + "\n")
     _draw_maps(said, folder / "correlation.png", run.resolve().name)
-    share = said["proposed"] if keep is None else keep
+    share = said["proposed"] if open_yet else keep
     words = f"the smallest width that correlates with the full one by more than {threshold:g}: {said['proposed']:g}"
     _print(console, f"{words}\ncorrelations: {folder / 'correlation.json'}, {folder / 'correlation.png'}")
     if analyse:
         return
-    recipe = student_recipe(teacher, share, overrides)
+    recipe = student_recipe(teacher, share, overrides, parameters)
     if not fit(recipe, folder):
         raise KeyboardInterrupt(f"saved in {folder}; go on with: vnd train --resume {folder}")
     if len(teacher.splits.validation.classes) > 2:
@@ -120,17 +127,23 @@ def analysis(teacher: Finished, threshold: float) -> dict[str, Any]:
     return {**said, "widths": list(WIDTHS), "threshold": threshold, "proposed": WIDTHS[index]}
 
 
-def student_recipe(teacher: Finished, keep: float, overrides: Sequence[str]) -> Recipe:
-    """The teacher's recipe with method sn3, some keys replaced."""
+def student_recipe(
+    teacher: Finished, keep: float | None, overrides: Sequence[str], parameters: float | None = None
+) -> Recipe:
+    """The teacher's recipe with method sn3 for a share of every layer or so many parameters, some keys replaced."""
     own = teacher.recipe.to_dict()
     own["about"] = f"SN³ of {teacher.folder.resolve().name}"
     own["method"] = {
         "name": "sn3", "teacher": str(teacher.folder.resolve()), "which": teacher.which, "keep": keep,
+        "parameters": parameters,
     }  # fmt: skip
     own["train"]["temper"] = 0.0  # what it learns is the teacher's confidence
     own["evaluate"] |= {"readings": ["means"], "samples": 0, "statistics": [], "repeats": 1}
     own["evaluate"]["sizes"] = {"fractions": [0.25, 0.5, 0.75, 1.0]}
-    return parse(own, overrides)
+    recipe = parse(own, overrides)
+    if isinstance(recipe.method, SN3):
+        recipe.method.kept(teacher.model)  # a size that this teacher does not have
+    return recipe
 
 
 def main(args: list[str]) -> None:
@@ -138,6 +151,7 @@ def main(args: list[str]) -> None:
     parser = RecipeParser("distill", USAGE)
     parser.add_argument("run", nargs="?", type=Path)
     parser.add_argument("--keep", type=float)
+    parser.add_argument("--parameters", type=float)
     parser.add_argument("--threshold", type=float, default=0.9)
     parser.add_argument("--which", choices=("best", "last"))
     parser.add_argument("--analyse", action="store_true")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
@@ -18,11 +18,14 @@ from vnd.functional import concentration
 from vnd.methods.method import Batch, Step, Terms, check
 from vnd.methods.mmd import median_distance, squared_mmd
 from vnd.methods.nested import Nested
-from vnd.nn import BayesLayer, OrderingUnit, Shape
+from vnd.methods.pruning import fitting, leading, prune, tied
+from vnd.nn import Shape
 from vnd.nn.plan import plan_of, unwrap
 from vnd.nn.sliced import sliced
 from vnd.nn.width import sample_shapes
 from vnd.store import load
+
+SHARE = 0.25  # of the groups of every layer that a student has, unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class SN3(Nested):
       |v| = r |\bar v|$$
 
     with S answers $p_s$ of the teacher at lengths v, a the student's concentrations at lengths $\bar v$, and r the
-    ratio of their groups in a layer: both lengths are drawn together, from the student's posterior. Paper: Sec. 3.5.
+    ratio of their groups in a layer, each layer having its own: both lengths are drawn together, from the student's
+    posterior. Paper: Sec. 3.5.
 
     The student keeps the means and the order of the teacher's leading groups; variances go, but for the last layer's.
     Its order is the teacher's, coarsened, and learns no more: $P(|\bar v| ≥ j) = P(|v| ≥ ⌈r j⌉)$. Where r does not
@@ -43,7 +47,10 @@ class SN3(Nested):
     Args:
         teacher: Folder of the teacher's run.
         which: Its best or its last network.
-        keep: Share of the groups of every layer that the student has, in (0, 1]; at least the teacher's base.
+        keep: Share of the groups of every layer that the student has, in (0, 1]; at least the teacher's base. 0.25 if
+            neither it nor `parameters` is given.
+        parameters: In its place, at most so many parameters: the student has the teacher's learned shape of that size,
+            another share of each layer. From the smallest network's to below the full one's.
         samples: Draws of the teacher's weights, S.
         student_samples: Draws of the student's Dirichlet.
         bandwidths: Of the kernels, as multiples of the root of the median squared distance between the two clouds.
@@ -63,7 +70,8 @@ class SN3(Nested):
 
     teacher: str = ""
     which: Literal["best", "last"] = "last"
-    keep: float = 0.25
+    keep: float | None = None
+    parameters: float | None = None
     samples: int = 6
     student_samples: int = 12
     bandwidths: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -82,8 +90,12 @@ class SN3(Nested):
 
     def __post_init__(self) -> None:
         check(self)
-        if not 0 < self.keep <= 1:
+        if self.keep is not None and self.parameters is not None:
+            raise ValueError(f"keep or parameters, not both; got keep {self.keep} and parameters {self.parameters:g}")
+        if self.keep is not None and not 0 < self.keep <= 1:
             raise ValueError(f"keep must lie in (0, 1]; got {self.keep}")
+        if self.parameters is not None and not 0 < self.parameters < math.inf:
+            raise ValueError(f"parameters must be greater than 0 and finite; got {self.parameters}")
         least = 2 if self.divergence == "mmd" else 1
         for name in ("samples", "student_samples"):
             if getattr(self, name) < least:
@@ -107,10 +119,17 @@ class SN3(Nested):
         if not (folder / "network.json").exists():
             raise ValueError(f"sn3: method.teacher must be the folder of a trained run; {folder} holds no network")
         teacher = load(folder)
-        student = prune(teacher, self.keep, example)
+        kept = self.kept(teacher)
+        student = prune(teacher, kept, example)
         teacher.requires_grad_(False)
-        plan_of(student).lesson = Lesson(teacher)
+        plan_of(student).lesson = Lesson(teacher, kept)
         return student
+
+    def kept(self, teacher: nn.Module) -> Shape:
+        """What a student of this teacher has of it: the groups of every unit."""
+        if self.parameters is None:
+            return leading(teacher, SHARE if self.keep is None else self.keep)
+        return fitting(teacher, self.parameters)
 
     @property
     def tempered(self) -> int:
@@ -137,12 +156,12 @@ class SN3(Nested):
         thin = max(1, min(round(1 / self.sampled_share), len(images) // 2))
         lesson.parts, asked = [], dict[Shape, Tensor]()
         for shape, every in [*((shape, 1) for shape in self._fixed(root)), (drawn, thin)]:
-            lengths = self._taught_at(lesson.teacher, shape)
+            lengths = self._taught_at(lesson, shape)
             if lengths in asked:  # of the whole batch
                 taught = asked[lengths][:, ::every]
             else:
                 taught = asked[lengths] = self._answers(lesson, lengths, images[::every], again=shape is not drawn)
-            lesson.parts.append(Part(_on(shape, images), every, taught))
+            lesson.parts.append(Part(_on(shape, images), every, lesson.placed(len(lesson.parts), taught)))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Weighted mean over the lengths of this step, and the KL of the last layer."""
@@ -184,13 +203,13 @@ class SN3(Nested):
         narrow = [nested.shape(student, fraction=share) for share in self.widths] or [smallest] * self.smallest
         return narrow + [full] * self.full
 
-    def _taught_at(self, teacher: nn.Module, own: Shape) -> Shape:
+    def _taught_at(self, lesson: Lesson, own: Shape) -> Shape:
         """The teacher's lengths for the student's."""
-        units = plan_of(teacher).units
+        units = plan_of(lesson.teacher).units
         if not self.tie:
             return Shape.of({name: unit.num_groups for name, unit in units.items()})
-        known = {name: own.get(name, kept_groups(unit, self.keep)) for name, unit in units.items()}  # too narrow: all
-        return Shape.of({name: tied(known[name], unit, self.keep) for name, unit in units.items()})
+        known = {name: own.get(name, kept) for name, kept in lesson.kept.items()}  # too narrow: all
+        return Shape.of({name: tied(known[name], unit, lesson.kept[name]) for name, unit in units.items()})
 
     @torch.no_grad()
     def _answers(self, lesson: Lesson, lengths: Shape, images: Tensor, again: bool) -> Tensor:
@@ -223,13 +242,15 @@ class Part:
 
 @dataclass
 class Lesson:
-    """What a student in training is taught by: the teacher, and for each length of this step what it answered."""
+    """What a student in training is taught by: the teacher, what it has of it, and what was answered in this step."""
 
     teacher: nn.Module
+    kept: Shape
     cache: dict[bytes, Tensor] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
     device: torch.device | None = None
     slices: dict[Shape, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    places: dict[int, Tensor] = field(default_factory=dict)
     compiled: bool = False
 
     def __post_init__(self) -> None:
@@ -246,6 +267,17 @@ class Lesson:
             cut = sliced(self.teacher, lengths)
             self.slices[lengths] = self.asked if cut is None else self._compiled(cut.__call__)
         return self.slices[lengths]
+
+    def placed(self, number: int, taught: Tensor) -> Tensor:
+        """The answers of one of a step's parts, always in the same place of memory.
+
+        Where the backward pass needs them ("kl" of up to four draws), its CUDA graph takes them for weights, which do
+        not move: torch records it again for every new address. And laid out alike, the step is compiled once.
+        """
+        place = self.places.get(number)
+        if place is None or place.shape != taught.shape or place.device != taught.device:
+            place = self.places[number] = torch.empty_like(taught, memory_format=torch.contiguous_format)
+        return place.copy_(taught)
 
     def _compiled(self, network: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """As the student's step is: a pass of so small a batch is mostly launches."""
@@ -285,66 +317,3 @@ def _spread(
 
 def _mean(own: Tensor) -> Tensor:
     return own / own.sum(1, keepdim=True)
-
-
-def kept_groups(unit: OrderingUnit, keep: float) -> int:
-    """How many groups of a teacher's unit the student has: its share, and no less than the base, which has no order."""
-    return max(1, unit.base, math.ceil(keep * unit.num_groups - 1e-9))
-
-
-def tied(groups: int, unit: OrderingUnit, keep: float) -> int:
-    r"""The teacher's length for the student's, $|v| = ⌈r |\bar v|⌉$, base included.
-
-    Paper: 16 groups of the teacher's for 4 of the student's, r = 4.
-    """
-    return min(unit.num_groups, math.ceil(groups * unit.num_groups / kept_groups(unit, keep) - 1e-9))
-
-
-def coarsened(unit: OrderingUnit, keep: float) -> tuple[int, Tensor]:
-    r"""Base and keep logits of the student's unit: $\bar S_j = S_{⌈r j⌉}$ for the probability that a group is kept.
-
-    Note: The paper copies the order of the leading groups: the student would be full whenever the teacher has as many
-        groups, most of the time.
-    """
-    kept = kept_groups(unit, keep)
-    base = min(kept, math.ceil(unit.base * kept / unit.num_groups - 1e-9))
-    places = torch.tensor([tied(j, unit, keep) - 1 for j in range(1, kept + 1)])
-    log_survival = unit.survival().detach().double().cpu().log()[places]
-    log_survival[:base] = 0.0  # always kept, also where they stand for groups of the teacher's that are not
-    steps = torch.diff(log_survival, prepend=torch.zeros(1, dtype=torch.float64)).clamp(max=-1e-12)[base:]
-    return base, (steps - torch.log(-torch.expm1(steps))).clamp(-30, 30).float()
-
-
-@torch.no_grad()
-def prune(teacher: nn.Module, keep: float, example: Tensor) -> nn.Module:
-    """The leading groups of a nested network as a smaller nested one: means and order, and the last layer's variances.
-
-    Args:
-        teacher: A nested network.
-        keep: Share of the groups of every unit.
-        example: An input.
-    """
-    plan = plan_of(teacher)
-    if plan.rows or plan.elements:
-        raise ValueError("sn3: a teacher whose input rows or single weights are ordered cannot be pruned")
-    shape = Shape.of({name: kept_groups(unit, keep) for name, unit in plan.units.items()})
-    last = [name for name, module in unwrap(teacher).named_modules() if isinstance(module, BayesLayer)][-1]
-    rules = {pattern: replace(rule, prior=None, bayesian=None) for pattern, rule in plan.arguments["rules"].items()}
-    orders = {name: coarsened(unit, keep) for name, unit in plan.units.items()}
-    for name, (base, _) in orders.items():
-        own = nested.Rule(num_groups=shape[name], base=base)
-        rules[name] = own.over(rules.pop(name, nested.Rule()))
-    rules[last] = nested.Rule(bayesian=True).over(rules.pop(last, nested.Rule()))
-    options = {k: v for k, v in plan.arguments.items() if k not in ("rules", "prior", "bayesian", "num_groups", "base")}
-    options |= {"rescale": "none", "gradient": "survival"}  # factors are in the weights by now
-    options["link"] = "dirichlet"
-    student = nested.to_nested(nested.extract(teacher, shape), example, bayesian=False, rules=rules, **options)
-    for name, unit in plan_of(student).units.items():
-        unit.keep_logits.copy_(orders[name][1])
-        unit.keep_logits.requires_grad_(False)
-    theirs: Any = nested.extract(teacher, shape, bayesian=True).get_submodule(last)
-    ours: Any = student.get_submodule(last)
-    for name in ("log_alpha", "log_variance"):
-        if getattr(theirs, name, None) is not None and getattr(ours, name, None) is not None:
-            getattr(ours, name).copy_(getattr(theirs, name))
-    return student
