@@ -31,7 +31,7 @@ def test_the_paper_s_stand_apart_by_data_set(capsys: pytest.CaptureFixture[str])
     main(["recipes", "--only", "paper"])
     shelves = [shelf.splitlines() for shelf in capsys.readouterr().out.split("\n\n")][:-1]
     assert [parse(shelf[0].split()[0]).data.name for shelf in shelves] == [
-        "celeba", "chairs", "chest-xray", "cifar10", "cifar100", "mnist", "svhn", "tiny-imagenet",
+        "celeba", "chairs", "chest-xray", "cifar10", "cifar100", "lidc", "mnist", "svhn", "tiny-imagenet",
     ]  # fmt: skip
 
 

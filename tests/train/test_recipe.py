@@ -332,7 +332,8 @@ def test_a_file_is_named_where_its_key_is_wrong(tmp_path: Path) -> None:
 
 IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "svhn": 73_257, "tiny-imagenet": 100_000}
 CODED = [name for name in names() if shipped(name).method.task == "encode"]  # they have no classes
-PAPER = [name for name in names() if name.startswith("paper/") and name not in CODED]
+MASKED = [name for name in names() if shipped(name).method.task == "segment"]  # neither have they
+PAPER = [name for name in names() if name.startswith("paper/") and name not in (*CODED, *MASKED)]
 CHARGED = [name for name in PAPER if name.endswith(("bn3", "ibnn"))]
 
 
@@ -355,12 +356,25 @@ def test_there_is_a_recipe_for_every_set_and_method_of_codes() -> None:
     assert len(CODED) >= 27
 
 
+def test_there_are_recipes_of_masks_for_every_method_trained_alike() -> None:
+    methods = [method for method, kind in METHODS.items() if kind().task == "segment"]
+    families = ("paper/lidc-", "bench/lidc-", "annotators/")
+    assert sorted(MASKED) == sorted(f"{family}{method}" for family in families for method in methods)
+    for family in families:
+        own = shipped(f"{family}vnd_punet")
+        for method in methods:
+            other = shipped(f"{family}{method}")
+            assert (other.data, other.optimiser.lr, other.train) == (own.data, own.optimiser.lr, own.train)
+            assert other.network.config["channels"] == own.network.config["channels"]
+
+
 @pytest.mark.parametrize("name", names())
 def test_a_network_fits_the_images_and_the_name_its_content(name: str) -> None:
     recipe = shipped(name)
     data, config = DATASETS[recipe.data.name], recipe.network.config
-    coded = name in CODED
-    assert config.get("num_classes") == (None if coded else data.num_classes)
+    strange = name in CODED or name in MASKED  # to a stranger they say no class
+    logits = {"probabilistic_unet": None, "unet": 1}.get(recipe.network.name, data.num_classes)
+    assert config.get("num_classes") == (None if name in CODED else logits)
     assert config["in_channels"] == data.channels
     assert config.get("image_size", data.size) == (recipe.data.size or data.size)
     folder, _, rest = name.rpartition("/")
@@ -368,7 +382,7 @@ def test_a_network_fits_the_images_and_the_name_its_content(name: str) -> None:
         assert (rest if folder in ("paper", "bench") else folder).startswith(recipe.data.name)
         assert recipe.method_name in rest
     assert not (recipe.data.augment.flip and recipe.data.name == "svhn")  # digits have no mirror images
-    assert (recipe.evaluate.out_of_domain in (None, recipe.data.name)) == coded  # it says no class of a stranger
+    assert (recipe.evaluate.out_of_domain in (None, recipe.data.name)) == strange
 
 
 @pytest.mark.parametrize("name", CHARGED)
@@ -422,6 +436,8 @@ def narrow(name: str) -> list[str]:
         return ["--network.depth=11", "--network.base_width=8", "--network.widen=1"]
     if shipped(name).network.name == "dense_autoencoder":
         return ["--network.hidden=[16]"]
+    if name in MASKED:
+        return ["--network.channels=[8, 16]", "--data.size=16"]
     rungs = ["--method.rungs=[20000]"] if getattr(shipped(name).method, "rungs", ()) else []
     return ["--network.width=0.125", *rungs]
 
@@ -443,17 +459,20 @@ def with_teacher(name: str, folder: Path) -> list[str]:
 def test_each_shipped_recipe_takes_a_step(name: str, tmp_path: Path) -> None:
     recipe = parse(name, [*narrow(name), *with_teacher(name, tmp_path)])
     data = DATASETS[recipe.data.name]
-    pixels = np.zeros((4, data.channels, data.size, data.size), np.uint8)
+    size = recipe.data.size or data.size
+    pixels = np.zeros((4, data.channels, size, size), np.uint8)
     model = build_model(recipe, Images(pixels, np.arange(4), tuple(map(str, range(data.num_classes)))))
     optimizer = recipe.optimiser.build(model)
     before = {key: value.detach().clone() for key, value in model.named_parameters()}
     step = Step(0, torch.tensor(recipe.schedule.kl_weight.start), recipe.schedule.temperature.start, 100)
-    batch = torch.rand(4, *pixels.shape[1:]), torch.arange(4)
+    masks = (torch.rand(4, size, size) < 0.5).float()
+    batch = torch.rand(4, *pixels.shape[1:]), masks if name in MASKED else torch.arange(4)
     recipe.method.prepare(model.train(), batch, step, lambda value: value)
     terms = recipe.method.loss(model, batch, step)
     terms.total.backward()
     optimizer.step()
-    assert 0 < float(terms.parts["mse" if name in CODED else "nll"]) < 20
+    most = 20 * (size**2 if name in MASKED else 1)  # nats, of all pixels of a mask
+    assert 0 < float(terms.parts["mse" if name in CODED else "nll"]) < most
     assert all(value.isfinite().all() for value in model.parameters())
     moved = [key for key, value in model.named_parameters() if not torch.equal(value, before[key])]
     assert len(moved) > len(before) / 2

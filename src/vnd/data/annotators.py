@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from vnd.data.arrays import Images
 
-COUNTS = {"train": 1024, "test": 512}
+COUNTS = {"train": 4096, "test": 512}
 GRADERS = 4
 SIZE = 32
 BACKGROUND = 64  # grey of what is no blob, of 255
@@ -28,7 +28,7 @@ class Scenes(NamedTuple):
 
 
 def read(_: object, split: Literal["train", "test"]) -> Images:
-    r"""1,024 training and 512 test images, grey 32×32: one bright blob with a fainter rim, on noise; four masks each.
+    r"""4,096 training and 512 test images, grey 32×32: one bright blob with a fainter rim, on noise; four masks each.
 
     Each grader draws a mask by himself: nothing, the core, or the core and its rim,
 
