@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -270,6 +271,23 @@ def test_masks_are_turned_as_images_are_and_stay_zeros_and_ones() -> None:
     assert set(turned.unique().tolist()) == {0, 1}
 
 
+def test_right_angles_are_those_of_rot90_for_images_and_masks() -> None:
+    augment = Augment(turn=True)
+    images = torch.randint(0, 256, (40, 3, 5, 5), dtype=torch.uint8)
+    drawn = draw(augment, 40, generator())
+    assert drawn.turns is not None
+    assert sorted(set(drawn.turns.tolist())) == [0, 1, 2, 3]
+    by_hand = torch.stack([torch.rot90(x, int(k), (1, 2)) for x, k in zip(images, drawn.turns, strict=True)])
+    assert torch.equal(apply(augment, images, drawn), by_hand)
+    assert torch.equal(apply_to_masks(augment, images[:, 0] % 2, drawn), by_hand[:, 0] % 2)
+    backwards = dataclasses.replace(drawn, turns=(4 - drawn.turns) % 4)  # a planted fault
+    assert not torch.equal(apply(augment, images, backwards), by_hand)
+    with pytest.raises(ValueError, match=r"turn is for square images; got 4×5"):
+        apply(augment, images[:, :, :4], drawn)
+    with pytest.raises(ValueError, match="no turns were drawn"):
+        apply(augment, images, still())
+
+
 def test_no_augmentation_leaves_masks_alone() -> None:
     masks = torch.ones(2, 4, 4, dtype=torch.uint8)
     assert torch.equal(apply_to_masks(Augment(cutout=3), masks, draw(Augment(cutout=3), 2, generator())), masks)
@@ -281,7 +299,7 @@ def test_boxes_that_were_not_drawn_are_missed() -> None:
 
 
 def test_a_share_of_the_draws_is_that_share() -> None:
-    augment = Augment(2, True, 30, "reflect", 3, 0.5, 0.5)
+    augment = Augment(2, True, 30, "reflect", 3, 0.5, 0.5, True)
     images = torch.randint(0, 256, (8, 1, 6, 6), dtype=torch.uint8)
     drawn = draw(augment, 8, generator())
     whole = apply(augment, images, drawn)
