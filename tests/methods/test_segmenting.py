@@ -138,6 +138,15 @@ def test_sample_i_of_an_ensemble_is_member_i() -> None:
         torch.testing.assert_close(found[index], members[index % 3])
 
 
+def test_a_method_says_how_many_masks_it_has_to_draw_from() -> None:
+    found = {name: method.distinct(model_of(method)) for name, method in SMALL.items()}
+    limited = {name: count for name, count in found.items() if count is not None}
+    assert limited == {"unet_ensemble": 3, "bn3_unet, points": 1}
+    for name, count in limited.items():
+        logits = drawn(SMALL[name], model_of(SMALL[name]), shapes()[0], 6)
+        assert len({tuple(sample.flatten().tolist()) for sample in logits}) == count
+
+
 def test_dropout_stays_on_when_masks_are_drawn_and_batch_norm_does_not() -> None:
     method, (images, _) = DropoutUNet(rate=0.3), shapes()
     model = model_of(method)

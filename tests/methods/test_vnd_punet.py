@@ -184,6 +184,24 @@ def test_latents_come_from_the_prior_and_spread_as_it_says() -> None:
     torch.testing.assert_close(h.std(0), scale, rtol=0.1, atol=0)
 
 
+def test_lengths_are_drawn_from_the_prior_as_the_paper_draws_them() -> None:
+    """Of two lengths, base and all, each comes as often as the prior says; what is beyond is zero."""
+    method = VNDPUNet(base=2, initial_logit=0.5)
+    model, (images, _) = model_of(method).eval(), shapes()
+    (size,) = method.others(model)
+    assert (size.kind, size.label) == ("sampled", "drawn")
+    torch.manual_seed(3)
+    with torch.no_grad():
+        h = method.prior_draws(model, images, 4000, size)  # type: ignore[arg-type]
+        prior = method.latent(model, images, None, 0.7)
+    assert h.shape == (4000, 4, LATENT)
+    torch.testing.assert_close((h != 0).double().mean(0), prior.survival.double(), atol=0.04, rtol=0)
+    assert bool(((h != 0).long().diff(dim=-1) <= 0).all())  # no gap in a latent
+    fixed = method.prior_draws(model, images, 3, method.sizes(model, Sizes(fractions=(1.0,)))[0])  # type: ignore[arg-type]
+    assert bool((fixed != 0).all())
+    assert PUNet().others(model) == []
+
+
 def test_many_samples_are_drawn_in_parts_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (images, _) = trained_like(METHOD), shapes()
     torch.manual_seed(4)

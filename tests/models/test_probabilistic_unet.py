@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import vnd
 from vnd.models import EnsembleUNet, ProbabilisticUNet, UNet, build
 from vnd.models.autoencoder import PrefixLinear
+from vnd.models.probabilistic_unet import LatentNet
 
 HEADS = {"loc": 6, "log_variance": 6, "keep_logits": 4}
 SMALL = {"channels": [4, 6, 8], "heads": HEADS}
@@ -102,6 +103,20 @@ def test_the_prior_sees_the_image_and_the_posterior_the_mask_too() -> None:
         torch.testing.assert_close(prior["loc"], network.prior.heads["loc"](mean))
         torch.testing.assert_close(network(x).squeeze(1), network.combine(network.unet(x), prior["loc"]))
         torch.testing.assert_close(network.unet(x), network.unet.features(x), rtol=0, atol=0)
+
+
+def test_what_is_said_of_a_latent_is_not_rounded_to_half_precision() -> None:
+    """Means and heads are float32 under autocast: a KL between sharp Gaussians is made of small differences."""
+    torch.manual_seed(0)
+    net = LatentNet(4, (4,), {"loc": 6})
+    net.encoder = nn.ModuleList([nn.Identity()])  # what comes before may be rounded, as it is in the whole UNet
+    x = 2 + 0.01 * torch.randn(3, 4, 8, 8)
+    wanted = net(x)["loc"]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = net(x)["loc"]
+        rounded = net.heads["loc"](x.mean((2, 3))).float()
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+    assert float((rounded - wanted).abs().max().detach()) > 1e-4  # as it would be
 
 
 def test_the_gradient_reaches_every_parameter() -> None:

@@ -90,8 +90,10 @@ def test_patients_are_on_one_side_and_the_run_says_on_which(tmp_path: Path) -> N
     own = {"name": "lidc", "folder": str(tmp_path / "lidc"), "validation": 5, "limit": None, "size": 16}
     assert fit(recipe("dropout_unet", data=own, train={"batch": 8}), tmp_path / "run", quiet=True)
     about = json.loads((tmp_path / "run" / "data.json").read_text())
-    train, validation = (set(about["owners"][side]) for side in ("train", "validation"))
+    train, validation, test = (set(about["owners"][side]) for side in ("train", "validation", "test"))
     assert not train & validation
+    assert not test & (train | validation)
+    assert test == {"LIDC-IDRI-0006", "LIDC-IDRI-0008"}
     assert train | validation == {f"LIDC-IDRI-000{i}" for i in (1, 2, 3, 4, 5, 7, 9)}
     assert len(validation) == 2
     assert about["validation"] == 8
@@ -139,7 +141,7 @@ def test_a_moving_average_of_the_weights_is_kept_with_statistics_of_its_own(tmp_
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert all(np.isfinite(x) for row in rows for x in row.get("validation", {}).values())
     model = open_run(tmp_path, "last").model
-    spread = {name: buffer for name, buffer in model.named_buffers() if "unet" in name and "running_var" in name}
+    spread = {name: buffer for name, buffer in model.named_buffers() if "running_var" in name}
     assert spread
     assert not any(torch.equal(x, torch.ones_like(x)) for x in spread.values())
 

@@ -181,7 +181,7 @@ def _reflected(place: Tensor, size: int) -> Tensor:
 
 
 def _turn(images: Tensor, drawn: Draw) -> Tensor:
-    """Turn images as `torch.rot90` does: each is mirrored about its diagonal or not, then upside down, then sideways."""
+    """Turn images as `torch.rot90` does: mirrored about the diagonal or not, then upside down or not, then sideways."""
     if drawn.turns is None:
         raise ValueError("apply: turn is set, and no turns were drawn; draw with the same options")
     if images.size(2) != images.size(3):

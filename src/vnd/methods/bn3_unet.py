@@ -42,6 +42,10 @@ class BN3UNet(Segmenter, BN3):
         check_unet(network)
         return super().build(network, example)
 
+    def distinct(self, model: nn.Module) -> int | None:
+        """Any number; one of point weights."""
+        return None if self.bayesian else 1
+
     def drawer(self, model: nn.Module, size: Size) -> Drawer:
         """What runs the network of a size, once for each draw of its weights; of point weights, once."""
         network = self.cut(model, size.width, samples=1).eval()

@@ -48,6 +48,14 @@ class Segmenter:
         """
         raise NotImplementedError
 
+    def distinct(self, model: nn.Module) -> int | None:
+        """How many masks of an image it has to draw from; None where no two draws are the same."""
+        return None
+
+    def others(self, model: nn.Module) -> list[Size]:
+        """Sizes that it can be read at beside those that are wanted."""
+        return []
+
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
         """Refused: it answers with masks, not with probabilities of classes."""
         raise ValueError("a segmenting method predicts no classes; use vnd evaluate and vnd segment")
@@ -94,19 +102,23 @@ class Probabilistic(Segmenter, Single):
 
     def drawer(self, model: nn.Module, size: Size) -> Drawer:
         """What draws latents of a size's length from the prior, and makes masks of them."""
-        network, length = probabilistic(model), self.length(model, size)
+        network = probabilistic(model)
 
         @torch.no_grad()
         def draw(images: Tensor, count: int) -> Tensor:
             with evaluating(network):
-                loc, scale = normal_of(network.describe(images))
-                noise = torch.randn(count, *loc.shape, dtype=loc.dtype, device=loc.device)
-                h = (loc + scale * noise)[..., :length]
+                h = self.prior_draws(network, images, count, size)
                 features = network.unet(images)
                 at_once = max(1, PIXELS // images[:, 0].numel())
                 return torch.cat([widen(network.combine(features, part)) for part in h.split(at_once)])
 
         return draw
+
+    def prior_draws(self, network: ProbabilisticUNet, images: Tensor, count: int, size: Size) -> Tensor:
+        """Latents drawn from the prior, of the length of a size, (count, B, b)."""
+        loc, scale = normal_of(network.describe(images))
+        noise = torch.randn(count, *loc.shape, dtype=loc.dtype, device=loc.device)
+        return (loc + scale * noise)[..., : self.length(network, size)]
 
 
 def likelihood(logits: Tensor, masks: Tensor) -> Tensor:

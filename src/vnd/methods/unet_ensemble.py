@@ -57,6 +57,10 @@ class UNetEnsemble(Segmenter, Single):
         surprises = likelihood(_members(model).logits(batch[0]), batch[1]).mean(1)
         return Terms(surprises.sum(), {"nll": surprises.detach().mean()})
 
+    def distinct(self, model: nn.Module) -> int:
+        """One for each member."""
+        return self.members
+
     def drawer(self, model: nn.Module, size: Size) -> Drawer:
         """What runs the members in turn."""
         network = _members(model)

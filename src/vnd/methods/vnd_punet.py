@@ -11,8 +11,9 @@ from vnd.distributions import OrderedNormal
 from vnd.distributions.kl import normal_kl, ordered_normal_kl
 from vnd.functional import widen
 from vnd.methods.coding import length_of
-from vnd.methods.method import Batch, Step, Terms
+from vnd.methods.method import Batch, Size, Step, Terms
 from vnd.methods.segmenting import Probabilistic, likelihood, normal_of, probabilistic
+from vnd.models.probabilistic_unet import ProbabilisticUNet
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,16 @@ class VNDPUNet(Probabilistic):
         """The prior over the latent of images, or with their masks the posterior."""
         heads = probabilistic(model).describe(images, masks)
         return OrderedNormal(*normal_of(heads), widen(heads["keep_logits"]), temperature, validate_args=False)
+
+    def others(self, model: nn.Module) -> list[Size]:
+        """Lengths that are drawn from the prior as well, as the paper draws them at a test."""
+        return [Size("sampled", "drawn", None)]
+
+    def prior_draws(self, network: ProbabilisticUNet, images: Tensor, count: int, size: Size) -> Tensor:
+        """Latents drawn from the prior: of the length of a size, or each of a length that is drawn too."""
+        if size.kind != "sampled":
+            return super().prior_draws(network, images, count, size)
+        return self.latent(network, images, None, 1.0).sample((count,))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """The negative bound on the likelihood for a drawn length, and for those of every step."""

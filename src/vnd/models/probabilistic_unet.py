@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vnd.functional import widen
 from vnd.models.autoencoder import PrefixLinear, checked_heads
 from vnd.models.initialise import check_counts, initialise
 from vnd.models.unet import UNet, check_channels, two_convolutions
@@ -39,8 +40,9 @@ class LatentNet(nn.Module):
         x = first(x)
         for block in deeper:
             x = block(self.pool(x))
-        mean = x.mean((2, 3))
-        return {name: head(mean) for name, head in self.heads.items()}
+        with torch.autocast(x.device.type, enabled=False):  # the KL is no better than what it is made of
+            mean = widen(x).mean((2, 3))
+            return {name: head(mean) for name, head in self.heads.items()}
 
 
 class Combiner(nn.Module):

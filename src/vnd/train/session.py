@@ -32,7 +32,8 @@ from vnd.train.run import Log, environment
 from vnd.train.splits import Splits, owners_of, read_splits
 from vnd.train.temper import Temper
 
-BATCH = 512  # images in a batch that statistics are collected from
+BATCH = 512  # images in a batch that statistics are collected from,
+SMALL = 32  # and in one of a network that segments: each is a draw of the weights, and a large one of large images
 
 
 class Session:
@@ -179,7 +180,8 @@ class Session:
         """The moving average of the weights in place of the weights, if there is one.
 
         BatchNorm's statistics are those of other weights then. A nested network has them collected for each width by
-        its method; one of a single size gets those that it shows in training, of the images of `calibration`.
+        its method; one of a single size gets those that it shows in training, of the images of `calibration`. A layer
+        that no prediction comes by, such as those of a posterior, has none of its own: it keeps those of training.
         """
         if self.ema is None:
             yield
@@ -194,6 +196,7 @@ class Session:
             if single:
                 torch.manual_seed(key(self.recipe.train.seed, "statistics"))  # of the noise in weights and dropout
                 update_bn(self.calibration(), self.root)
+                _keep_unseen(self.root, own)
             yield
         finally:
             _fill(places, own)
@@ -267,12 +270,25 @@ def calibration(
     count = min(wanted or len(splits.train), len(splits.train))
     generator = np.random.default_rng(key(recipe.train.seed, "calibration", *([repeat] if repeat else [])))
     chosen = generator.permutation(len(splits.train))[:count]
-    for part in np.array_split(chosen, math.ceil(count / BATCH)):  # as even as can be: each counts as much as another
+    size = SMALL if recipe.method.task == "segment" else BATCH
+    for part in np.array_split(chosen, math.ceil(count / size)):  # as even as can be: each counts as much as another
         yield from in_order(splits.train.take(part), splits.normalise(device), device, len(part))
 
 
 def _average_of(root: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in root.named_parameters()}
+
+
+@torch.no_grad()
+def _keep_unseen(root: nn.Module, own: dict[str, Tensor]) -> None:
+    """Give statistics back to the layers of a network that have seen nothing since they were reset."""
+    for name, module in root.named_modules():
+        counted = getattr(module, "num_batches_tracked", None)
+        if counted is not None and int(counted) == 0:
+            _fill(
+                dict(module.named_buffers()),
+                {place: own[f"{name}.{place}"] for place, _ in module.named_buffers()},
+            )
 
 
 @torch.no_grad()

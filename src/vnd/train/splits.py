@@ -24,6 +24,7 @@ class Splits:
     validation: Images
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    test_owners: tuple[str, ...] = ()
 
     def normalise(self, device: torch.device | str) -> Normalise:
         """From pixels to what the network is fed."""
@@ -56,18 +57,23 @@ def read_splits(data: Data, task: Task = "classify") -> Splits:
     if task == "encode":
         middle = (0.5,) * images.pixels.shape[1]
         return Splits(train, validation, middle, middle)
-    return Splits(train, validation, *statistics(train))
+    known = set() if images.owners is None else set(images.owners.tolist())
+    elsewhere = tuple(name for number, name in enumerate(images.owner_names) if number not in known)
+    return Splits(train, validation, *statistics(train), elsewhere)
 
 
 def owners_of(splits: Splits) -> dict[str, Any]:
-    """Whose images are on which side, where they have owners, such as patients: by name, or else by number."""
+    """Whose images are on which side, where they have owners, such as patients: by name, or else by number.
+
+    Those of the test images are known by name only: all that are not of the training split.
+    """
     sides = {}
     for side, images in (("train", splits.train), ("validation", splits.validation)):
         if images.owners is None:
             return {}
         numbers = np.unique(images.owners).tolist()
         sides[side] = [images.owner_names[number] for number in numbers] if images.owner_names else numbers
-    return {"owners": sides}
+    return {"owners": sides | ({"test": list(splits.test_owners)} if splits.test_owners else {})}
 
 
 def _check_masks(images: Images, data: Data) -> None:
