@@ -255,6 +255,8 @@ def test_what_cannot_be_segmented_is_refused_before_anything_is_written(
     assert not out.exists()
     words = fails(capsys, "segment", run, one, "--out", pictures)
     assert words == f"vnd: segment: {one} is one of the images and would be written over; give another --out"
+    words = fails(capsys, "segment", run, one, "--out", one)
+    assert words == f"vnd: segment: --out must be a folder, and {one} is a file; give another"
     assert "the following arguments are required" in fails(capsys, "segment", run)
 
 

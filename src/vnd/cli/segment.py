@@ -57,7 +57,7 @@ def segment(
         run: Folder of the run.
         images: PNG, JPEG or BMP files of any size.
         samples: Masks to draw of each image.
-        fraction: Share of the latent, or of the width, in (0, 1].
+        fraction: Share of the latent or of the width, in (0, 1], rounded up: 0.34 of a latent of 6 is 3.
         which: The network with the least validation distance, or the last; as the recipe says if not given.
         seed: Of the masks that are drawn.
         out: Folder of the pictures; RUN/segmented if not given.
@@ -133,6 +133,8 @@ def _check(images: list[Path], folder: Path) -> dict[Path, tuple[int, int]]:
         raise ValueError(
             f"segment: two images would be written to {folder / name}; give them in turn, with other --out"
         )
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"segment: --out must be a folder, and {folder} is a file; give another")
     given = {path.resolve() for path in forms}
     over = next((name for name in written if (folder / name).resolve() in given), None)
     if over is not None:

@@ -222,6 +222,7 @@ def refusal(error: BaseException) -> str:
         r"<class '([^']+)'>|Literal\[(.+?)\]", lambda m: KINDS.get(m[1], m[1]) if m[1] else f"one of {m[2]}", wanted[1]
     )
     kinds = kinds.replace("typing.", "").replace("collections.abc.Sequence[float]", "a list of numbers")
+    kinds = kinds.replace("collections.abc.Sequence[int]", "a list of whole numbers")
     return f"{said[1]} must be {kinds.replace(', ', ' or ') if several else kinds}; got {wanted[2]}"
 
 
