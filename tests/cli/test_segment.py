@@ -80,7 +80,8 @@ def test_a_run_is_evaluated_at_its_sizes(runs: Path, tmp_path: Path, capsys: pyt
     main(["evaluate", str(runs / "vnd_punet"), "--counts", "[1, 4]", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     results = json.loads((tmp_path / "results.json").read_text())
-    assert [row["label"] for row in results["rows"]] == ["3 of 6", "6 of 6"]
+    sizes = [row["label"] for row in results["rows"]]
+    assert sizes == ["3 of 6", "6 of 6", "drawn"]
     assert (results["task"], results["samples"], results["split"]) == ("segment", [1, 4], "test")
     assert results["data"] == {"name": "annotators", "train": 32, "validation": 16, "test": 12, "classes": []}
     assert results["command"].endswith("'--counts=[1, 4]'")
@@ -104,7 +105,7 @@ def test_a_run_is_evaluated_at_its_sizes(runs: Path, tmp_path: Path, capsys: pyt
     assert f"{float(expected):.4f}" in line
     with (tmp_path / "rows.csv").open() as file:
         lines = list(csv.DictReader(file))
-    assert [(x["label"], x["samples"]) for x in lines] == [(label, n) for label in ("3 of 6", "6 of 6") for n in "14"]
+    assert [(x["label"], x["samples"]) for x in lines] == [(label, n) for label in sizes for n in "14"]
     assert [float(x["ged"]) for x in lines] == [ged for row in results["rows"] for ged in row["ged"].values()]
     assert "VND-PUNet" in (tmp_path / "report.html").read_text()
 

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
+from vnd.cli.segmenting import masks_table
 from vnd.data.arrays import Images
 from vnd.data.batches import Normalise
 from vnd.evaluate import segmenting
@@ -150,14 +152,17 @@ def test_rows_are_those_of_double_loops() -> None:
 def test_faults_in_rows_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     images, method = made(), Brush()
     distances, graded, add = segmenting.distances, segmenting.graded, segmenting._Measured.add
+
+    def firsts(table: Tensor, samples: int, count: int, unbiased: bool) -> Tensor:
+        own = [*range(count), *range(samples, table.size(1))]
+        return distances(table[:, own][:, :, own], count, count, unbiased)
+
     if fault == "the first samples alone":
-        monkeypatch.setattr(
-            segmenting, "distances", lambda s, g, n, unbiased=False: distances(s[:, :n], g, n, unbiased)
-        )
+        monkeypatch.setattr(segmenting, "distances", lambda t, s, n, unbiased=False: firsts(t, s, n, unbiased))
     elif fault == "graders of other images":
         monkeypatch.setattr(segmenting, "graded", lambda *a: ((x, y.flip(0)) for x, y in graded(*a)))
     elif fault == "one sample with itself":
-        monkeypatch.setattr(segmenting, "distances", lambda s, g, n, unbiased=False: distances(s, g, n))
+        monkeypatch.setattr(segmenting, "distances", lambda t, s, n, unbiased=False: distances(t, s, n))
     else:
         monkeypatch.setattr(segmenting._Measured, "add", lambda self, x, g, notes: add(self, 2 * x, g, notes))
     results = evaluate(subject_of(method), OPTIONS, images)
@@ -237,11 +242,162 @@ def test_without_scipy_masks_are_not_matched_and_it_is_said(monkeypatch: pytest.
     def missing(*given: object) -> Tensor:
         raise ModuleNotFoundError("matched_iou: needs SciPy")
 
-    monkeypatch.setattr(segmenting.metrics, "matched_iou", missing)
+    monkeypatch.setattr(segmenting.metrics, "matched_iou_of", missing)
     monkeypatch.setattr(segmenting, "PIXELS", 4 * SIDE**2)
     results = evaluate(subject_of(Brush()), OPTIONS, made())
     assert results["notes"] == ["masks are not matched: matched_iou: needs SciPy"]
     assert results["rows"][0]["matched_iou"] is None
+
+
+def owned(names: tuple[str, ...] = ()) -> Images:
+    """Images of three owners, one of whom has most of them; numbers of owners are of all splits."""
+    return dataclasses.replace(made(), owners=np.array([2] * 7 + [0] + [5] * 3), owner_names=names)
+
+
+@pytest.mark.parametrize("names", [(), tuple("abcdef")])
+def test_owners_count_once_and_are_resampled_whole(names: tuple[str, ...]) -> None:
+    results = evaluate(subject_of(Brush()), OPTIONS, owned(names))
+    plain = evaluate(subject_of(Brush()), OPTIONS, made())
+    assert results["owners"] == (["c"] * 7 + ["a"] + ["f"] * 3 if names else [2] * 7 + [0] + [5] * 3)
+    (row,), (other,) = results["rows"], plain["rows"]
+    assert (plain["owners"], other["ged_by_owner"]) == (None, None)
+    assert row["ged"] == other["ged"]
+    for n in map(str, OPTIONS.counts):
+        each = np.array(row["per_image"][n])
+        means = [each[:7].mean(), each[7], each[8:].mean()]
+        assert row["ged_by_owner"][n] == pytest.approx(np.mean(means), abs=1e-5)
+        assert row["ged_by_owner"][n] != pytest.approx(row["ged"][n], abs=1e-3)  # or the test says little
+        for ends in (row["ged_interval"][n], other["ged_interval"][n]):
+            assert ends[0] < row["ged"][n] < ends[1]
+        assert row["ged_interval"][n] != other["ged_interval"][n]
+        assert min(means) - 1e-5 <= row["ged_interval"][n][0] <= row["ged_interval"][n][1] <= max(means) + 1e-5
+    line = results["tidy"][-1]
+    assert (line["ged_low"], line["ged_high"]) == tuple(row["ged_interval"]["9"])
+    assert line["ged_by_owner"] == row["ged_by_owner"]["9"]
+    assert "ged_interval" not in plain["tidy"][0]
+    json.dumps(results, allow_nan=False)
+
+
+@pytest.mark.parametrize("images", [made(), owned(), dataclasses.replace(made(), owners=np.zeros(COUNT, np.int64))])
+def test_the_table_says_how_sure_the_largest_size_is(images: Images) -> None:
+    results = evaluate(subject_of(Both()), OPTIONS, images) | {"title": "t"}
+    console = Console(width=120)
+    with console.capture() as caught:
+        console.print(masks_table(results, "test"))
+    (row, _), printed = results["rows"], " ".join(caught.get().split())  # the caption may be wrapped
+    assert "drawn" in printed
+    if row["ged_interval"] is None:
+        assert "resampling" not in printed
+        return
+    low, high = row["ged_interval"]["9"]
+    assert f"GED 9 at 100 %: {low:.4f} … {high:.4f}, 95 % by resampling " in printed
+    whose = "images" if images.owners is None else f"3 owners; mean of their means {row['ged_by_owner']['9']:.4f}"
+    assert f"resampling {whose}" in printed
+
+
+def test_one_owner_has_no_interval() -> None:
+    images = dataclasses.replace(made(), owners=np.zeros(COUNT, np.int64))
+    results = evaluate(subject_of(Brush()), OPTIONS, images)
+    (row,) = results["rows"]
+    assert row["ged_interval"] is None
+    assert row["ged_by_owner"] == pytest.approx(row["ged"])
+    assert [line["ged_low"] for line in results["tidy"]] == [None] * 4
+
+
+class Few(Brush):
+    """Draws four thresholds, again and again, as an ensemble runs its members."""
+
+    few = 4
+
+    def distinct(self, model: nn.Module) -> int | None:
+        return self.few
+
+    def drawer(self, model: nn.Module, size: Size) -> Any:
+        draw = super().drawer(model, size)
+        return lambda images, count: draw(images, self.few)[torch.arange(count) % self.few]
+
+
+def test_masks_that_come_again_are_no_independent_draws() -> None:
+    images, method = made(), Few()
+    results = evaluate(subject_of(method), dataclasses.replace(OPTIONS, counts=(2, 4, 8, 16)), images)
+    (row,) = results["rows"]
+    alone = evaluate(subject_of(Brush()), dataclasses.replace(OPTIONS, counts=(2, 4)), images)["rows"][0]
+    for n in ("4", "8", "16"):  # the same four masks, equally often
+        assert row["ged"][n] == pytest.approx(alone["ged"]["4"], abs=1e-12)
+    assert row["ged_unbiased"] == {
+        "2": pytest.approx(alone["ged_unbiased"]["2"]), "4": pytest.approx(alone["ged_unbiased"]["4"]),
+        "8": None, "16": None,
+    }  # fmt: skip
+    for key in ("diversity", "matched_iou", "dice"):  # of two different members, not of one with itself
+        assert row[key] == pytest.approx(alone[key], abs=1e-12), key
+    (note,) = results["notes"]
+    assert note == "Few has 4 masks of an image, and further samples repeat them: no unbiased GED of 8, 16 samples"
+
+
+def test_one_mask_is_no_distance_from_itself() -> None:
+    method = Few()
+    method.few = 1
+    results = evaluate(subject_of(method), OPTIONS, made())
+    (row,) = results["rows"]
+    assert row["diversity"] == 0
+    assert set(row["ged_unbiased"].values()) == {None}
+    assert results["notes"][0].startswith("Few has one mask of an image, and further samples repeat it")
+
+
+def test_an_ensemble_that_says_nothing_of_its_members_is_caught() -> None:
+    """The planted fault: no method says how few masks it has, and the U-statistic of 8 samples is too large."""
+    images, method = made(), Few()
+    method.distinct = lambda model: None  # type: ignore[method-assign]
+    results = evaluate(subject_of(method), dataclasses.replace(OPTIONS, counts=(2, 4, 8, 16)), images)
+    (row,) = results["rows"]
+    assert row["ged_unbiased"]["8"] > row["ged_unbiased"]["4"] + 0.01
+    assert results["notes"] == []
+
+
+class Both(Brush):
+    """One that can be read in another way too, which draws nothing."""
+
+    def others(self, model: nn.Module) -> list[Size]:
+        return [Size("sampled", "drawn", None)]
+
+    def drawer(self, model: nn.Module, size: Size) -> Any:
+        draw = super().drawer(model, size)
+        return (lambda images, count: draw(images, count) - 99) if size.kind == "sampled" else draw
+
+
+def test_what_it_can_be_read_at_beside_comes_after_the_wanted_sizes() -> None:
+    images, done = made(), list[int]()
+    subject = subject_of(Both())
+    results = evaluate(subject, OPTIONS, images, done.append)
+    wanted, drawn = results["rows"]
+    assert [(row["label"], row["kind"], row["fraction"]) for row in (wanted, drawn)] == [
+        ("100 %", "uniform", 1.0), ("drawn", "sampled", None),
+    ]  # fmt: skip
+    assert wanted["ged"] == evaluate(subject_of(Brush()), OPTIONS, images)["rows"][0]["ged"]
+    assert drawn["diversity"] == 0 < wanted["diversity"]
+    assert sum(done) == work(subject, OPTIONS, images) == 2 * COUNT
+    assert list(results["calibration"]) == ["100 %", "drawn"]
+
+
+def test_too_many_masks_are_measured_but_not_matched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmenting.metrics.segmentation, "LONGEST", 8)
+    results = evaluate(subject_of(Brush()), OPTIONS, made())
+    assert results["rows"][0]["matched_iou"] is None
+    (note,) = results["notes"]
+    assert "least common multiple of 9 samples and 3 graders" in note
+
+
+def test_pixels_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, pairs = list[tuple[int, ...]](), segmenting.metrics.segmentation._pairs
+
+    def counted(a: Tensor, b: Tensor | None = None) -> Tensor:
+        asked.append(tuple(a.shape))
+        return pairs(a, b)
+
+    monkeypatch.setattr(segmenting.metrics.segmentation, "_pairs", counted)
+    images = made()
+    evaluate(subject_of(Brush()), OPTIONS, images)
+    assert asked == [(COUNT, 9 + GRADERS, SIDE, SIDE), (COUNT, GRADERS, SIDE, SIDE)]  # and the graders among themselves
 
 
 def test_widths_have_costs_of_their_own() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vnd.metrics import calibration, segmentation
+from vnd.metrics import calibration, pixels, segmentation
 from vnd.metrics.segmentation import energy_distance, expected_energy_distance, matched_iou, pair_distances
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float32, torch.float64]
@@ -188,6 +188,26 @@ def test_a_distribution_that_is_the_graders_is_expected_at_its_own_spread_over_n
         assert torch.allclose(found, among / n)
 
 
+# Of one table
+
+
+def check_same(one: Tensor, other: Tensor) -> None:
+    assert torch.allclose(one, other, rtol=0, atol=1e-14, equal_nan=True)
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**32))
+def test_all_numbers_come_of_one_table(n: int, graders: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    samples, marked = some(3, n), some(3, graders)
+    table = pair_distances(torch.cat((samples, marked), 1))
+    assert torch.equal(table, pair_distances(torch.cat((samples, marked), 1), torch.cat((samples, marked), 1)))
+    for unbiased in (False, True):
+        found = segmentation.energy_distance_of(table, n, unbiased)
+        check_same(found, energy_distance(samples, marked, unbiased))
+    check_same(segmentation.matched_iou_of(table[:, :n, n:]), matched_iou(samples, marked))
+    check_same(segmentation.diversity_of(table[:, :n, :n]), segmentation.diversity(samples))
+
+
 # Matching
 
 
@@ -205,6 +225,15 @@ def test_matching_is_the_best_of_all_permutations(n: int, graders: int) -> None:
     found = matched_iou(samples, marked)
     assert found.dtype == torch.float64
     assert found.tolist() == pytest.approx(wanted)
+
+
+def test_numbers_that_share_no_divisor_are_refused_before_they_fill_the_memory() -> None:
+    assert matched_iou(some(2, 32, 2), some(2, 4, 2)).shape == (2,)
+    with pytest.raises(
+        ValueError, match=r"^matched_iou: the least common multiple of 1031 samples and 2 graders"
+    ) as no:
+        segmentation.matched_iou_of(torch.zeros(1, 1031, 2))
+    assert "\n" not in str(no.value)
 
 
 def test_each_grader_has_a_partner_of_its_own() -> None:
@@ -230,16 +259,16 @@ def test_diversity_is_that_of_different_samples() -> None:
 def test_the_entropy_of_a_pixel() -> None:
     probs = torch.tensor([[0.0, 1.0], [0.5, 0.25]])
     wanted = [[0, 0], [math.log(2), -0.25 * math.log(0.25) - 0.75 * math.log(0.75)]]
-    assert segmentation.pixel_entropy(probs).tolist() == [pytest.approx(x) for x in wanted]
+    assert pixels.pixel_entropy(probs).tolist() == [pytest.approx(x) for x in wanted]
 
 
 def test_pixels_are_calibrated_by_the_share_of_graders() -> None:
     graders = torch.zeros(2, 4, 2, 2)
     graders[:, 0] = 1  # one of four, everywhere
-    right = segmentation.pixel_calibration(torch.full((2, 2, 2), 0.25), graders)
+    right = pixels.pixel_calibration(torch.full((2, 2, 2), 0.25), graders)
     assert float(right.error) == 0
     assert right.count.tolist() == [0, 0, 0, 8] + [0] * 11  # (3/15, 4/15]
-    wrong = segmentation.pixel_calibration(torch.full((2, 2, 2), 0.75), graders, bins=4)
+    wrong = pixels.pixel_calibration(torch.full((2, 2, 2), 0.75), graders, bins=4)
     assert float(wrong.error) == 0.5
     assert wrong.confidence.tolist() == [0, 0, 0.75, 0]
     assert wrong.frequency.tolist() == [0, 0, 0.25, 0]
@@ -251,16 +280,31 @@ def test_of_one_grader_it_is_the_calibration_of_two_classes() -> None:
     graders = (torch.rand(3, 1, 8, 8) < 0.7).long()
     both = torch.stack((1 - probs, probs), -1).view(-1, 2)
     known = calibration.reliability(both, graders.flatten())
-    found = segmentation.pixel_calibration(probs, graders)
+    found = pixels.pixel_calibration(probs, graders)
     assert float(found.error) == pytest.approx(float(calibration.expected_calibration_error(both, graders.flatten())))
     assert torch.equal(found.count, known.count)
     assert torch.allclose(found.confidence, known.confidence)
     assert torch.allclose(found.frequency, known.accuracy)
 
 
+def test_sums_over_batches_are_those_of_the_whole() -> None:
+    probs, graders = torch.rand(9, 8, 8), some(9, 3, 8)
+    sums = pixels.PixelSums(7)
+    with pytest.raises(ValueError, match="no pixel was counted"):
+        sums.calibration()
+    for at in (slice(0, 2), slice(2, 8), slice(8, 9)):
+        sums.add(probs[at], graders[at])
+    whole, found = pixels.pixel_calibration(probs, graders, 7), sums.calibration()
+    for name in ("error", "count", "confidence", "frequency"):
+        assert torch.allclose(getattr(found, name), getattr(whole, name), rtol=0, atol=1e-14), name
+    assert 0 < float(found.error) < 1
+    sums.add(probs[:1], graders[:1])
+    assert torch.equal(found.count, whole.count)  # what was given is not changed by what is added
+
+
 def test_bins_reach_from_nothing_to_certainty() -> None:
     probs = torch.tensor([[[0.0, 0.5, 0.500001, 1.0]]], dtype=torch.float64)
-    found = segmentation.pixel_calibration(probs, row("...#")[None], bins=2)
+    found = pixels.pixel_calibration(probs, row("...#")[None], bins=2)
     assert found.count.tolist() == [2, 2]
     assert float(found.error) == pytest.approx((0.5 + abs(1.500001 - 1)) / 4)
 
@@ -275,6 +319,9 @@ REFUSED = {
     "no images": (lambda: energy_distance(GOOD[0], GOOD[0]), r"samples must be masks of shape \(B, n, H, W\)"),
     "other images": (lambda: energy_distance(GOOD, GOOD[:1]), "graders must be of images as many"),
     "another size": (lambda: matched_iou(GOOD, GOOD[..., :2]), "graders must be of images as many and as large"),
+    "no graders": (lambda: segmentation.energy_distance_of(torch.zeros(2, 3, 3), 3), "with n = 3 samples and some"),
+    "no square": (lambda: segmentation.diversity_of(torch.zeros(2, 3, 4)), r"table must be of shape \(B, n, n\)"),
+    "masks": (lambda: segmentation.energy_distance_of(GOOD, 2), r"table must be distances, floats of shape \(B, n"),
     "no samples": (lambda: segmentation.diversity(GOOD[:, :0]), "not empty"),
     "a list": (lambda: segmentation.dice([[1]], GOOD), "a must be a tensor; got a list"),  # type: ignore[arg-type]
     "two sizes": (lambda: segmentation.iou_distance(GOOD, GOOD[..., :2]), "must be of one size"),
@@ -282,10 +329,10 @@ REFUSED = {
     "none drawn": (lambda: expected_energy_distance(GOOD, GOOD[..., 0, 0] + 1 / 3, GOOD, 0), "n must be a whole"),
     "no sum": (lambda: expected_energy_distance(GOOD, GOOD[..., 0, 0] + 0.5, GOOD, 4), "must sum to 1"),
     "fewer": (lambda: expected_energy_distance(GOOD[:, :2], GOOD[..., 0, 0] + 1 / 3, GOOD, 4), r"of shape \(2, 2\)"),
-    "unlikely": (lambda: segmentation.pixel_entropy(HALF * 3), r"probs must be floats in \[0, 1\]"),
-    "nothing known": (lambda: segmentation.pixel_calibration(HALF * math.nan, GOOD), "probs must be floats"),
-    "one image": (lambda: segmentation.pixel_calibration(HALF[:1], GOOD), r"probs must be of shape \(2, 4, 4\)"),
-    "no bins": (lambda: segmentation.pixel_calibration(HALF, GOOD, bins=0), "bins must be a whole number"),
+    "unlikely": (lambda: pixels.pixel_entropy(HALF * 3), r"probs must be floats in \[0, 1\]"),
+    "nothing known": (lambda: pixels.pixel_calibration(HALF * math.nan, GOOD), "probs must be floats"),
+    "one image": (lambda: pixels.pixel_calibration(HALF[:1], GOOD), r"probs must be of shape \(2, 4, 4\)"),
+    "no bins": (lambda: pixels.pixel_calibration(HALF, GOOD, bins=0), "bins must be a whole number"),
 }  # fmt: skip
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
+
+from vnd.metrics import bootstrap_interval, group_mean
 
 COUNTS = (1, 4, 8, 16)
 # Energy distance at endless samples and the diversity of samples, of the full size; its sizes.
@@ -16,6 +19,12 @@ METHODS: dict[str, tuple[float, float, tuple[float, ...]]] = {
     "dropout_unet": (0.36, 0.25, (1.0,)),
 }
 GRADERS_APART = 0.36  # two different ones
+MEMBERS = 4  # of the ensemble
+
+
+def owners_of(images: int) -> list[str]:
+    """Whose they are: the first two have half of them."""
+    return [f"LIDC-{at % 2 if at < images // 2 else at % 9:04}" for at in range(images)]
 
 
 def fake_segment(
@@ -28,8 +37,13 @@ def fake_segment(
     counts: tuple[int, ...] = COUNTS,
     lift: float = 0.0,
     truth: bool = False,
+    drawn: bool = False,
+    owned: bool = True,
 ) -> dict[str, Any]:
-    """One run; methods that can be cut have several sizes, and with `truth` what samples of it would reach."""
+    """One run; methods that can be cut have several sizes, and with `truth` what samples of it would reach.
+
+    With `drawn` there is a row of lengths that are drawn; with `owned` the images have owners.
+    """
     base, diversity, fractions = METHODS[method]
     random = np.random.default_rng([list(METHODS).index(method), seed])
     hardness = np.random.default_rng(0).gamma(2.0, 0.5, images)  # the same images for all
@@ -37,6 +51,17 @@ def fake_segment(
         _row(method, base + lift + 0.01 * random.standard_normal(), diversity, part, random, hardness, counts, truth)
         for part in fractions
     ]
+    if drawn:
+        rows.append({**rows[-1], "label": "drawn", "kind": "sampled", "fraction": None})
+        rows[-1]["per_image"] = {n: [x + 0.01 for x in each] for n, each in rows[-1]["per_image"].items()}
+        rows[-1]["ged"] = {n: float(np.mean(each)) for n, each in rows[-1]["per_image"].items()}
+    owners = owners_of(images) if owned else None
+    for row in rows:
+        each = torch.tensor(list(row["per_image"].values()), dtype=torch.float64).T
+        found = zip(row["ged"], group_mean(each, owners).tolist(), bootstrap_interval(each, owners), strict=True)
+        by_owner = {n: (mean, [one.low, one.high]) for n, mean, one in found}
+        row["ged_by_owner"] = {n: mean for n, (mean, _) in by_owner.items()} if owned else None
+        row["ged_interval"] = {n: ends for n, (_, ends) in by_owner.items()}
     return {
         "format": 1,
         "task": "segment",
@@ -46,6 +71,7 @@ def fake_segment(
         "graders": 4,
         "samples": list(counts),
         "threshold": 0.5,
+        "owners": owners,
         "data": {"name": data, "train": 2280, "validation": 282, "test": 644},
         "rows": rows,
         "calibration": {row["label"]: _bins(row["calibration_error"], random) for row in rows},
@@ -83,12 +109,14 @@ def _row(
     noise = random.normal(1, 0.25, len(hardness)).clip(0.2)
     per_image = {str(n): [round(float(x), 5) for x in hardness * noise * own + diversity / n] for n in counts}
     ged = {n: float(np.mean(values)) for n, values in per_image.items()}
+    most = MEMBERS if method == "unet_ensemble" else max(counts)
     label = f"{round(6 * part)} of 6" if method == "vnd_punet" else f"{100 * part:.4g} %"
     row = {
         "label": label,
+        "kind": "uniform",
         "fraction": part if len(METHODS[method][2]) > 1 else None,
         "ged": ged,
-        "ged_unbiased": {n: None if n == "1" else value - diversity / int(n) for n, value in ged.items()},
+        "ged_unbiased": {n: value - diversity / int(n) if 1 < int(n) <= most else None for n, value in ged.items()},
         "expected_ged": {str(n): 0.18 + GRADERS_APART / n for n in counts} if truth else None,
         "matched_iou": 0.72 - own,
         "diversity": diversity + 0.03 * (1 - part),

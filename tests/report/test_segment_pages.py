@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from fake_codes import fake_code
 from fake_results import fake_results
-from fake_segments import COUNTS, GRADERS_APART, METHODS, fake_segment
+from fake_segments import COUNTS, GRADERS_APART, METHODS, fake_segment, owners_of
 from matplotlib.axes import Axes
 
-from vnd.metrics import confidence_interval
-from vnd.report import comparison, keep, markdown, marked, page, scores, segmenting, segments
+from vnd.metrics import bootstrap_interval, confidence_interval
+from vnd.report import comparison, keep, markdown, marked, page, paired, scores, segmenting, segments
 from vnd.report.entries import Entry, group
 from vnd.report.results import read
 from vnd.report.runs import Run, run_of
@@ -113,7 +114,18 @@ def test_the_tables_have_every_size_and_mark_the_best_of_each_column() -> None:
     results = several()
     rows = [row for one in results for row in one["rows"]]
     (first, lines), (second, more) = scores.tables(entries_of(*results))
-    assert first == ["Method", "Size", "Parameters", "GED 1", "GED 4", "GED 8", "GED 16", "GED* 16"]
+    assert first == [
+        "Method",
+        "Size",
+        "Parameters",
+        "GED 1",
+        "GED 4",
+        "GED 8",
+        "GED 16",
+        "95 % interval",
+        "By patient",
+        "GED* 16",
+    ]
     assert second == ["Method", "Size", "Matched IoU", "Diversity", "Dice", "Pixel ECE", "Entropy"]
     assert [line[0][0] for line in lines[len(rows) :]] == [PUBLISHED]
     assert [line[0][0] for line in more[len(rows) :]] == [scores.GRADERS]
@@ -127,6 +139,115 @@ def test_the_tables_have_every_size_and_mark_the_best_of_each_column() -> None:
         column = [line[head.index(name)] for line in own[: len(rows)]]
         assert [text for text, marked in column if marked] == [best((text for text, _ in column), key=float)]
     assert not any(line[second.index("Diversity")][1] for line in more)  # neither more nor less is better
+
+
+# Owners of images
+
+
+def test_the_table_has_the_interval_over_owners_and_the_mean_by_owner() -> None:
+    results = several()
+    head, lines = scores.tables(entries_of(*results))[0]
+    for line, row in zip(lines, (row for one in results for row in one["rows"]), strict=False):
+        low, high = row["ged_interval"]["16"]
+        assert line[head.index("95 % interval")] == (f"{low:.3f} … {high:.3f}", False)
+        assert line[head.index("By patient")][0] == f"{row['ged_by_owner']['16']:.3f}"
+    note = scores.notes(entries_of(*results))[0]
+    assert "2,000 resamples of the 9 patients" in note
+    assert "so that the two who have 60 % of the images count no more" in note
+    others = [fake_segment(data="annotators", owned=False), fake_segment("punet", data="annotators", owned=False)]
+    head, lines = scores.tables(entries_of(*others))[0]
+    assert "By owner" not in head
+    assert head.count("95 % interval") == 1
+    assert "resamples of the images." in scores.notes(entries_of(*others))[0]
+
+
+def test_members_that_come_again_have_no_unbiased_distance() -> None:
+    head, lines = scores.tables(entries_of(*several()))[0]
+    column = {line[0][0]: line[head.index("GED* 16")][0] for line in lines}
+    assert column["UNet ensemble"] == "–"
+    assert "there is none where samples come again" in scores.notes(entries_of(*several()))[0]
+    assert "there is none" not in scores.notes(entries_of(fake_segment("punet")))[0]
+    assert column["P-UNet"] != "–"
+
+
+def test_intervals_of_several_trainings_are_of_their_mean() -> None:
+    runs = [fake_segment("punet", seed) for seed in range(3)]
+    (own,) = entries_of(*runs)
+    each = np.mean([one["rows"][0]["per_image"]["16"] for one in runs], axis=0)
+    assert own.full.each[16] == pytest.approx(each)
+    (wanted,) = bootstrap_interval(torch.from_numpy(each)[:, None], owners_of(60))
+    assert own.full.spans[16] == pytest.approx((wanted.low, wanted.high))
+    runs[1]["owners"] = runs[1]["owners"][::-1]  # other images
+    (own,) = entries_of(*runs)
+    assert (own.owners, own.full.each, own.full.spans) == (None, {}, {})
+    assert "95 % interval" not in scores.tables([own])[0][0]
+
+
+def test_differences_are_paired_over_images_and_their_owners_resampled() -> None:
+    results = {one["method"]: one for one in several(drawn=False)}
+    entries = entries_of(*results.values())
+    base = np.array(results["punet"]["rows"][0]["per_image"]["16"])
+    head, lines = paired.lines(entries)
+    assert head == ["Method", "Size", "Difference", "95 % interval"]
+    assert [line[0][0] for line in lines].count("P-UNet") == 0
+    assert paired.title(entries) == "GED 16, difference from P-UNet"
+    rows = [row for name, one in results.items() if name != "punet" for row in one["rows"]]
+    bold = 0
+    for line, row in zip(lines, rows, strict=True):
+        apart = torch.tensor(np.array(row["per_image"]["16"]) - base)
+        (wanted,) = bootstrap_interval(apart[:, None], owners_of(60))
+        assert line[2][0] == f"{wanted.mean:+.3f}".replace("-", "−")
+        assert line[3][0] == f"{wanted.low:+.3f} … {wanted.high:+.3f}".replace("-", "−")
+        assert line[2][1] == (wanted.high < 0)
+        bold += line[2][1]
+        (alone,) = bootstrap_interval(torch.tensor(row["per_image"]["16"])[:, None], owners_of(60))
+        assert wanted.high - wanted.low < alone.high - alone.low  # the same images are hard for all
+    assert 0 < bold < len(rows)  # or the test says little
+
+
+def test_without_a_punet_the_first_is_the_reference_and_others_images_do_not_compare() -> None:
+    entries = entries_of(fake_segment(), fake_segment("dropout_unet"), fake_segment("unet_ensemble", owned=False))
+    assert paired.title(entries) == "GED 16, difference from VND-PUNet, 6 of 6"
+    _, lines = paired.lines(entries)
+    assert [(line[0][0], line[1][0]) for line in lines] == [
+        ("VND-PUNet", "2 of 6"), ("UNet ensemble", "–"), ("dropout UNet", "–"),
+    ]  # fmt: skip
+    assert [line[2][0] == "–" for line in lines] == [False, True, False]
+    assert paired.lines(entries[:1]) == ([], [])
+    fewer = entries_of(fake_segment("punet", images=20), fake_segment("dropout_unet", images=30))
+    assert paired.lines(fewer) == ([], [])
+
+
+# Lengths that are drawn
+
+
+def test_drawn_lengths_have_a_line_and_a_box_and_are_not_the_full_size(tmp_path: Path) -> None:
+    results = [fake_segment(drawn=True), fake_segment("punet")]
+    results[0]["rows"].reverse()
+    own, other = entries_of(*results)
+    assert [point.label for point in own.points] == ["2 of 6", "6 of 6", "drawn"]
+    assert (own.full.label, own.points[-1].drawn, own.points[-1].fraction) == ("6 of 6", True, None)
+    head, lines = scores.tables([own, other])[0]
+    row = results[0]["rows"][0]
+    assert [line[1][0] for line in lines[:4]] == ["2 of 6", "6 of 6", "drawn", "–"]
+    assert lines[2][head.index("GED 4")][0] == f"{row['ged']['4']:.3f}"
+    axis = segments.boxes([own, other]).axes[0]
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["2 of 6", "6 of 6", "drawn"]
+    assert means_of(axis)[-1] == row["ged"]["1"]
+    (axis,) = segments.over_samples([own, other]).axes
+    assert "VND-PUNet, drawn" not in {line.get_label() for line in axis.lines}
+    (axis,) = segments.diversity([own, other]).axes
+    full = {line.get_label(): line for line in axis.lines}["VND-PUNet"]
+    assert full.get_xdata()[0] == own.full.measures["diversity"].mean
+    assert max(len(line.get_xdata()) for line in axis.lines) == 2  # joined: the two lengths
+    left, _ = segments.calibration([own, other]).axes
+    bins = results[0]["calibration"]["6 of 6"]["frequency"]
+    assert list(left.lines[1].get_ydata()) == [x for x in bins if x is not None]
+    (place,) = put(tmp_path, results[0])
+    text = page.write(place, place).read_text(encoding="utf-8")
+    assert "measured at 2 sizes" in text
+    assert f"{row['ged']['16']:.3f} with lengths that are drawn" in text
+    assert "<td>drawn</td>" in text
 
 
 def test_a_run_alone_has_nothing_best() -> None:
@@ -259,6 +380,15 @@ def test_many_runs_are_compared_kept_and_written_as_markdown(tmp_path: Path) -> 
     rows = list(csv.DictReader((tmp_path / "out" / "summary.csv").read_text(encoding="utf-8").splitlines()))
     said = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
     assert len(rows) == len(said["points"]) == 2 + 5 + 1 + 1
+    assert [float(rows[0][f"ged_16 owners {end}"]) for end in ("low", "high")] == own[0]["rows"][0]["ged_interval"][
+        "16"
+    ]
+    assert float(rows[0]["ged_by_owner_16"]) == own[0]["rows"][0]["ged_by_owner"]["16"]
+    apart = own[0]["rows"][0]["ged"]["16"] - own[2]["rows"][0]["ged"]["16"]
+    assert (rows[0]["ged_16 difference from"], rows[-2]["ged_16 difference"]) == ("P-UNet", "")
+    assert float(rows[0]["ged_16 difference"]) == pytest.approx(apart)
+    assert float(rows[0]["ged_16 difference owners low"]) < apart < float(rows[0]["ged_16 difference owners high"])
+    assert text.count("GED 16, difference from P-UNet</h2>") == 1
     assert (rows[0]["size"], float(rows[0]["ged_16"])) == ("2 of 6", own[0]["rows"][0]["ged"]["16"])
     assert [rows[at]["expected_ged_4"] for at in (0, -1)] == ["", str(other[0]["rows"][0]["expected_ged"]["4"])]
     assert len(said["figures"]) == 4 + 2
@@ -275,6 +405,8 @@ def test_many_runs_are_compared_kept_and_written_as_markdown(tmp_path: Path) -> 
     assert text.startswith(marked.BEGIN)
     assert "| VND-PUNet | 2 of 6 |" in text
     assert text.count("another split | – |") == 1
+    assert text.count("GED 16, difference from P-UNet. Of each image") == 1
+    assert "| Method | Size | Difference | 95 % interval |" in text
     assert all(f"images/{file.name}" in text and file.is_file() for file in files)
     assert "vnd report runs/*" in text
 
@@ -305,6 +437,11 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "bins of another size": (lambda r: r["calibration"].update(x=r["calibration"]["6 of 6"]), "calibration must have"),
     "bins of two lengths": (lambda r: r["calibration"]["6 of 6"]["count"].pop(), "calibration.6 of 6: count, "),
     "one label twice": (lambda r: r["rows"][0].update(label="6 of 6"), "rows must have one label each"),
+    "an owner too few": (lambda r: r["owners"].pop(), "owners must be one an image, 60; got 59"),
+    "an owner that is none": (lambda r: r["owners"].insert(0, 0.5), "owners.0 must be text or a whole number; got 0.5"),
+    "ends that fall": (lambda r: r["rows"][1]["ged_interval"]["8"].reverse(), "rows.1.ged_interval.8 must be two ends"),
+    "owners of one number": (lambda r: r["rows"][0]["ged_by_owner"].pop("8"), "rows.0.ged_by_owner must have the numb"),
+    "another kind": (lambda r: r["rows"][0].update(kind="guessed"), "rows.0.kind must be 'uniform' or 'learned'"),
     "no row": (lambda r: r.update(rows=[]), "rows must be a list that is not empty"),
 }
 

@@ -22,11 +22,12 @@ from torch.nn import functional as F
 from vnd import metrics
 from vnd.data.batches import Normalise
 from vnd.data.decode import LARGEST, Form, picture, probe
-from vnd.evaluate.segmenting import THRESHOLD, Draw, ready
+from vnd.evaluate.segmenting import THRESHOLD, ready
 from vnd.evaluate.sweep import Subject, Which, repeatable
 from vnd.files import write_text
 from vnd.methods import Size, Sizes
 from vnd.methods.nested import Nested
+from vnd.methods.segmenting import Drawer
 from vnd.report import masks as drawn
 from vnd.train.finished import fed, find_network, load_network, open_run
 
@@ -161,7 +162,7 @@ def _subject(run: Path, which: Which, fraction: float) -> tuple[Subject, Size]:
 
 
 @torch.no_grad()
-def _draw(draw: Draw, subject: Subject, pixels: NDArray[np.uint8], frame: list[int], samples: int) -> Tensor:
+def _draw(draw: Drawer, subject: Subject, pixels: NDArray[np.uint8], frame: list[int], samples: int) -> Tensor:
     """Logits (samples, height, width) of an image (channels, …) that is brought to a frame, on the CPU."""
     fitted = _resized(torch.from_numpy(pixels.copy()).float(), frame[0], frame[1]).round().clamp(0, 255)
     return draw(subject.normalise(fitted[None].to(subject.device)), samples)[:, 0].float().cpu()

@@ -36,7 +36,7 @@ def masks_table(results: dict[str, Any], split: str) -> Table:
     foretold = "" if own["dice"] is None else f"; Dice of one grader by the others together {own['dice']:.4f}"
     table = Table(
         title=Text(f"{results['title']}: {split}"), title_justify="left", box=None, padding=(0, 1, 0, 0),
-        caption=Text(apart + foretold), caption_justify="left",
+        caption=Text("\n".join(filter(None, (apart + foretold, _of_owners(results))))), caption_justify="left",
     )  # fmt: skip
     table.add_column("size", no_wrap=True)
     for count in results["samples"]:
@@ -51,3 +51,15 @@ def masks_table(results: dict[str, Any], split: str) -> Table:
         expected = [f"{ged:.4f}" for ged in rows[0]["expected_ged"].values()]
         table.add_row("truth", *expected, *[""] * len(shown))
     return table
+
+
+def _of_owners(results: dict[str, Any]) -> str:
+    """How sure the distance of the largest size is, and what it is where every owner of images counts once."""
+    count, owners = str(results["samples"][-1]), results["owners"]
+    row = next((row for row in reversed(results["rows"]) if row["kind"] != "sampled"), results["rows"][-1])
+    if row["ged_interval"] is None:
+        return ""
+    low, high = row["ged_interval"][count]
+    those = "images" if owners is None else f"{len(set(owners))} owners"
+    said = f"GED {count} at {row['label']}: {low:.4f} … {high:.4f}, 95 % by resampling {those}"
+    return said if owners is None else f"{said}; mean of their means {row['ged_by_owner'][count]:.4f}"

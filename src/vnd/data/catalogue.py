@@ -92,7 +92,7 @@ _ALL = (
     ),
     DataSet(
         name="annotators",
-        about="made-up blobs, 1,024 + 512, each marked by four graders by known probabilities; comes with vnd",
+        about="made-up blobs, 4,096 + 512, each marked by four graders by known probabilities; comes with vnd",
         licence="Apache 2.0",
         read=annotators.read,
         folder="",

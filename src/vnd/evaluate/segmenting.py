@@ -16,9 +16,9 @@ from vnd.data.arrays import Images
 from vnd.data.batches import Normalise, in_order
 from vnd.evaluate.results import FORMAT, machine
 from vnd.evaluate.sweep import Subject, Sweep, repeatable
-from vnd.methods import Size
+from vnd.methods import METHODS, Size
 from vnd.methods.nested import Nested
-from vnd.methods.segmenting import Segmenter
+from vnd.methods.segmenting import Drawer, Segmenter
 
 THRESHOLD = 0.5  # probability from which on a pixel is foreground
 PIXELS = 2**20  # of the images that are drawn for together: 64 of 128×128
@@ -26,7 +26,6 @@ DIGITS = 5  # of a number of one image
 VALIDATED = 4  # samples of an image in validation
 
 Done = Callable[[int], None]  # called with a number of images that were worked on
-Draw = Callable[[Tensor, int], Tensor]  # images and a number of samples to logits, (samples, images, height, width)
 Truth = tuple[Tensor, Tensor]  # masks (images, kinds, height, width), and how likely each is, (images, kinds)
 
 
@@ -43,9 +42,14 @@ def evaluate(
     expectation and less noise. What else there is, is of all samples: IoU matched with the graders, diversity, and of
     their mean probability the Dice coefficient with one grader, the entropy and the calibration error.
 
+    Images of one owner (a patient) are alike and may be many: "ged_by_owner" is the mean over owners of their means,
+    and "ged_interval" a 95 % interval of "ged" by resampling owners, or images where nobody owns them. Of a method
+    that has but a few masks of an image, "ged_unbiased" is None for more samples than these, since its samples are no
+    independent draws, and "diversity" is that of these few.
+
     Args:
         subject: The network.
-        options: Which sizes; `counts`, the numbers of samples.
+        options: Which sizes; `counts`, the numbers of samples. Sizes that the method has beside these come last.
         test: The images, with masks of the graders.
         done: Called again and again with a number of images, in all as many as `work` says.
         truth: The distribution that graders draw from, where that is known: then rows have the GED that its own
@@ -53,21 +57,26 @@ def evaluate(
     """
     start, method, notes = time.perf_counter(), subject.method, list[str]()
     assert isinstance(method, Segmenter)
+    distinct, owners = method.distinct(subject.model), owners_of(test)
     if test.masks is None:
         raise ValueError("evaluate: the images have no masks to be held against; give a set that has")
     rows, bins = list[dict[str, Any]](), dict[str, Any]()
     expected = None if truth is None else _expected(truth, test, options)
-    for size in method.sizes(subject.model, options.sizes):
+    if again := [str(count) for count in options.counts if distinct is not None and count > distinct]:
+        few, them = (f"{distinct} masks", "them") if distinct != 1 else ("one mask", "it")
+        none = f"no unbiased GED of {', '.join(again)} samples"
+        notes.append(f"{_name(method)} has {few} of an image, and further samples repeat {them}: {none}")
+    for size in _sizes(subject, options):
         since = time.perf_counter()
-        measured = _Measured(options.counts)
+        measured = _Measured(options.counts, distinct, metrics.PixelSums(options.bins))
         draw = ready(subject, size, options.calibration)
         with repeatable():
             for x, graders in graded(test, subject.normalise, subject.device):
                 measured.add(draw(x, options.counts[-1]), graders, notes)
                 if done is not None:
                     done(len(x))
-        row, bins[size.label] = measured.row(options.bins)
-        about = {"label": size.label, "fraction": size.fraction, **_cost(subject, size, test)}
+        row, bins[size.label] = measured.row(owners)
+        about = {"label": size.label, "kind": size.kind, "fraction": size.fraction, **_cost(subject, size, test)}
         rows.append({**about, **row, "expected_ged": expected, "seconds": round(time.perf_counter() - since, 2)})
     results = {
         "format": FORMAT,
@@ -76,6 +85,7 @@ def evaluate(
         "graders": test.masks.shape[1],
         "samples": list(options.counts),
         "threshold": THRESHOLD,
+        "owners": owners,
         "rows": rows,
         "tidy": [line for row in rows for line in tidy(row)],
         "calibration": bins,
@@ -87,10 +97,18 @@ def evaluate(
 
 def work(subject: Subject, options: Sweep, test: Images) -> int:
     """How many images `evaluate` works on, each as often as it does."""
-    return len(subject.method.sizes(subject.model, options.sizes)) * len(test)
+    return len(_sizes(subject, options)) * len(test)
 
 
-def ready(subject: Subject, size: Size, calibration: int) -> Draw:
+def owners_of(images: Images) -> list[str] | list[int] | None:
+    """Whose each image is, by name where they have names, else by number; None where nobody's is known."""
+    if images.owners is None:
+        return None
+    numbers: list[int] = images.owners.tolist()
+    return [images.owner_names[number] for number in numbers] if images.owner_names else numbers
+
+
+def ready(subject: Subject, size: Size, calibration: int) -> Drawer:
     """What draws masks of a size, its statistics collected as if it were the only one."""
     method, batches = subject.method, subject.statistics
     assert isinstance(method, Segmenter)
@@ -110,14 +128,21 @@ def graded(images: Images, normalise: Normalise, device: torch.device) -> Iterat
         yield x, torch.from_numpy(masks.copy()).to(device)
 
 
-def distances(samples: Tensor, graders: Tensor, count: int, unbiased: bool = False) -> Tensor:
-    """GED of each image with so many samples, (B,): the mean over disjoint groups of its samples (B, n, H, W)."""
-    groups = samples.size(1) // count
-    found = [
-        metrics.energy_distance(samples[:, group * count : (group + 1) * count], graders, unbiased=unbiased)
-        for group in range(groups)
-    ]
+def distances(table: Tensor, samples: int, count: int, unbiased: bool = False) -> Tensor:
+    """GED of each image with so many samples, (B,): the mean over disjoint groups of its samples.
+
+    The table has the distances of all masks from all, (B, samples + graders, samples + graders).
+    """
+    graders, found = torch.arange(samples, table.size(1)), list[Tensor]()
+    for first in range(0, samples - count + 1, count):
+        own = torch.cat((torch.arange(first, first + count), graders))
+        found.append(metrics.energy_distance_of(table[:, own[:, None], own], count, unbiased))
     return torch.stack(found).mean(0)
+
+
+def table_of(samples: Tensor, graders: Tensor) -> Tensor:
+    """Distances of all masks from all: of samples (B, n, H, W), then graders (B, G, H, W); pixels are counted here."""
+    return metrics.pair_distances(torch.cat((samples, graders.bool()), 1))
 
 
 @torch.no_grad()
@@ -128,17 +153,18 @@ def distance_of(method: Segmenter, model: nn.Module, size: Size, images: Images,
     with repeatable():
         for x, graders in graded(images, normalise, device):
             samples = (draw(x, VALIDATED) > 0).transpose(0, 1)
-            found.append(distances(samples, graders, VALIDATED))
+            found.append(distances(table_of(samples, graders), VALIDATED, VALIDATED))
     return float(torch.cat(found).mean())
 
 
 def tidy(row: dict[str, Any]) -> list[dict[str, Any]]:
     """A row as lines of a table, one a number of samples."""
-    once = {key: value for key, value in row.items() if not isinstance(value, dict) and key != "expected_ged"}
-    found = []
-    for count, ged in row["ged"].items():
-        expected = None if row["expected_ged"] is None else row["expected_ged"][count]
-        own = {"ged": ged, "ged_unbiased": row["ged_unbiased"][count], "expected_ged": expected}
+    by_samples = ("ged", "ged_unbiased", "ged_by_owner", "ged_interval", "expected_ged", "per_image")
+    once, found = {key: value for key, value in row.items() if key not in by_samples}, []
+    for count in row["ged"]:
+        own = {key: None if row[key] is None else row[key][count] for key in by_samples[:-1]}
+        low, high = own.pop("ged_interval") or (None, None)
+        own |= {"ged_low": low, "ged_high": high}
         found.append({"label": once["label"], "fraction": once["fraction"], "samples": int(count)} | own | once)
     return found
 
@@ -148,51 +174,73 @@ class _Measured:
     """What has been measured at a size so far: numbers of images, and sums over pixels."""
 
     counts: tuple[int, ...]
+    distinct: int | None
+    pixels: metrics.PixelSums
     biased: dict[int, list[Tensor]] = field(default_factory=dict)
     unbiased: dict[int, list[Tensor]] = field(default_factory=dict)
     others: dict[str, list[Tensor]] = field(default_factory=dict)
-    probs: list[Tensor] = field(default_factory=list)
-    graders: list[Tensor] = field(default_factory=list)
+    marked: int = 0
+    entropy: float = 0.0  # of the marked pixels, summed
 
     def add(self, logits: Tensor, graders: Tensor, notes: list[str]) -> None:
         """Measure a batch: logits (n, B, H, W) against the graders (B, G, H, W)."""
         samples, probs = (logits > 0).transpose(0, 1), logits.float().sigmoid().mean(0)
+        n, table = samples.size(1), table_of(samples, graders)
+        few = n if self.distinct is None else self.distinct
         for count in self.counts:
-            self.biased.setdefault(count, []).append(distances(samples, graders, count).cpu())
-            if count > 1:
-                self.unbiased.setdefault(count, []).append(distances(samples, graders, count, unbiased=True).cpu())
+            self.biased.setdefault(count, []).append(distances(table, n, count))
+            if 1 < count <= few:
+                self.unbiased.setdefault(count, []).append(distances(table, n, count, unbiased=True))
         entropy, marked = metrics.pixel_entropy(probs), graders.bool().any(1).cpu()
+        self.marked += int(marked.sum())
+        self.entropy += float(entropy[marked].sum())
         found = {
             "dice": metrics.dice((probs > THRESHOLD)[:, None], graders).mean(1),
             "entropy": entropy.flatten(1).mean(1),
-            "entropy_marked": entropy[marked],
         }
-        if samples.size(1) > 1:
-            found["diversity"] = metrics.diversity(samples)
+        if n > 1:
+            two = min(n, max(2, few))  # one mask, twice, is 0 apart
+            found["diversity"] = metrics.diversity_of(table[:, :two, :two])
         try:
-            found["matched_iou"] = metrics.matched_iou(samples, graders)
-        except ModuleNotFoundError as error:
+            found["matched_iou"] = metrics.matched_iou_of(table[:, :n, n:])
+        except (ModuleNotFoundError, ValueError) as error:  # no SciPy, or too many to be matched
             notes.append(f"masks are not matched: {error}")
         for name, values in found.items():
-            self.others.setdefault(name, []).append(values.double().cpu())
-        self.probs.append(probs.cpu())
-        self.graders.append(graders.cpu())
+            self.others.setdefault(name, []).append(values)
+        self.pixels.add(probs, graders)
 
-    def row(self, bins: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def row(self, owners: list[str] | list[int] | None) -> tuple[dict[str, Any], dict[str, Any]]:
         """The numbers of a row, and the bins of its calibration."""
-        each = {count: torch.cat(found) for count, found in self.biased.items()}
+        each = torch.stack([torch.cat(self.biased[count]) for count in self.counts], 1)
         unbiased = {count: float(torch.cat(found).mean()) for count, found in self.unbiased.items()}
-        others = {name: torch.cat(found) for name, found in self.others.items()}
-        pixels = metrics.pixel_calibration(torch.cat(self.probs), torch.cat(self.graders), bins)
-        names = ("matched_iou", "diversity", "dice", "entropy", "entropy_marked")
+        others = {name: float(torch.cat(found).mean()) for name, found in self.others.items()}
+        names, pixels = [str(count) for count in self.counts], self.pixels.calibration()
+        intervals = metrics.bootstrap_interval(each, owners)
+        by_owner = None if owners is None else metrics.group_mean(each, owners).tolist()
+        ends = [[one.low, one.high] for one in intervals if one.count > 1]  # of one owner there is nothing to go by
         row = {
-            "ged": {str(count): float(own.mean()) for count, own in each.items()},
-            "ged_unbiased": {str(count): unbiased.get(count) for count in each},
-            **{name: float(others[name].mean()) if len(others.get(name, ())) else None for name in names},
+            "ged": {name: float(own.mean()) for name, own in zip(names, each.T, strict=True)},
+            "ged_unbiased": {str(count): unbiased.get(count) for count in self.counts},
+            "ged_by_owner": None if by_owner is None else dict(zip(names, by_owner, strict=True)),
+            "ged_interval": dict(zip(names, ends, strict=True)) if ends else None,
+            **{name: others.get(name) for name in ("matched_iou", "diversity", "dice", "entropy")},
+            "entropy_marked": self.entropy / self.marked if self.marked else None,
             "calibration_error": float(pixels.error),
-            "per_image": {str(count): _rounded(own) for count, own in each.items()},
+            "per_image": {name: _rounded(own) for name, own in zip(names, each.T, strict=True)},
         }
         return row, {name: getattr(pixels, name).tolist() for name in ("count", "confidence", "frequency")}
+
+
+def _sizes(subject: Subject, options: Sweep) -> list[Size]:
+    """The wanted sizes that there are, then what else the method can be read at."""
+    method = subject.method
+    assert isinstance(method, Segmenter)
+    return [*method.sizes(subject.model, options.sizes), *method.others(subject.model)]
+
+
+def _name(method: object) -> str:
+    """What recipes call a method."""
+    return next((name for name, kind in METHODS.items() if type(method) is kind), type(method).__name__)
 
 
 def _expected(truth: Truth, test: Images, options: Sweep) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Measures of predictions: pure functions of tensors that import nothing of the library."""
 
+from vnd.metrics.bootstrap import bootstrap_interval, group_mean
 from vnd.metrics.calibration import (
     Reliability,
     accuracy,
@@ -23,17 +24,18 @@ from vnd.metrics.generation import (
     spearman,
 )
 from vnd.metrics.intervals import Interval, confidence_interval, error_bound, student_quantile
+from vnd.metrics.pixels import PixelCalibration, PixelSums, pixel_calibration, pixel_entropy
 from vnd.metrics.segmentation import (
-    PixelCalibration,
     dice,
     diversity,
+    diversity_of,
     energy_distance,
+    energy_distance_of,
     expected_energy_distance,
     iou_distance,
     matched_iou,
+    matched_iou_of,
     pair_distances,
-    pixel_calibration,
-    pixel_entropy,
 )
 from vnd.metrics.selection import (
     RiskCoverage,
@@ -50,6 +52,7 @@ __all__ = [
     "CascadeCurve",
     "Interval",
     "PixelCalibration",
+    "PixelSums",
     "Reliability",
     "RiskCoverage",
     "Selection",
@@ -60,6 +63,7 @@ __all__ = [
     "auroc",
     "base_rate",
     "batch_calibration_error",
+    "bootstrap_interval",
     "brier_score",
     "cascade_curve",
     "classwise_calibration_error",
@@ -67,7 +71,9 @@ __all__ = [
     "coverage_at_risk",
     "dice",
     "diversity",
+    "diversity_of",
     "energy_distance",
+    "energy_distance_of",
     "error_bound",
     "excess_area_under_risk_coverage",
     "expected_calibration_error",
@@ -75,9 +81,11 @@ __all__ = [
     "fpr_at_tpr",
     "frechet_distance",
     "frechet_distance_of",
+    "group_mean",
     "inception_score",
     "iou_distance",
     "matched_iou",
+    "matched_iou_of",
     "negative_log_likelihood",
     "pair_distances",
     "pairwise_distance",

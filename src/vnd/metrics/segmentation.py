@@ -1,14 +1,15 @@
-"""How samples of a mask agree with the masks of several graders: energy distance, matching, diversity, calibration.
+"""How samples of a mask agree with the masks of several graders: energy distance, matching, diversity.
 
 A mask is (…, H, W), zeros and ones of any type, one foreground class. B images have n `samples` (B, n, H, W) and
 `graders` (B, G, H, W), whose masks are the population: they are not taken for a sample of more graders. Pixels are
-counted where the masks lie; what comes of the counts is float64 on the CPU, one number an image.
+counted where the masks lie; what comes of the counts is float64 on the CPU, one number an image. Where several of
+these numbers are wanted, `pair_distances` of all masks counts the pixels once, and `energy_distance_of`, `diversity_of`
+and `matched_iou_of` take its table or parts of it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,19 +18,7 @@ from vnd.metrics.checks import check_count, check_tensor, checked_predictions
 
 CHUNK = 64  # images whose masks are numbers at a time, four bytes a pixel
 EXACT = 2**24  # whole numbers up to here are exact in float32
-
-
-@dataclass(frozen=True, eq=False)
-class PixelCalibration:
-    """The calibration error of pixels, and of each bin: how many, the mean probability, the mean share of graders.
-
-    Shape: `error` (), the others (bins,), zeros where a bin is empty; `count` is int64, the others float64.
-    """
-
-    error: Tensor
-    count: Tensor
-    confidence: Tensor
-    frequency: Tensor
+LONGEST = 2048  # sides of a table that masks are matched in: 32 MiB, and some seconds an image
 
 
 def iou_distance(a: Tensor, b: Tensor) -> Tensor:
@@ -64,18 +53,18 @@ def dice(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(one + other > 0, 2 * both / (one + other).clamp_min(1), 1.0)
 
 
-def pair_distances(a: Tensor, b: Tensor) -> Tensor:
+def pair_distances(a: Tensor, b: Tensor | None = None) -> Tensor:
     """`iou_distance` of every mask of one set from every mask of another, (B, n, m), by one product of matrices.
 
     Args:
         a: Masks (B, n, H, W).
-        b: Masks (B, m, H, W).
+        b: Masks (B, m, H, W); those of `a` if None.
 
     >>> pair_distances(torch.tensor([[[[1, 1]], [[0, 0]]]]), torch.tensor([[[[0, 1]]]]))
     tensor([[[0.5000],
              [1.0000]]], dtype=torch.float64)
     """
-    return _pairs(*_checked_sets("pair_distances", a=a, b=b))
+    return _pairs(*checked_sets("pair_distances", a=a, **({} if b is None else {"b": b})))
 
 
 def energy_distance(samples: Tensor, graders: Tensor, unbiased: bool = False) -> Tensor:
@@ -101,9 +90,28 @@ def energy_distance(samples: Tensor, graders: Tensor, unbiased: bool = False) ->
     >>> energy_distance(samples, graders)
     tensor([0.2500], dtype=torch.float64)
     """
-    samples, graders = _checked_sets("energy_distance", samples=samples, graders=graders)
-    n, both = samples.size(1), torch.cat((samples, graders), 1)
-    table = _pairs(both, both)  # all pairs by one product
+    samples, graders = checked_sets("energy_distance", samples=samples, graders=graders)
+    return energy_distance_of(_pairs(torch.cat((samples, graders), 1)), samples.size(1), unbiased)
+
+
+def energy_distance_of(table: Tensor, n: int, unbiased: bool = False) -> Tensor:
+    """`energy_distance` from the distances of all masks of an image from all, (B,).
+
+    Args:
+        table: `pair_distances` of n samples and, after them, of the graders, (B, n + G, n + G).
+        n: How many are samples.
+        unbiased: Whether the U-statistic is meant.
+
+    >>> masks = torch.tensor([[[[1, 0]], [[1, 0]], [[1, 0]], [[1, 1]]]])
+    >>> energy_distance_of(pair_distances(masks), n=2)
+    tensor([0.2500], dtype=torch.float64)
+    """
+    name = "energy_distance_of"
+    _check_table(name, table)
+    check_count(name, "n", n)
+    if table.size(1) != table.size(2) or n >= table.size(1):
+        wanted = f"of shape (B, n + G, n + G) with n = {n} samples and some graders"
+        raise ValueError(f"{name}: table must be {wanted}; got {tuple(table.shape)}")
     own, across, theirs = table[:, :n, :n], table[:, :n, n:], table[:, n:, n:]
     among = _apart(own) if unbiased else own.mean((1, 2))
     return 2 * across.mean((1, 2)) - among - theirs.mean((1, 2))
@@ -129,14 +137,14 @@ def expected_energy_distance(masks: Tensor, probs: Tensor, graders: Tensor, n: i
     tensor([0.0625], dtype=torch.float64)
     """
     name = "expected_energy_distance"
-    masks, graders = _checked_sets(name, masks=masks, graders=graders)
+    masks, graders = checked_sets(name, masks=masks, graders=graders)
     check_count(name, "n", n)
     weight, _ = checked_predictions(name, probs, torch.zeros(len(probs), dtype=torch.int64))
     if weight.shape != masks.shape[:2]:
         raise ValueError(f"{name}: probs must be of shape {tuple(masks.shape[:2])}; got {tuple(probs.shape)}")
     across = (weight[:, None] @ _pairs(masks, graders)).mean((1, 2))
-    among = (weight[:, None] @ _pairs(masks, masks) @ weight[:, :, None])[:, 0, 0]
-    return 2 * across - (1 - 1 / n) * among - _pairs(graders, graders).mean((1, 2))
+    among = (weight[:, None] @ _pairs(masks) @ weight[:, :, None])[:, 0, 0]
+    return 2 * across - (1 - 1 / n) * among - _pairs(graders).mean((1, 2))
 
 
 def matched_iou(samples: Tensor, graders: Tensor) -> Tensor:
@@ -154,16 +162,35 @@ def matched_iou(samples: Tensor, graders: Tensor) -> Tensor:
     >>> matched_iou(torch.tensor([[[[1, 1]], [[0, 0]]]]), torch.tensor([[[[0, 0]], [[0, 1]]]]))
     tensor([0.7500], dtype=torch.float64)
     """
-    distances = _pairs(*_checked_sets("matched_iou", samples=samples, graders=graders))
+    return matched_iou_of(_pairs(*checked_sets("matched_iou", samples=samples, graders=graders)))
+
+
+def matched_iou_of(table: Tensor) -> Tensor:
+    """`matched_iou` from the distances of samples from graders, (B,).
+
+    Args:
+        table: `pair_distances` of them, (B, n, G).
+
+    >>> matched_iou_of(torch.tensor([[[1.0, 0.5], [0.0, 1.0]]]))
+    tensor([0.7500], dtype=torch.float64)
+    """
+    _check_table("matched_iou", table)
     try:
         from scipy.optimize import linear_sum_assignment
     except ModuleNotFoundError:
         extra = "pip install 'variational-nested-dropout[data]'"
         raise ModuleNotFoundError(f"matched_iou: matching masks needs SciPy; {extra}") from None
-    times = math.lcm(*distances.shape[1:])
-    rows, columns = (torch.arange(times) % count for count in distances.shape[1:])
-    tables = distances[:, rows[:, None], columns].numpy()
-    return torch.tensor([1 - table[linear_sum_assignment(table)].mean() for table in tables], dtype=torch.float64)
+    n, graders = table.shape[1:]
+    times = math.lcm(n, graders)
+    if times > LONGEST:
+        least = f"the least common multiple of {n} samples and {graders} graders must be at most {LONGEST}"
+        raise ValueError(f"matched_iou: {least}; got {times}: take a multiple of {graders} samples")
+    rows, columns = torch.arange(times) % n, torch.arange(times) % graders
+    found = []
+    for distances in table.detach().cpu().double():  # one image at a time: each is repeated to times × times
+        repeated = distances[rows[:, None], columns].numpy()
+        found.append(1 - repeated[linear_sum_assignment(repeated)].mean())
+    return torch.tensor(found, dtype=torch.float64)
 
 
 def diversity(samples: Tensor) -> Tensor:
@@ -177,67 +204,33 @@ def diversity(samples: Tensor) -> Tensor:
     >>> diversity(torch.tensor([[[[1, 0]], [[1, 1]], [[1, 1]]]]))
     tensor([0.3333], dtype=torch.float64)
     """
-    (samples,) = _checked_sets("diversity", samples=samples)
-    return _apart(_pairs(samples, samples))
+    (samples,) = checked_sets("diversity", samples=samples)
+    return _apart(_pairs(samples))
 
 
-def pixel_entropy(probs: Tensor) -> Tensor:
-    r"""Entropy of each pixel's being foreground or not, in nats, from 0 to log 2.
-
-    $$-p \log p - (1 - p) \log (1 - p)$$
+def diversity_of(table: Tensor) -> Tensor:
+    """`diversity` from the distances of samples from each other, (B,).
 
     Args:
-        probs: Probabilities of the foreground, of any shape; it is kept.
+        table: `pair_distances` of them, (B, n, n).
 
-    >>> pixel_entropy(torch.tensor([0.0, 0.5]))
-    tensor([0.0000, 0.6931], dtype=torch.float64)
+    >>> diversity_of(torch.tensor([[[0.0, 0.5], [0.5, 0.0]]]))
+    tensor([0.5000])
     """
-    probs = _checked_probs("pixel_entropy", probs)
-    entropy: Tensor = torch.special.entr(probs) + torch.special.entr(1 - probs)
-    return entropy
+    _check_table("diversity_of", table)
+    if table.size(1) != table.size(2):
+        raise ValueError(f"diversity_of: table must be of shape (B, n, n); got {tuple(table.shape)}")
+    return _apart(table)
 
 
-def pixel_calibration(probs: Tensor, graders: Tensor, bins: int = 15) -> PixelCalibration:
-    r"""Mean gap between a pixel's probability and the share of graders who marked it, over equal-width bins.
-
-    $$\sum_b \frac{n_b}{N} \left| \mathrm{frequency}_b - \mathrm{confidence}_b \right|$$
-
-    Bin b of B holds probabilities of the foreground in ((b − 1)/B, b/B], the first also 0; all pixels of all images are
-    pooled, and the frequency is the mean over a bin's pixels of the share of graders.
-
-    Note: Most pixels are background and nobody doubts it, so that the error is small where objects are: compare it
-        within one data set only.
-
-    Args:
-        probs: Probabilities of the foreground, (B, H, W).
-        graders: Masks (B, G, H, W).
-        bins: Number of bins, at least 1.
-
-    >>> pixel_calibration(torch.tensor([[[0.5, 1.0]]]), torch.tensor([[[[1, 1]], [[1, 1]]]]), bins=2).error
-    tensor(0.2500, dtype=torch.float64)
-    """
-    name = "pixel_calibration"
-    (graders,) = _checked_sets(name, graders=graders)
-    confidence = _checked_probs(name, probs)
-    check_count(name, "bins", bins)
-    if confidence.shape != (graders.size(0), *graders.shape[2:]):
-        wanted = (graders.size(0), *graders.shape[2:])
-        raise ValueError(f"{name}: probs must be of shape {wanted}, as graders are; got {tuple(probs.shape)}")
-    confidence, share = confidence.flatten(), graders.double().mean(1).cpu().flatten()
-    index = torch.bucketize(confidence, torch.arange(1, bins, dtype=torch.float64) / bins)
-    count = torch.bincount(index, minlength=bins)
-    sums = [torch.bincount(index, weights, minlength=bins) for weights in (confidence, share)]
-    error = (sums[0] - sums[1]).abs().sum() / len(index)
-    return PixelCalibration(error, count, *(total / count.clamp_min(1) for total in sums))
-
-
-def _pairs(a: Tensor, b: Tensor) -> Tensor:
+def _pairs(a: Tensor, b: Tensor | None = None) -> Tensor:
     """`pair_distances` of masks that are checked: |a ∩ b| is their product, in numbers that stay exact."""
     exact = torch.float32 if a.size(2) * a.size(3) < EXACT else torch.float64
     found = list[Tensor]()
     with torch.autocast(a.device.type, enabled=False):  # bfloat16 counts no further than 256
-        for some in zip(a.split(CHUNK), b.split(CHUNK), strict=True):
-            one, other = (masks.flatten(2).to(exact) for masks in some)
+        for some in zip(*(masks.split(CHUNK) for masks in (a, b) if masks is not None), strict=True):
+            flat = [masks.flatten(2).to(exact) for masks in some]
+            one, other = flat[0], flat[-1]
             both, one, other = one @ other.mT, one.sum(2), other.sum(2)
             found.append(torch.stack(torch.broadcast_tensors(both, one[:, :, None], other[:, None])))
     both, one, other = torch.cat(found, 1).cpu().double()
@@ -265,7 +258,15 @@ def _counts(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return found[0].cpu().double(), found[1].cpu().double(), found[2].cpu().double()
 
 
-def _checked_sets(name: str, **sets: Tensor) -> list[Tensor]:
+def _check_table(name: str, table: Tensor) -> None:
+    """Refuse what cannot be distances of masks from masks."""
+    check_tensor(name, "table", table)
+    if table.ndim != 3 or not table.is_floating_point() or not table.numel():
+        got = f"{table.dtype} of {tuple(table.shape)}"
+        raise ValueError(f"{name}: table must be distances, floats of shape (B, n, m), not empty; got {got}")
+
+
+def checked_sets(name: str, **sets: Tensor) -> list[Tensor]:
     """Sets of masks (B, n, H, W), all of the same images."""
     found = [_checked_masks(name, argument, masks) for argument, masks in sets.items()]
     for argument, masks in zip(sets, found, strict=True):
@@ -287,12 +288,3 @@ def _checked_masks(name: str, argument: str, masks: Tensor) -> Tensor:
     if masks.dtype != torch.bool and not bool((masks == inside).all()):
         raise ValueError(f"{name}: {argument} must be zeros and ones; got other values (logits or probabilities?)")
     return inside
-
-
-def _checked_probs(name: str, probs: Tensor) -> Tensor:
-    """Probabilities in float64 on the CPU."""
-    check_tensor(name, "probs", probs)
-    found = probs.detach().cpu().double()
-    if not probs.is_floating_point() or not found.numel() or not bool(((found >= 0) & (found <= 1)).all()):
-        raise ValueError(f"{name}: probs must be floats in [0, 1], not empty (logits?); got {tuple(probs.shape)}")
-    return found

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vnd.metrics import Interval, confidence_interval
+import torch
+
+from vnd.metrics import Interval, bootstrap_interval, confidence_interval
 from vnd.report.families import labels_of
 from vnd.report.runs import Run
 from vnd.report.series import NAMES
@@ -22,9 +24,13 @@ WHOLE = (
     "macs",
     "seconds",
 )
-BY_SAMPLES = ("ged", "ged_unbiased", "expected_ged")
+BY_SAMPLES = ("ged", "ged_unbiased", "ged_by_owner", "expected_ged")
 # Energy distances that others published for a data set, on another split of it, by number of samples.
 PUBLISHED = {"lidc": ("P-UNet as published, another split", {16: 0.29})}
+
+OWNER = {"lidc": "patient"}  # what owners of images are called, by data set
+
+Owners = tuple[str | int, ...]  # of all images of a split
 
 
 @dataclass(frozen=True)
@@ -33,16 +39,22 @@ class Point:
 
     Args:
         label: What the size is called.
-        fraction: Of the latent dimensions or of every layer; None where there is one size.
+        fraction: Of the latent dimensions or of every layer; None where there is one size, or where it is drawn.
+        drawn: Whether each sample has a size of its own, which is drawn.
         measures: Means over runs by name; those of some number of samples have it behind, as `ged_16`.
         images: Energy distance of every image, those of all runs one after another, by number of samples.
+        each: The same, on average over runs; nothing where runs were measured on other images.
+        spans: Where the mean energy distance would lie, by 95 %, with other owners, or images where nobody owns them.
         runs: How many trainings.
     """
 
     label: str
     fraction: float | None
+    drawn: bool
     measures: dict[str, Interval]
     images: dict[int, tuple[float, ...]]
+    each: dict[int, tuple[float, ...]]
+    spans: dict[int, tuple[float, float]]
     runs: int
 
 
@@ -57,8 +69,13 @@ class Entry:
 
     @property
     def full(self) -> Point:
-        """Its largest size."""
-        return self.points[-1]
+        """Its largest size; one that is drawn only where there is no other."""
+        return next((point for point in reversed(self.points) if not point.drawn), self.points[-1])
+
+    @property
+    def owners(self) -> Owners | None:
+        """Whose the images are, as all of its runs say, empty where nobody's; None where they do not agree."""
+        return owners_of(self.runs)
 
 
 def group(runs: Sequence[Run]) -> list[Entry]:
@@ -88,8 +105,8 @@ def entry(name: str, runs: Sequence[Run]) -> Entry:
     for run in runs:
         for row in run.results["rows"]:
             rows.setdefault(row["label"], []).append(row)
-    points = [_point(own) for own in rows.values()]
-    points.sort(key=lambda point: 1.0 if point.fraction is None else point.fraction)
+    points = [_point(own, owners_of(runs)) for own in rows.values()]
+    points.sort(key=lambda point: (point.drawn, 1.0 if point.fraction is None else point.fraction))
     return Entry(name, runs[0].method, tuple(runs), tuple(points))
 
 
@@ -129,6 +146,17 @@ def bins(own: Entry) -> dict[str, dict[str, list[Any]]]:
     return {point.label: found[point.label] for point in own.points if point.label in found}
 
 
+def owners_of(runs: Sequence[Run]) -> Owners | None:
+    """Whose the images of some runs are, empty where nobody's; None where they do not agree."""
+    said = {tuple(run.results.get("owners") or ()) for run in runs}
+    return said.pop() if len(said) == 1 else None
+
+
+def owner_word(entries: Sequence[Entry]) -> str:
+    """What an owner of images is called."""
+    return OWNER.get(entries[0].runs[0].data, "owner")
+
+
 def named(own: Entry, point: Point) -> str:
     """An entry at a size, in words; the size is said where there are several."""
     return f"{own.name}, {point.label}" if len(own.points) > 1 else own.name
@@ -139,7 +167,7 @@ def _apart(runs: list[Run]) -> list[list[Run]]:
     return [runs] if len(set(seeds)) == len(seeds) else [[run] for run in runs]
 
 
-def _point(rows: list[dict[str, Any]]) -> Point:
+def _point(rows: list[dict[str, Any]], owners: Owners | None) -> Point:
     values: dict[str, list[float]] = {}
     images: dict[int, tuple[float, ...]] = {}
     for row in rows:
@@ -151,4 +179,29 @@ def _point(rows: list[dict[str, Any]]) -> Point:
         for count, own in row["per_image"].items():
             images[int(count)] = images.get(int(count), ()) + tuple(own)
     measures = {key: confidence_interval(own) for key, own in values.items()}
-    return Point(rows[0]["label"], rows[0].get("fraction"), measures, images, len(rows))
+    each = {} if owners is None else _each(rows)
+    label, fraction, drawn = rows[0]["label"], rows[0].get("fraction"), rows[0].get("kind") == "sampled"
+    return Point(label, fraction, drawn, measures, images, each, _spans(rows, each, owners), len(rows))
+
+
+def _each(rows: list[dict[str, Any]]) -> dict[int, tuple[float, ...]]:
+    """Energy distances of the images that all runs were measured on, means over runs, by number of samples."""
+    found = {}
+    for count in rows[0]["per_image"]:
+        runs = [row["per_image"].get(count, ()) for row in rows]
+        if len({len(run) for run in runs}) == 1:
+            found[int(count)] = tuple(sum(values) / len(runs) for values in zip(*runs, strict=True))
+    return found
+
+
+def _spans(
+    rows: list[dict[str, Any]], each: dict[int, tuple[float, ...]], owners: Owners | None
+) -> dict[int, tuple[float, float]]:
+    """The intervals that the file says; of several runs on the same images, those of their mean."""
+    said = [row.get("ged_interval") or {} for row in rows]
+    if len(said) == 1:
+        return {int(count): (low, high) for count, (low, high) in said[0].items()}
+    if not each or not all(said):
+        return {}
+    found = bootstrap_interval(torch.tensor(list(each.values()), dtype=torch.float64).T, owners or None)
+    return {count: (one.low, one.high) for count, one in zip(each, found, strict=True)}

@@ -13,6 +13,7 @@ COUNT, SIZE = "a whole number of at least 0", "a whole number of at least 1"
 NATURAL, POSITIVE = "a finite number of at least 0", "a finite number above 0"
 BIN, PART, PEARSON = "a number in 0 … 1, or null", "a number in (0, 1]", "a number in -1 … 1, or null"
 MAYBE = "a finite number, or null"
+OWNER = "text or a whole number"
 IMAGE = "rows of whole numbers in 0 … 255, H × W or H × W × 3"
 
 KINDS = ("uniform", "learned", "sampled")
@@ -100,10 +101,12 @@ CODES: dict[str, Any] = {  # of an auto-encoder
     "curves?": [{"step": COUNT, "loss?": NUMBER, "mse?": NUMBER, "rate?": NUMBER}],
 }
 SEGMENT_ROW = {
-    **{"label": TEXT, "fraction?": PART, "parameters?": SIZE, "macs?": COUNT, "seconds?": NATURAL},
+    **{"label": TEXT, "kind?": KINDS, "fraction?": PART, "parameters?": SIZE, "macs?": COUNT, "seconds?": NATURAL},
     **{
         "ged": {"*": NUMBER},
         "ged_unbiased?": {"*": MAYBE},
+        "ged_by_owner?": {"*": NUMBER},
+        "ged_interval?": {"*": [NUMBER]},
         "expected_ged?": {"*": NUMBER},
         "per_image": {"*": [NUMBER]},
     },
@@ -115,6 +118,7 @@ SEGMENTS: dict[str, Any] = {  # of a segmenter
     "task": ("segment",),
     "graders": SIZE,
     "samples": [SIZE],
+    "owners?": [OWNER],
     "rows": [SEGMENT_ROW],
     "calibration?": {"*": {"count": [COUNT], "confidence": [BIN], "frequency": [BIN]}},
     "graders_own?": {"*": MAYBE},
@@ -175,13 +179,18 @@ def check_segments(contents: dict[str, Any]) -> None:
         raise ValueError(f"rows must have one label each; got {shown(labels)}")
     images = len(next(iter(contents["rows"][0]["per_image"].values()), []))
     for index, row in enumerate(contents["rows"]):
-        for key in ("ged", "ged_unbiased", "expected_ged", "per_image"):
+        for key in ("ged", "ged_unbiased", "ged_by_owner", "ged_interval", "expected_ged", "per_image"):
             if row.get(key) and set(row[key]) != counts:
                 raise ValueError(
                     f"rows.{index}.{key} must have the numbers of samples as keys; got {shown([*row[key]])}"
                 )
         if any(len(values) != images for values in row["per_image"].values()):
             raise ValueError(f"rows.{index}.per_image must have one number an image everywhere, {images} as the first")
+        for count, ends in (row.get("ged_interval") or {}).items():
+            if len(ends) != 2 or ends[0] > ends[1]:
+                raise ValueError(f"rows.{index}.ged_interval.{count} must be two ends that rise; got {shown(ends)}")
+    if contents.get("owners") and len(contents["owners"]) != images:
+        raise ValueError(f"owners must be one an image, {images}; got {len(contents['owners'])}")
     for label, bins in (contents.get("calibration") or {}).items():
         if label not in labels:
             raise ValueError(f"calibration must have labels of rows as keys; got {shown(label)}")
@@ -213,6 +222,8 @@ def _is(value: Any, wanted: str) -> bool:
         return isinstance(value, str)
     if wanted == IMAGE:
         return _is_image(value)
+    if wanted == OWNER:
+        return isinstance(value, str | int) and not isinstance(value, bool)
     if value is None:
         return wanted in (BIN, PEARSON, MAYBE)
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:  # NaN fails as well

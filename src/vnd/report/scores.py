@@ -1,13 +1,14 @@
-"""Tables of segmenters: energy distances by number of samples, and what else was measured of all samples."""
+"""Tables of segmenters: energy distances by number of samples, what else was measured, and against one of them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
-from vnd.report import markdown
+from vnd.report import markdown, paired
 from vnd.report.document import section, table
-from vnd.report.entries import Entry, Point, counts, expected, graders, published
+from vnd.report.entries import Entry, Point, counts, expected, graders, owner_word, published
 from vnd.words import short
 
 Cells = list[list[tuple[str, bool]]]  # text, and whether it is the best of its column
@@ -26,6 +27,12 @@ DISTANCES = (
     "number of samples whatever the network (the V-statistic), so that only columns of one number compare{unbiased}."
 )
 UNBIASED = "; GED* is without that (the U-statistic)"
+AGAIN = ", and there is none where samples come again, as the members of an ensemble do"
+SPANS = " 95 % interval: of GED {most}, by 2,000 resamples of the {those}."
+BY_OWNER = " By {owner}: GED {most} as the mean of each {owner}'s own mean{share}."
+SHARE = ", so that the two who have {share:.0f} % of the images count no more than any others"
+DRAWN = " Size “drawn”: each sample has a length of its own, which is drawn too."
+SPAN = "span_"  # before a number of samples: key of the column of an interval
 OTHERS = (
     "Of all {samples} samples. Matched IoU: the overlap of samples and graders, each with its best partner; more is "
     "better. Diversity: mean d of two samples{own}. Dice: of the mean of the samples, cut at ½, with one grader; more "
@@ -39,8 +46,16 @@ TRUTH, GRADERS = "Samples of the truth, expected", "Graders among themselves"
 def notes(entries: Sequence[Entry]) -> tuple[str, str]:
     """What the columns of the two tables mean."""
     some = sorted({run.results["graders"] for own in entries for run in own.runs})
-    unbiased = UNBIASED if any(key.startswith("ged_unb") for key in _shapes(entries)[0]) else ""
+    unbiased, most = (
+        UNBIASED if any(key.startswith("ged_unb") for key in _shapes(entries)[0]) else "",
+        counts(entries)[-1],
+    )
+    every = [point.measures for own in entries for point in own.points if f"ged_{most}" in point.measures]
+    unbiased += AGAIN if unbiased and any(f"ged_unbiased_{most}" not in measures for measures in every) else ""
     first = DISTANCES.format(graders=" or ".join(map(str, some)), unbiased=unbiased)
+    first += _of_owners(entries)
+    if any(point.drawn for own in entries for point in own.points):
+        first += DRAWN
     if any(point.runs > 1 for own in entries for point in own.points):
         first += " ± is half a 95 % interval over trainings from other seeds."
     sizes = sorted({len(x) // p.runs for own in entries for p in own.points for x in p.images.values()})
@@ -59,7 +74,7 @@ def tables(entries: Sequence[Entry]) -> list[tuple[list[str], Cells]]:
 def parts(entries: Sequence[Entry]) -> list[str]:
     """The tables as parts of a page, those that have numbers."""
     found = []
-    for heading, note, (head, lines) in zip(HEADINGS, notes(entries), tables(entries), strict=True):
+    for heading, note, head, lines in _every(entries):
         body = [[_html(text, best) for text, best in line] for line in lines]
         found += [section(heading, note, table([escape(name) for name in head], body))] if body else []
     return found
@@ -68,7 +83,8 @@ def parts(entries: Sequence[Entry]) -> list[str]:
 def in_markdown(entries: Sequence[Entry]) -> list[str]:
     """The tables as Markdown, each after what it shows."""
     found = []
-    for note, (head, lines) in zip(notes(entries), tables(entries), strict=True):
+    for heading, note, head, lines in _every(entries):
+        note = note if heading in HEADINGS else f"{heading}. {note}"
         bold = [[f"**{text}**" if best else markdown.words(text) for text, best in line] for line in lines]
         found += [markdown.words(note), markdown.table([markdown.words(name) for name in head], bold)] if bold else []
     return found
@@ -83,12 +99,38 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
+def _every(entries: Sequence[Entry]) -> list[tuple[str, str, list[str], Cells]]:
+    """Heading, note, head and lines of each table; the differences stand after the distances."""
+    (first, second), (distances, others) = notes(entries), tables(entries)
+    return [
+        (HEADINGS[0], first, *distances),
+        (paired.title(entries), paired.note(entries), *paired.lines(entries)),
+        (HEADINGS[1], second, *others),
+    ]
+
+
+def _of_owners(entries: Sequence[Entry]) -> str:
+    """What an interval and a mean by owners are, where there are such columns."""
+    shapes, word, most = _shapes(entries)[0], owner_word(entries), counts(entries)[-1]
+    owners = Counter(next((own.owners for own in entries if own.owners), ()))
+    those = f"{len(owners)} {word}s, each with all of their images" if owners else "images"
+    found = SPANS.format(most=most, those=those) if f"{SPAN}{most}" in shapes else ""
+    if f"ged_by_owner_{most}" in shapes:
+        share = 100 * sum(count for _, count in owners.most_common(2)) / max(1, owners.total())
+        said = SHARE.format(share=share) if len(owners) > 2 else ""
+        found += BY_OWNER.format(owner=word, most=most, share=said)
+    return found
+
+
 def _shapes(entries: Sequence[Entry]) -> tuple[dict[str, tuple[str, str, bool | None]], ...]:
     """The columns of the two tables that there are numbers for."""
     known = {key for own in entries for point in own.points for key in point.measures}
+    known |= {f"{SPAN}{count}" for own in entries for point in own.points for count in point.spans}
     most = counts(entries)[-1]
     first: dict[str, tuple[str, str, bool | None]] = {"parameters": ("Parameters", "", None)}
     first |= {f"ged_{count}": (f"GED {count}", "{:.3f}", False) for count in counts(entries)}
+    first[f"{SPAN}{most}"] = ("95 % interval", "{:.3f}", None)
+    first[f"ged_by_owner_{most}"] = (f"By {owner_word(entries)}", "{:.3f}", False)
     first[f"ged_unbiased_{most}"] = (f"GED* {most}", "{:.3f}", False)
     return tuple({key: shape for key, shape in own.items() if key in known} for own in (first, COLUMNS))
 
@@ -127,6 +169,9 @@ def _beside(entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
 
 
 def _number(point: Point, key: str, shape: str) -> str:
+    if key.startswith(SPAN):
+        ends = point.spans.get(int(key.removeprefix(SPAN)))
+        return "–" if ends is None else " … ".join(map(shape.format, ends))
     value = point.measures.get(key)
     if value is None:
         return "–"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vnd.files import write_text
-from vnd.report import canvas, figures, markdown, marked, scores, sections, segments
+from vnd.report import canvas, figures, markdown, marked, paired, scores, sections, segments
 from vnd.report.captions import NOT_TEST
 from vnd.report.document import document, pair, picture, section
 from vnd.report.entries import Entry, bins, counts, entry, expected, graders, group, published
@@ -30,8 +30,8 @@ HEADINGS = {
     "boxes": (
         "How far samples are from the graders, image by image",
         "Energy distance of every image; lower is better. A box holds the middle half of the images, its whiskers end "
-        "where 5 % lie beyond on each side; the black line in it is the mean, the thin one the median.{lines}{truth}"
-        "{published}",
+        "where 5 % lie beyond on each side; the black line in it is the mean, the thin one the median.{drawn}{lines}"
+        "{truth}{published}",
     ),
     "samples": (
         "More samples",
@@ -55,6 +55,7 @@ HEADINGS = {
 }
 LINES = " Lines across are the means of methods that have one size."
 TRUTH = " The black dotted line is what samples of the true distribution, which is known here, would reach on average."
+DRAWN = " Drawn: each sample has a length of its own, which is drawn too."
 HOLLOW = " Hollow: {sizes}."
 OTHERS = " {name}: about {values}, read from its paper, on the full set and other images: a landmark, no contest."
 
@@ -115,11 +116,16 @@ def _summary(results: dict[str, Any], own: Entry) -> list[str]:
         f"A network was trained on {count}“{data['name']}”, each with the masks of {results['graders']} graders, who "
         "need not agree. Every sample that it draws for an image is a whole mask, such as one grader might have made."
     )
-    where = f" at {len(own.points)} sizes" if len(own.points) > 1 else ""
+    sized = sum(not point.drawn for point in own.points)
+    where = f" at {sized} sizes" if sized > 1 else ""
     number = f"{data[split]:,} " if data.get(split) else ""
     measured = f"Here it is measured{where} on {number}{split} images, which it was not trained on."
     most = counts([own])[-1]
-    said = [f"{p.measures[f'ged_{most}'].mean:.3f}{f' at {p.label}' * (len(own.points) > 1)}" for p in own.points]
+    places = [" with lengths that are drawn" if point.drawn else f" at {point.label}" for point in own.points]
+    said = [
+        f"{point.measures[f'ged_{most}'].mean:.3f}{place * (len(own.points) > 1)}"
+        for point, place in zip(own.points, places, strict=True)
+    ]
     words = f"The energy distance between {most} sample{'s' * (most > 1)} and the graders is {listed(said)}"
     truth = expected([own]).get(most)
     words += f"; samples of the true distribution would have {truth:.3f} on average." if truth is not None else "."
@@ -187,9 +193,14 @@ def write_markdown(found: Segments, path: Path, command: str = "") -> list[Path]
 
 
 def points(blocks: Sequence[SegmentBlock]) -> list[dict[str, Any]]:
-    """Every size of every method: its means, and the ends of their intervals over trainings."""
+    """Every size of every method: its means, the ends of their intervals over trainings and over owners, differences.
+
+    Keys that end in "low" and "high" are of trainings; in "owners low" and "owners high", of owners or else images.
+    """
     found = []
     for block in blocks:
+        apart = {(one.entry.name, one.point.label): one.found for one in paired.differences(block.series)}
+        base, most = paired.reference(block.series), counts(block.series)[-1]
         for own in block.series:
             for point in own.points:
                 row: dict[str, Any] = {
@@ -198,6 +209,13 @@ def points(blocks: Sequence[SegmentBlock]) -> list[dict[str, Any]]:
                 }  # fmt: skip
                 for key, value in point.measures.items():
                     row |= {key: value.mean, f"{key} low": value.low, f"{key} high": value.high}
+                for count, (low, high) in point.spans.items():
+                    row |= {f"ged_{count} owners low": low, f"ged_{count} owners high": high}
+                difference = apart.get((own.name, point.label))
+                if difference is not None and base is not None:
+                    key = f"ged_{most} difference"
+                    row |= {f"{key} from": base.name, key: difference.mean}
+                    row |= {f"{key} owners low": difference.low, f"{key} owners high": difference.high}
                 found.append(row)
     return found
 
@@ -212,10 +230,12 @@ def shown(entries: Sequence[Entry], prefix: str = "") -> list[Shown]:
     lone = not several and len(entries) == 1
     truth, (name, others) = expected(entries), published(entries)
     values = listed([f"{value:.2f} at {count} samples" for count, value in others.items()])
-    sizes = listed([f"{own.name} at other sizes" for own in several])
+    drawn = any(point.drawn for own in several for point in own.points)
+    sizes = listed([f"{own.name} at other sizes" for own in several]) + ", unjoined where drawn" * drawn
     said = {
         "truth": TRUTH if truth else "",
         "published": OTHERS.format(name=name, values=values) if others else "",
+        "drawn": DRAWN if drawn else "",
         "lines": LINES if several and len(several) < len(entries) else "",
         "beside": "Below" if lone else "Right",
         "first": " Of several trainings, the first is shown." if any(len(own.runs) > 1 for own in entries) else "",
@@ -228,7 +248,7 @@ def shown(entries: Sequence[Entry], prefix: str = "") -> list[Shown]:
 
     add("boxes", partial(segments.boxes, entries), lone)
     if len(counts(entries)) > 1 and not lone:
-        smallest = listed([f"{own.name}, {own.points[0].label}" for own in several])
+        smallest = listed([f"{own.name}, {own.points[0].label}" for own in several if own.points[0] is not own.full])
         add("samples", partial(segments.over_samples, entries), True, smallest)
     known = [p for own in entries for p in own.points if {"diversity", "matched_iou"} <= set(p.measures)]
     if len(known) > 1:

@@ -99,21 +99,24 @@ def over_samples(entries: Sequence[Entry]) -> Figure:
 
 
 def diversity(entries: Sequence[Entry]) -> Figure:
-    """How well samples match the graders against how far they are apart; sizes of a method are joined."""
+    """How well samples match the graders against how far they are apart; those of a method are joined."""
     figure, axis = canvas(HALF, HEIGHT)
     looks = styles(entries, STYLES)
     for own in entries:
         known = [p for p in own.points if {"diversity", "matched_iou"} <= set(p.measures)]
         color, marker, _ = looks[own.name]
-        places, values = ([p.measures[key].mean for p in known] for key in ("diversity", "matched_iou"))
+        sized = [p for p in known if not p.drawn]
+        places, values = ([p.measures[key].mean for p in sized] for key in ("diversity", "matched_iou"))
         axis.plot(places, values, color=color, linewidth=1, zorder=2)
-        hollow = [p for p in known if p is not own.full]
+        hollow, spot = [p for p in known if p is not own.full], dict[str, Any]()
         for p in hollow:
-            spot: dict[str, Any] = {"color": color, "markerfacecolor": "white", "markersize": 6, "zorder": 3}
+            spot = {"color": color, "markerfacecolor": "white", "markersize": 6, "zorder": 3}
             axis.plot(p.measures["diversity"].mean, p.measures["matched_iou"].mean, marker, **spot)
         if own.full in known:
             label = plain(own.name, 60)
-            axis.plot(places[-1:], values[-1:], marker, color=color, markersize=8, label=label, zorder=4)
+            full = own.full.measures
+            spot = {"color": color, "markersize": 8, "label": label, "zorder": 4}
+            axis.plot(full["diversity"].mean, full["matched_iou"].mean, marker, **spot)
     own_diversity = graders(entries, "diversity")
     if own_diversity is not None:
         axis.axvline(own_diversity, color=MUTED, linestyle=":", linewidth=1.2, label="two different graders", zorder=1)
@@ -141,7 +144,9 @@ def calibration(entries: Sequence[Entry], half: bool = False) -> Figure:
     looks = styles(entries, STYLES)
     for own in entries:
         known = bins(own)
-        for index, (label, found) in enumerate(known.items() if len(entries) == 1 else list(known.items())[-1:]):
+        if len(entries) > 1:
+            known = {label: found for label, found in known.items() if label == own.full.label}
+        for index, (label, found) in enumerate(known.items()):
             color, marker, line = looks[own.name]
             if len(entries) == 1 and len(known) > 1:
                 color, marker = COUNTS[index % len(COUNTS)]
