@@ -52,6 +52,19 @@ def test_a_batch_depends_on_its_step_alone() -> None:
     assert not torch.equal(Batches(numbered(), 8, 4, MEAN, DEVIATION).at(0)[1], forward.at(0)[1])
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_batches_come_again_after_so_many_epochs(masked: bool) -> None:
+    options: dict[str, object] = {"augment": Augment(1, True)}
+    again, ever = (segmented(views=views, **options) if masked else batches(views=views, **options) for views in (2, 0))
+    period = 2 * len(again)
+    for step in range(3 * period):
+        same = [torch.equal(a, b) for a, b in zip(again.at(step), ever.at(step % period), strict=True)]
+        assert all(same)
+        assert again.number(step) == step % period
+    assert ever.number(3 * period) == 3 * period
+    assert not torch.equal(ever.at(0)[0], ever.at(period)[0])
+
+
 def test_a_mixed_image_has_the_labels_of_its_pixels() -> None:
     """Pixels say which image they are of: the share of each number is the share of its label."""
     x, y = batches(augment=Augment(cutmix=0.6)).at(2)

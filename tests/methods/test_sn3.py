@@ -378,17 +378,43 @@ def test_the_loss_is_one_graph_for_all_lengths(tmp_path: Path) -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
-def test_answers_are_kept_and_not_asked_again(tmp_path: Path) -> None:
-    method, student = saved(tmp_path, tie=False, full=False, smallest=False, cache=6)
-    lesson, asked = plan_of(student).lesson, []
+@pytest.mark.parametrize(
+    ("options", "fresh"),
+    [
+        ({"tie": False, "full": False, "smallest": False}, 0),
+        ({"tie": False, "sampled_share": 0.5}, 0),
+        ({"tie": True}, 1),  # lengths that are drawn are asked for in every step
+    ],
+)
+def test_answers_to_a_batch_that_comes_again_are_kept(tmp_path: Path, options: dict[str, Any], fresh: int) -> None:
+    method, student = saved(tmp_path, **options)
+    lesson, asked = plan_of(student).lesson, list[int]()
     lesson.teacher.register_forward_pre_hook(lambda *_: asked.append(1))
-    answers = []
-    for images in (IMAGES, IMAGES.flip(0), IMAGES + 1):
-        method.prepare(student, (images, LABELS), step(), same)
-        answers.append(lesson.parts[0].taught.clone())  # the next step's lie in the same place
-    assert len(asked) == 2 * method.samples  # for the first and the last
-    assert torch.equal(answers[1], answers[0].flip(1))
-    assert len(lesson.cache) == 6  # and no more
+    units = list(plan_of(student).units.values())
+    counts, answers = [], []
+    for index, number in enumerate((0, 1, 0, 1)):
+        for place, unit in enumerate(units):  # other lengths than those of every step
+            unit.keep_logits.data.fill_(30.0 if place % 2 else -30.0)
+        torch.manual_seed(index)
+        method.prepare(student, (IMAGES + number, LABELS), replace(step(index), batch=number), same)
+        counts.append(len(asked))
+        answers.append([part.taught.clone() for part in lesson.parts[: len(lesson.parts) - fresh]])
+    assert counts[1] == 2 * counts[0] > 0
+    assert counts[3] - counts[2] == counts[2] - counts[1] == fresh * method.samples
+    for first, later in ((0, 2), (1, 3)):
+        assert all(torch.equal(a, b) for a, b in zip(answers[first], answers[later], strict=True))
+    assert not torch.equal(answers[0][0], answers[1][0])
+
+
+def test_without_views_the_teacher_is_asked_in_every_step(tmp_path: Path) -> None:
+    method, student = saved(tmp_path, tie=False)
+    lesson, answers = plan_of(student).lesson, []
+    for index in range(2):
+        torch.manual_seed(index)
+        method.prepare(student, (IMAGES, LABELS), step(index), same)
+        answers.append(lesson.parts[0].taught.clone())
+    assert not torch.equal(*answers)
+    assert not lesson.kept_answers
 
 
 # Prediction
@@ -511,21 +537,22 @@ def test_the_command_makes_a_student_of_so_many_parameters(taught: Path, tmp_pat
     assert vnd.profile(opened.model, 1.0).parameters <= 6000
 
 
-@pytest.mark.parametrize("size", [{"keep": 0.5}, {"parameters": 6000}])
+@pytest.mark.parametrize(("size", "views"), [({"keep": 0.5}, 0), ({"parameters": 6000}, 0), ({"keep": 0.5}, 1)])
 def test_a_student_goes_on_where_it_stopped_bit_for_bit(
-    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: dict[str, float]
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: dict[str, float], views: int
 ) -> None:
     given = settings(
         taught / "blobs.npz",
         method={"name": "sn3", "teacher": str(taught / "teacher"), "samples": 2, "student_samples": 2} | size,
         network={"name": "convnet", "width": 0.5, "image_size": 8, "in_channels": 1, "num_classes": 3, "hidden": 32},
         optimiser={"chain_lr": None},
-        train={"epochs": 1},
+        train={"epochs": 1 + views},
     )
+    given["data"]["views"] = views
     from vnd.train.parse import parse
 
     assert fit(parse(given), tmp_path / "whole", quiet=True)
-    stopping_at(monkeypatch, 3)
+    stopping_at(monkeypatch, 7 if views else 3)  # of 5 steps an epoch
     assert [fit(parse(given), tmp_path / "parts", quiet=True) for _ in range(2)] == [False, True]
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
     groups = {name: unit.num_groups for name, unit in plan_of(vnd.load(tmp_path / "parts" / "last")).units.items()}
@@ -535,7 +562,6 @@ def test_a_student_goes_on_where_it_stopped_bit_for_bit(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"cache": -1}, "cache must be 0 or more; got -1"),
         ({"bandwidths": (1.0, 0.0)}, "bandwidths must be one or more positive numbers"),
         ({"keep": 0.0}, r"keep must lie in \(0, 1\]; got 0.0"),
         ({"parameters": 0.0}, "parameters must be greater than 0 and finite; got 0.0"),
@@ -544,7 +570,6 @@ def test_a_student_goes_on_where_it_stopped_bit_for_bit(
         ({"samples": 1}, "samples must be at least 2 for mmd; got 1"),
         ({"student_samples": 1}, "student_samples must be at least 2 for mmd; got 1"),
         ({"label_weight": -1.0}, "label_weight must be 0 or more"),
-        ({"cache": 5}, "cache needs tie to be false"),
         ({"widths": (0.5, 1.0)}, r"widths must lie in \(0, 1\) and rise; got \[0.5, 1.0\]"),
         ({"widths": (0.5, 0.25)}, r"widths must lie in \(0, 1\) and rise"),
     ],

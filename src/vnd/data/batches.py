@@ -43,8 +43,9 @@ class Batches:
     r"""Full batches of a shuffled split, each determined by (seed, step): images normalised and augmented, and labels.
 
     Step t takes the $t \bmod n$-th batch of the permutation of epoch $\lfloor t / n \rfloor$. What is left over in an
-    epoch, less than a batch, has its turn in another one. Among W processes each takes its W-th of every batch, and the
-    draws of augmentation are those of one process; so the world's size changes nothing but rounding.
+    epoch, less than a batch, has its turn in another one. With `views` V, step t has the batch of step $t \bmod V n$.
+    Among W processes each takes its W-th of every batch, and the draws of augmentation are those of one process; so the
+    world's size changes nothing but rounding.
 
     Pixels stay uint8, in memory, memory-mapped, or on a GPU with room for them.
 
@@ -59,6 +60,7 @@ class Batches:
         rank: The number of this process.
         world: How many processes there are.
         masks: Whether masks stand where labels would: that of one grader of each image, drawn anew in every step.
+        views: Epochs after which the batches come again, as they were; 0 for new ones always.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class Batches:
         rank: int = 0,
         world: int = 1,
         masks: bool = False,
+        views: int = 0,
     ) -> None:
         if batch < 1 or batch % world:
             raise ValueError(f"train.batch must be a multiple of the number of processes, {world}; got {batch}")
         if len(images) < batch:
             raise ValueError(f"train.batch must be at most the number of training images, {len(images)}; got {batch}")
         self.images, self.batch, self.seed, self.device = images, batch, seed, torch.device(device)
+        self.views = views
         self.augment = augment or Augment()
         self.masks = _masks(images, self.augment) if masks else None
         share = batch // world
@@ -94,12 +98,17 @@ class Batches:
         """Batches in an epoch."""
         return len(self.images) // self.batch
 
+    def number(self, step: int) -> int:
+        """The first step that has the batch of a step."""
+        return step % (self.views * len(self)) if self.views else step
+
     def at(self, step: int) -> tuple[Tensor, Tensor]:
         """The batch of a step, (share, channels, height, width) and (share,), or (share, classes) of mixed images.
 
         An image is mixed with the one at the mirrored place of the whole batch. With masks, the second is (share,
         height, width), float32 zeros and ones.
         """
+        step = self.number(step)
         chosen, own = self._chosen(step), torch.arange(self.batch)[self.part]
         drawn: Draw | None = None
         if self.augment != Augment():

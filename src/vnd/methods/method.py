@@ -31,7 +31,8 @@ class Step:
     """Where training stands, `share` of it being done.
 
     `kl_weight` is a tensor, so that a compiled step is compiled once; index and share are for `prepare`. `log_temper`,
-    (tempered,), is log τ of each network of fixed size; see `vnd.train.temper`.
+    (tempered,), is log τ of each network of fixed size; see `vnd.train.temper`. `batch` is the first step
+    that had this batch, where they come again (`data.views`); for `prepare` too.
     """
 
     index: int
@@ -40,6 +41,7 @@ class Step:
     num_data: int
     share: float = 0.0
     log_temper: Tensor | None = None
+    batch: int | None = None
 
 
 @dataclass(frozen=True)

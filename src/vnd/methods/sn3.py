@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,6 +43,9 @@ class SN3(Nested):
     Its order is the teacher's, coarsened, and learns no more: $P(|\bar v| ≥ j) = P(|v| ≥ ⌈r j⌉)$. Where r does not
     divide the base b, the student's is $⌈b / r⌉$.
 
+    Where batches come again (`data.views`), the teacher is asked once for each at the lengths that every step has, and
+    its answers are kept: most of a step is the teacher's work, and a student learns for long.
+
     Args:
         teacher: Folder of the teacher's run.
         which: Its best or its last network.
@@ -62,9 +64,6 @@ class SN3(Nested):
         full_share: Share of the loss at full width; the other lengths share the rest.
         sampled_share: Share of the batch that is run at the lengths that are drawn.
         tie: The teacher's lengths move with the student's; if not, the teacher is always at full width.
-        cache: The teacher's answers for so many images are kept and not asked again; it pays where images are not
-            augmented and there is room for all of them, and needs `tie` to be false. A run that goes on asks anew:
-            other draws.
         rules: Not used: the student has the teacher's.
     """
 
@@ -83,7 +82,6 @@ class SN3(Nested):
     full_share: float = 1 / 3
     sampled_share: float = 1.0
     tie: bool = True
-    cache: int = 0
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     bayesian = True  # its last layer
@@ -104,10 +102,6 @@ class SN3(Nested):
             raise ValueError(f"label_weight must be 0 or more; got {self.label_weight}")
         if list(self.widths) != sorted({share for share in self.widths if 0 < share < 1}):
             raise ValueError(f"widths must lie in (0, 1) and rise; got {list(self.widths)}")
-        if self.cache < 0:
-            raise ValueError(f"cache must be 0 or more; got {self.cache}")
-        if self.cache and self.tie:
-            raise ValueError("cache needs tie to be false: answers at other lengths are other answers")
         if not self.bandwidths or not all(0 < m < math.inf for m in self.bandwidths):
             raise ValueError(f"bandwidths must be one or more positive numbers; got {list(self.bandwidths)}")
 
@@ -160,7 +154,8 @@ class SN3(Nested):
             if lengths in asked:  # of the whole batch
                 taught = asked[lengths][:, ::every]
             else:
-                taught = asked[lengths] = self._answers(lesson, lengths, images[::every], again=shape is not drawn)
+                again = shape is not drawn or not self.tie
+                taught = asked[lengths] = self._answers(lesson, lengths, images[::every], again, step.batch)
             lesson.parts.append(Part(_on(shape, images), every, lesson.placed(len(lesson.parts), taught)))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
@@ -212,20 +207,19 @@ class SN3(Nested):
         return Shape.of({name: tied(known[name], unit, lesson.kept[name]) for name, unit in units.items()})
 
     @torch.no_grad()
-    def _answers(self, lesson: Lesson, lengths: Shape, images: Tensor, again: bool) -> Tensor:
-        """The teacher's answers at some lengths, which may be asked for again: (samples, batch, classes)."""
-        network = lesson.at(lengths, again)
-        if not self.cache:
-            return self._asked(network, images)
-        marks = [blake2b(row.tobytes(), digest_size=16).digest() for row in images.float().cpu().numpy()]
-        found = [lesson.cache.get(mark) for mark in marks]
-        if any(row is None for row in found):  # the whole batch is asked: the answers have its statistics
-            fresh = self._asked(network, images)
-            for index, mark in enumerate(marks):
-                if found[index] is None and len(lesson.cache) < self.cache:
-                    lesson.cache[mark] = fresh[:, index].clone()
-            found = [fresh[:, index] if row is None else row for index, row in enumerate(found)]
-        return torch.stack([row for row in found if row is not None], 1)
+    def _answers(self, lesson: Lesson, lengths: Shape, images: Tensor, again: bool, batch: int | None = None) -> Tensor:
+        """The teacher's answers at some lengths, which may be asked for again: (samples, batch, classes).
+
+        Those to a batch that comes again are drawn by its number, and nothing else is: a run that goes on, and has kept
+        none, has the same.
+        """
+        if batch is None or not again:
+            return self._asked(lesson.at(lengths, again), images)
+        if (batch, lengths) not in lesson.kept_answers:
+            with torch.random.fork_rng([images.device] if images.is_cuda else []):
+                torch.manual_seed(batch)
+                lesson.kept_answers[batch, lengths] = self._asked(lesson.at(lengths, again), images)
+        return lesson.kept_answers[batch, lengths]
 
     def _asked(self, teacher: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         return torch.stack([teacher(images).float().softmax(1) for _ in range(self.samples)])
@@ -246,7 +240,7 @@ class Lesson:
 
     teacher: nn.Module
     kept: Shape
-    cache: dict[bytes, Tensor] = field(default_factory=dict)
+    kept_answers: dict[tuple[int, Shape], Tensor] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
     device: torch.device | None = None
     slices: dict[Shape, Callable[[Tensor], Tensor]] = field(default_factory=dict)

@@ -67,7 +67,7 @@ def _train(session: Session, quiet: bool) -> bool:
             set_rates(optimizer, rate)
             step = Step(
                 index, kl_weight.fill_(weight), temperature, len(session.splits.train), index / session.steps,
-                session.temper.log,
+                session.temper.log, session.batches.number(index) if recipe.data.views else None,
             )  # fmt: skip
 
             _seed(key(seed, "common", index))  # all processes draw alike: which unit is measured

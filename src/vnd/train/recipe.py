@@ -50,6 +50,8 @@ class Data:
         limit: Train on so many images at most, drawn by `split_seed`; None for all.
         size: Height and width that images are brought to; None for their own.
         augment: Random changes of the training images.
+        views: Epochs after which the batches come again, with the same images, changed alike; 0 for new ones always. A
+            student's teacher is asked once for each.
     """
 
     name: str = "fashion"
@@ -60,9 +62,11 @@ class Data:
     limit: int | None = None
     size: int | None = None
     augment: Augment = dataclasses.field(default_factory=Augment)
+    views: int = 0
 
     def __post_init__(self) -> None:
         _at_least("validation", self.validation, 1)
+        _at_least("views", self.views, 0)
         _at_least("split_seed", self.split_seed, 0)
         _at_least("limit", self.limit, 2)
         _at_least("size", self.size, 1)

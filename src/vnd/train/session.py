@@ -53,7 +53,7 @@ class Session:
         self.batches = Batches(
             self.splits.train, options.batch, options.seed, self.splits.mean, self.splits.deviation,
             accelerator.device, recipe.data.augment, accelerator.process_index, accelerator.num_processes,
-            masks=recipe.method.task == "segment",
+            masks=recipe.method.task == "segment", views=recipe.data.views,
         )  # fmt: skip
         model = build_model(recipe, self.splits.train).to(accelerator.device)
         if options.channels_last:
