@@ -85,22 +85,48 @@ evaluate() { # RUN [WORDS]: on the images held out, by which settings are chosen
     vnd evaluate "$run" "$@"
 }
 
+trained() { # NAME RECIPE [WORDS]: compiled, or not where that fails; then evaluated
+    local run=$runs/$1
+    shift
+    if ! vnd train "$@" --train.save_every 1000 --out "$run"; then
+        mv "$run" "$run"-failed
+        vnd train "$@" --train.save_every 1000 --train.compile false --out "$run" || return
+    fi
+    evaluate "$run"
+}
+
+at_most() { # NUMBER: wait until fewer than so many are at work
+    while (($(jobs -rp | wc -l) >= $1)); do sleep 1; done
+}
+
 masks() {
     data lidc
-    vnd sweep lidc-segments --jobs 5 --out "$runs"/lidc &
-    for name in vnd_punet punet; do # the weight of the KL that made-up graders wanted
-        (
-            vnd train bench/lidc-$name --schedule.kl_weight.start 40 --out "$runs"/lidc-40-$name
-            evaluate "$runs"/lidc-40-$name
-        ) &
+    for name in vnd_punet punet bn3_unet unet_ensemble dropout_unet; do
+        trained lidc/$name bench/lidc-$name > "$LEASE"/lidc-$name.log 2>&1 &
+    done
+    for name in vnd_punet punet; do # with the weight of the KL that made-up graders wanted
+        trained lidc-40/$name bench/lidc-$name --schedule.kl_weight.start 40 > "$LEASE"/lidc-40-$name.log 2>&1 &
     done
     wait
 }
 
 codes() {
-    data celeba chest-xray cifar10
+    local name code one=(--method.each_image one --method.fixed_share 0.98 --method.weights)
     for name in celeba chest-xray cifar10; do
-        vnd sweep $name-codes --jobs 4 --out "$runs"/$name-codes &
+        data $name
+        while read -r run recipe words; do
+            at_most 9
+            # shellcheck disable=SC2086 # words are several
+            trained $name-codes/$run bench/$name-$recipe $words > "$LEASE"/$name-$run.log 2>&1 &
+        done <<- END
+			one vnd_ae ${one[*]} [1,2,3,10]
+			early vnd_ae ${one[*]} [2,7,3,8]
+			all vnd_ae --method.fixed_share 0.98 --method.weights [2,7,3,8]
+			$(for code in 32 64 96 128; do echo "vae-$code vae --network.code $code"; done)
+			beta_vae beta_vae
+			joint_vae joint_vae
+			swae swae
+		END
     done
     wait
 }
