@@ -16,7 +16,7 @@ from train.small import recipe, write_blobs
 from vnd.cli import main
 from vnd.evaluate import drawing
 from vnd.evaluate.features import Extractor
-from vnd.report import canvas, coding, page
+from vnd.report import canvas, comparison, page
 from vnd.train.finished import settings_of
 from vnd.train.loop import fit
 
@@ -59,7 +59,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """An extractor that needs no package, a wide terminal, coarse figures."""
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(page, "DPI", 20)
-    monkeypatch.setattr(coding, "DPI", 20)
+    monkeypatch.setattr(comparison, "DPI", 20)
 
     def made(weights: Path | None, device: object) -> Extractor:
         return Extractor("Made", "0" * 64, Parts().requires_grad_(False), lambda images: images / 255)

@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import re
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_codes import fake_code
-from fake_results import fake_results
+from task_pages import check_refused, classifier, coarsen, compared, page_of, put, runs_of
 
 from vnd.metrics import confidence_interval
-from vnd.report import codes, coding, comparison, keep, markdown, marked, page
+from vnd.report import codes, coding, comparison
 from vnd.report.codes import Curve, group
-from vnd.report.results import read
-from vnd.report.runs import Run, run_of
 
 VAES = tuple(("vae", code) for code in (32, 64, 96, 128))
 
 
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coding, "DPI", 20)
-    monkeypatch.setattr(page, "DPI", 20)
-    monkeypatch.setattr(markdown, "DPI", 20)
-
-
-def runs_of(*results: dict[str, Any]) -> list[Run]:
-    return [run_of(Path(f"{index}/results.json"), one) for index, one in enumerate(results)]
+    coarsen(monkeypatch)
 
 
 def curves_of(*results: dict[str, Any]) -> list[Curve]:
     return group(runs_of(*results))
-
-
-def put(folder: Path, *results: dict[str, Any]) -> list[Path]:
-    places = []
-    for index, one in enumerate(results):
-        place = folder / f"{index}-{one['series']['run']}"
-        place.mkdir(parents=True)
-        (place / "results.json").write_text(json.dumps(one))
-        places.append(place)
-    return places
 
 
 def several() -> list[dict[str, Any]]:
@@ -145,52 +123,26 @@ def test_the_page_of_a_run_has_its_numbers_and_needs_nothing_else(method: str, t
     if method in ("nested_ae", "swae"):
         for row in results["tidy"]:
             row |= {"rate": None, "negative_elbo": None}
-    results["notes"] = ["<b>a note</b>"]
-    (place,) = put(tmp_path, results)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        text = page.write(place, place).read_text(encoding="utf-8")
-    assert not re.search(r"""(src|href)=["'](?!data:|#)|<script""", text)
+    text, files = page_of(tmp_path, results)
     for row in results["tidy"]:
         assert f"<td>{row['mse']:.5f}</td>" in text
-    assert "&lt;b&gt;a note" in text
     assert "Fréchet distance (EfficientNet-Lite0)" in text
     assert "FID" not in text
-    files = {path.stem for path in (place / "figures").iterdir()}
     wanted = {"vnd_ae": {"error", "distance", "rate", "lengths"}, "nested_ae": {"error", "distance"}}
     assert files == wanted.get(method, set()) | {"training"}
 
 
 def test_many_runs_are_compared_kept_and_written_as_markdown(tmp_path: Path) -> None:
     other = [fake_code(data="cifar10"), fake_code("vae", 128, data="cifar10", extractor=None)]
-    places = put(tmp_path / "runs", *several(), *other)
-    found = comparison.read(places)
-    assert isinstance(found, coding.Codes)
-    assert [(block.data, len(block.series)) for block in found.blocks] == [("celeba", 3), ("cifar10", 2)]
-    text = comparison.write_page(found, tmp_path / "out", "Two sets").read_text(encoding="utf-8")
-    assert "<h1>Two sets</h1>" in text
-    rows = list(csv.DictReader((tmp_path / "out" / "summary.csv").read_text(encoding="utf-8").splitlines()))
-    said = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
-    assert len(rows) == len(said["points"]) == 6 + 4 + 1 + 6 + 1
-    assert float(rows[6]["mse"]) == said["points"][6]["mse"] == several()[1]["rows"][0]["mse"]
-    assert all((tmp_path / "out" / name).is_file() for name in said["figures"])
-    kept = keep.keep(found.runs, tmp_path / "kept")
-    assert len(kept.folders) == 8
-    again = comparison.read([tmp_path / "kept"])
-    assert isinstance(again, coding.Codes)
-    assert coding.points(again.blocks) == coding.points(found.blocks)
-    path = tmp_path / "docs" / "page.md"
-    files = coding.write_markdown(found, path, "vnd report runs/*")
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith(marked.BEGIN)
-    assert "| VAE (retrained) | 32 |" in text
-    assert all(f"images/{file.name}" in text and file.is_file() for file in files)
-    assert "vnd report runs/*" in text
+    found = compared(tmp_path, *several(), *other)
+    assert found.series == {("celeba", "autoencoder"): 3, ("cifar10", "autoencoder"): 2}
+    assert len(found.rows) == 6 + 4 + 1 + 6 + 1
+    assert float(found.rows[6]["mse"]) == found.said["points"][6]["mse"] == several()[1]["rows"][0]["mse"]
+    assert "| VAE (retrained) | 32 |" in found.markdown
 
 
 def test_a_mixture_with_classifiers_is_refused_in_one_line(tmp_path: Path) -> None:
-    classifier = fake_results() | {"series": {"run": "c", "method": "bn3", "network": "vgg11", "data": "cifar10"}}
-    places = put(tmp_path, fake_code(), classifier)
+    places = put(tmp_path, fake_code(), classifier())
     with pytest.raises(ValueError, match=r"^report: auto-encoders and classifiers have no measure in common; got .*$"):
         comparison.read(places)
 
@@ -209,13 +161,4 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_file_is_refused_by_its_key(fault: str, tmp_path: Path) -> None:
-    results = fake_code()
-    breaks, words = BROKEN[fault]
-    (tmp_path / "ok.json").write_text(json.dumps(results))
-    read(tmp_path / "ok.json")
-    breaks(results)
-    (tmp_path / "results.json").write_text(json.dumps(results))
-    with pytest.raises(ValueError, match=r"^report: ") as caught:
-        read(tmp_path)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+    check_refused(tmp_path, fake_code(), *BROKEN[fault])

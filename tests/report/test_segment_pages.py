@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import re
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,42 +10,24 @@ import numpy as np
 import pytest
 import torch
 from fake_codes import fake_code
-from fake_results import fake_results
 from fake_segments import COUNTS, GRADERS_APART, METHODS, fake_segment, owners_of
 from matplotlib.axes import Axes
+from task_pages import check_refused, classifier, coarsen, compared, page_of, put, runs_of
 
 from vnd.metrics import bootstrap_interval, confidence_interval
-from vnd.report import comparison, keep, markdown, marked, page, paired, scores, segmenting, segments
+from vnd.report import comparison, page, paired, scores, segmenting, segments, tasks
 from vnd.report.entries import Entry, group
-from vnd.report.results import read
-from vnd.report.runs import Run, run_of
 
 PUBLISHED = "P-UNet as published, another split"
 
 
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segmenting, "DPI", 20)
-    monkeypatch.setattr(page, "DPI", 20)
-    monkeypatch.setattr(markdown, "DPI", 20)
-
-
-def runs_of(*results: dict[str, Any]) -> list[Run]:
-    return [run_of(Path(f"{index}/results.json"), one) for index, one in enumerate(results)]
+    coarsen(monkeypatch)
 
 
 def entries_of(*results: dict[str, Any]) -> list[Entry]:
     return group(runs_of(*results))
-
-
-def put(folder: Path, *results: dict[str, Any]) -> list[Path]:
-    places = []
-    for index, one in enumerate(results):
-        place = folder / f"{index}-{one['series']['run']}"
-        place.mkdir(parents=True)
-        (place / "results.json").write_text(json.dumps(one))
-        places.append(place)
-    return places
 
 
 def several(**options: Any) -> list[dict[str, Any]]:
@@ -72,7 +50,7 @@ def means_of(axis: Axes) -> list[float]:
 def test_methods_stand_in_the_order_of_names_whatever_their_network() -> None:
     entries = entries_of(*reversed(several()))
     assert [own.name for own in entries] == ["VND-PUNet", "BN³-UNet", "P-UNet", "UNet ensemble", "dropout UNet"]
-    (block,) = segmenting.split(runs_of(*several()))
+    (block,) = tasks.compare(segmenting.TASK, runs_of(*several())).blocks
     assert {run.network for run in block.runs} == {"unet", "probabilistic_unet"}
     assert [point.label for point in entries[0].points] == ["2 of 6", "6 of 6"]
     assert entries[1].full.label == "100 %"
@@ -336,19 +314,12 @@ def test_other_figures_are_drawn_at_the_numbers_of_the_file() -> None:
 @pytest.mark.parametrize("method", ["vnd_punet", "dropout_unet"])
 def test_the_page_of_a_run_has_its_numbers_and_needs_nothing_else(method: str, tmp_path: Path) -> None:
     results = fake_segment(method)
-    results["notes"] = ["<b>a note</b>"]
-    (place,) = put(tmp_path, results)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        text = page.write(place, place).read_text(encoding="utf-8")
-    assert not re.search(r"""(src|href)=["'](?!data:|#)|<script""", text)
+    text, files = page_of(tmp_path, results)
     for row in results["rows"]:
         for count in map(str, COUNTS):
             assert f"<td>{row['ged'][count]:.3f}</td>" in text
-    assert "&lt;b&gt;a note" in text
     assert "4 graders" in text
     assert "<dd>1, 4, 8, 16</dd>" in text
-    files = {path.stem for path in (place / "figures").iterdir()}
     more = {"samples", "diversity"} if method == "vnd_punet" else set()
     assert files == {"boxes", "calibration", "training"} | more
 
@@ -371,52 +342,28 @@ def test_a_page_needs_no_more_than_the_schema_asks_for(tmp_path: Path) -> None:
 def test_many_runs_are_compared_kept_and_written_as_markdown(tmp_path: Path) -> None:
     own = several()[:3]
     other = [fake_segment("punet", seed, data="annotators", truth=True) for seed in range(2)]
-    places = put(tmp_path / "runs", *own, *other)
-    found = comparison.read(places)
-    assert isinstance(found, segmenting.Segments)
-    assert [(block.data, len(block.series)) for block in found.blocks] == [("lidc", 3), ("annotators", 1)]
-    text = comparison.write_page(found, tmp_path / "out", "Two sets").read_text(encoding="utf-8")
-    assert "<h1>Two sets</h1>" in text
-    rows = list(csv.DictReader((tmp_path / "out" / "summary.csv").read_text(encoding="utf-8").splitlines()))
-    said = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
-    assert len(rows) == len(said["points"]) == 2 + 5 + 1 + 1
-    assert [float(rows[0][f"ged_16 owners {end}"]) for end in ("low", "high")] == own[0]["rows"][0]["ged_interval"][
-        "16"
-    ]
-    assert float(rows[0]["ged_by_owner_16"]) == own[0]["rows"][0]["ged_by_owner"]["16"]
-    apart = own[0]["rows"][0]["ged"]["16"] - own[2]["rows"][0]["ged"]["16"]
+    found = compared(tmp_path, *own, *other)
+    rows = found.rows
+    assert found.series == {("lidc",): 3, ("annotators",): 1}
+    assert len(rows) == 2 + 5 + 1 + 1
+    first = own[0]["rows"][0]
+    assert [float(rows[0][f"ged_16 owners {end}"]) for end in ("low", "high")] == first["ged_interval"]["16"]
+    assert float(rows[0]["ged_by_owner_16"]) == first["ged_by_owner"]["16"]
+    apart = first["ged"]["16"] - own[2]["rows"][0]["ged"]["16"]
     assert (rows[0]["ged_16 difference from"], rows[-2]["ged_16 difference"]) == ("P-UNet", "")
     assert float(rows[0]["ged_16 difference"]) == pytest.approx(apart)
     assert float(rows[0]["ged_16 difference owners low"]) < apart < float(rows[0]["ged_16 difference owners high"])
-    assert text.count("GED 16, difference from P-UNet</h2>") == 1
-    assert (rows[0]["size"], float(rows[0]["ged_16"])) == ("2 of 6", own[0]["rows"][0]["ged"]["16"])
+    assert found.page.count("GED 16, difference from P-UNet</h2>") == 1
+    assert (rows[0]["size"], float(rows[0]["ged_16"])) == ("2 of 6", first["ged"]["16"])
     assert [rows[at]["expected_ged_4"] for at in (0, -1)] == ["", str(other[0]["rows"][0]["expected_ged"]["4"])]
-    assert len(said["figures"]) == 4 + 2
-    assert all((tmp_path / "out" / name).is_file() for name in said["figures"])
-    kept = keep.keep(found.runs, tmp_path / "kept")
-    assert len(kept.folders) == 5
-    again = comparison.read([tmp_path / "kept"])
-    assert isinstance(again, segmenting.Segments)
-    assert segmenting.points(again.blocks) == segmenting.points(found.blocks)
-    assert [own.points for own in again.blocks[0].series] == [own.points for own in found.blocks[0].series]
-    path = tmp_path / "docs" / "page.md"
-    files = comparison.write_markdown(found, path, (), "vnd report runs/*")
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith(marked.BEGIN)
-    assert "| VND-PUNet | 2 of 6 |" in text
-    assert text.count("another split | – |") == 1
-    assert text.count("GED 16, difference from P-UNet. Of each image") == 1
-    assert "| Method | Size | Difference | 95 % interval |" in text
-    assert all(f"images/{file.name}" in text and file.is_file() for file in files)
-    assert "vnd report runs/*" in text
+    assert len(found.said["figures"]) == 4 + 2
+    assert "| VND-PUNet | 2 of 6 |" in found.markdown
+    assert found.markdown.count("another split | – |") == 1
+    assert found.markdown.count("GED 16, difference from P-UNet. Of each image") == 1
+    assert "| Method | Size | Difference | 95 % interval |" in found.markdown
 
 
-OTHERS = {
-    "auto-encoders": lambda: fake_code(),
-    "classifiers": lambda: (
-        fake_results() | {"series": {"run": "c", "method": "bn3", "network": "vgg11", "data": "cifar10"}}
-    ),
-}
+OTHERS = {"auto-encoders": fake_code, "classifiers": classifier}
 
 
 @pytest.mark.parametrize("kind", OTHERS)
@@ -448,13 +395,4 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_file_is_refused_by_its_key(fault: str, tmp_path: Path) -> None:
-    results = fake_segment()
-    breaks, words = BROKEN[fault]
-    (tmp_path / "ok.json").write_text(json.dumps(results))
-    read(tmp_path / "ok.json")
-    breaks(results)
-    (tmp_path / "results.json").write_text(json.dumps(results))
-    with pytest.raises(ValueError, match=r"^report: ") as caught:
-        read(tmp_path)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+    check_refused(tmp_path, fake_segment(), *BROKEN[fault])

@@ -1,30 +1,22 @@
-"""Pages of auto-encoders: of one run, and of many; a table of lengths, figures, numbers, and Markdown."""
+"""What pages of auto-encoders show: a table of lengths, figures, numbers, and words."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vnd.files import write_text
-from vnd.report import canvas, codes, markdown, marked, sections
+from vnd.report import codes, markdown
 from vnd.report.captions import NOT_TEST
 from vnd.report.codes import READINGS, Curve, Point
-from vnd.report.document import document, pair, picture, section, table
-from vnd.report.runs import Run, run_of
-from vnd.report.series import NAMES
-from vnd.report.shown import Shown, laid, prefixes
-from vnd.report.summary import as_csv
+from vnd.report.document import section, table
+from vnd.report.shown import Shown
+from vnd.report.tasks import Task, flat
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMAT = 1
-DPI = 144  # of the PNG files
 COLUMNS = {
     "mse": ("MSE", "{:.5f}"), "summed": ("Summed error", "{:.4g}"), "rate": ("Rate", "{:.2f}"),
     "distortion": ("Distortion", "{:.2f}"), "negative_elbo": ("−ELBO", "{:.2f}"),
@@ -56,153 +48,19 @@ HEADINGS = {
         "its error is at most {target}. Right: the same against how many bytes the image takes as a PNG, a measure of "
         "how much there is to see in it.",
     ),
-    "training": ("Training", "Over the steps, pale as it was and bold as a running mean."),
 }
 
 
-@dataclass(frozen=True)
-class CodeBlock:
-    """The auto-encoders of one data set and one network, which can be compared."""
-
-    data: str
-    network: str
-    runs: tuple[Run, ...]
-    series: tuple[Curve, ...]
-
-
-@dataclass(frozen=True)
-class Codes:
-    """Auto-encoders that are compared, and the names of runs that are left out."""
-
-    blocks: tuple[CodeBlock, ...]
-    left_out: tuple[str, ...] = ()
-
-    @property
-    def runs(self) -> list[Run]:
-        """All runs, block by block."""
-        return [run for block in self.blocks for run in block.runs]
-
-
-# One run
-
-
-def drawn(results: dict[str, Any]) -> dict[str, Figure]:
-    """The figures of a run that there are numbers for, by name."""
-    found = {one.name: one.draw() for one in shown([_only(results)])}
-    if any(point.get("mse") is not None for point in results.get("curves") or []):
-        found["training"] = codes.training(results)
-    return found
-
-
-def html(results: dict[str, Any], pictures: dict[str, str], made: str) -> str:
-    """The page of a run, of what `results.read` gave, of each figure as SVG, and of where it comes from, as HTML."""
-    own = _only(results)
-    body = [f"<h1>{escape(results['title'])}</h1>", *(f"<p>{escape(text)}</p>" for text in _summary(results))]
-    body += [section("In numbers", note_of([own]), numbers([own])), *laid(shown([own]), pictures)]
-    heading, note = HEADINGS["training"]
-    last = section(heading, note, picture(pictures["training"], heading, "half")) if "training" in pictures else ""
-    return document(results["title"], [*body, pair(last, made)])
-
-
-def _only(results: dict[str, Any]) -> Curve:
-    run = run_of(Path(), results)
-    return codes.curve(NAMES.get(run.method, run.method), [run])
-
-
-def _summary(results: dict[str, Any]) -> list[str]:
-    """What was trained, and what came of it, in words."""
-    data, rows, code = results["data"], sorted(results["rows"], key=lambda row: row["length"]), results["code"]
-    split = results.get("split") or "test"
-    count = f"{data['train']:,} images of " if data.get("train") else ""
-    trained = f"An auto-encoder with a code of {code} numbers was trained on {count}“{data['name']}”."
-    if results["kind"] == "ordered":
+def summary(results: dict[str, Any], own: Curve, images: str) -> tuple[str, str, str]:
+    """What was trained, at how many lengths it is measured, and what came of it, in words."""
+    rows, code = sorted(results["rows"], key=lambda row: row["length"]), results["code"]
+    trained = f"An auto-encoder with a code of {code} numbers was trained on {images}."
+    if own.is_ordered:
         trained += " Its numbers stand in an order, so that a code can end after any of them."
     where = f" at {len(rows)} lengths" if len(rows) > 1 else ""
-    number = f"{data[split]:,} " if data.get(split) else ""
-    measured = f"Here it is measured{where} on {number}{split} images, which it was not trained on."
     errors = [f"{row['mse']:.5f} with {row['length']:g}" for row in rows]
     said = f"The mean squared error of a pixel is {', '.join(errors[:-1])}{' and ' * (len(errors) > 1)}{errors[-1]}"
-    found = [f"{trained} {measured}", f"{said} of {code} numbers.", *(results.get("notes") or [])]
-    return found if split == "test" else [*found, NOT_TEST]
-
-
-# Many runs
-
-
-def split(runs: Sequence[Run]) -> tuple[CodeBlock, ...]:
-    """One block for each data set and network, in the order of the runs."""
-    found: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        found.setdefault((run.data, run.network), []).append(run)
-    return tuple(CodeBlock(*key, tuple(own), tuple(codes.group(own))) for key, own in found.items())
-
-
-def write(found: Codes, out: Path, title: str | None = None) -> Path:
-    """Write the page of auto-encoders, its figures and its numbers; its path."""
-    count = len(found.runs)
-    title = title or f"Comparison of {count} auto-encoder{'s' * (count > 1)}"
-    where = "; ".join(f"{block.network} on {block.data}" for block in found.blocks)
-    names = dict.fromkeys(own.name for block in found.blocks for own in block.series)
-    words = [f"{count} run{'s' * (count > 1)} of {where}. Shown: {', '.join(names)}."]
-    if found.runs[0].split != "test":
-        words.append(NOT_TEST)
-    if found.left_out:
-        words.append(f"Left out: {', '.join(found.left_out)}, not evaluated.")
-    body, files = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(line)}</p>" for line in words)], list[str]()
-    for block, prefix in zip(found.blocks, prefixes([block.data for block in found.blocks]), strict=True):
-        if len(found.blocks) > 1:
-            body.append(f'<h2 class="block">{escape(f"{block.data}, {block.network}")}</h2>')
-        every = shown(block.series, prefix)
-        pictures = canvas.pictures({one.name: one.draw() for one in every}, out / "figures", DPI)
-        files += pictures
-        body += [section("In numbers", note_of(block.series), numbers(block.series)), *laid(every, pictures)]
-    rows = points(found.blocks)
-    write_text(out / "summary.csv", as_csv(rows))
-    about = {"format": FORMAT, "task": "encode", "split": found.runs[0].split, "left_out": list(found.left_out)}
-    about |= {"points": rows, "figures": [f"figures/{name}.png" for name in files]}
-    write_text(out / "summary.json", json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    write_text(out / "report.html", document(title, [*body, sections.made(found.runs)]))
-    return out / "report.html"
-
-
-def write_markdown(found: Codes, path: Path, command: str = "") -> list[Path]:
-    """Write the comparison between the marks of a Markdown file, and its figures into `images/` beside it."""
-    marked.parts(path)  # or all the drawing would be for nothing
-    text, files = list[str](), list[Path]()
-    for block, prefix in zip(found.blocks, prefixes([block.data for block in found.blocks]), strict=True):
-        text.append(f"### {markdown.words(block.data)}, {markdown.words(block.network)}")
-        note = note_of(block.series)
-        text += [markdown.words(note if block.runs[0].split == "test" else f"{note} {NOT_TEST}")]
-        head, lines = cells(block.series)
-        bold = [[f"**{text}**" if best else markdown.words(text) for text, best in line] for line in lines]
-        text.append(markdown.table([markdown.words(name) for name in head], bold))
-        for one in shown(block.series, prefix):
-            files.append(markdown.put_figure(one.draw(), path, one.name))
-            text += markdown.shown(files[-1], one.heading, one.note)
-        text += markdown.made(block)
-    if command:
-        text += ["Tables and figures were made by", markdown.code([command])]
-    marked.write(path, "\n\n".join(text))
-    return files
-
-
-def points(blocks: Sequence[CodeBlock]) -> list[dict[str, Any]]:
-    """Every point of the figures: its mean, and the ends of its interval over trainings."""
-    found = []
-    for block in blocks:
-        for own in block.series:
-            for point in own.points:
-                row: dict[str, Any] = {
-                    "data": block.data, "network": block.network, "method": own.method, "name": own.name,
-                    "reading": point.reading, "length": point.length, "code": point.code, "runs": point.runs,
-                }  # fmt: skip
-                for key, value in point.measures.items():
-                    row |= {key: value.mean, f"{key} low": value.low, f"{key} high": value.high}
-                found.append(row)
-    return found
-
-
-# Both
+    return trained, where, f"{said} of {code} numbers."
 
 
 def note_of(curves: Sequence[Curve]) -> str:
@@ -259,11 +117,17 @@ def cells(curves: Sequence[Curve]) -> tuple[list[str], list[list[tuple[str, bool
     return [*head, *(short.get(key, key) for key in keys)], lines
 
 
-def numbers(curves: Sequence[Curve]) -> str:
-    """The table as HTML."""
+def tables(curves: Sequence[Curve]) -> list[str]:
+    """The table as a part of a page."""
     head, lines = cells(curves)
     body = [[f"<b>{escape(text)}</b>" if best else escape(text) for text, best in line] for line in lines]
-    return table([escape(name) for name in head], body)
+    return [section("In numbers", note_of(curves), table([escape(name) for name in head], body))]
+
+
+def in_markdown(curves: Sequence[Curve]) -> list[str]:
+    """The table as Markdown, after what it shows."""
+    note = note_of(curves) if curves[0].runs[0].split == "test" else f"{note_of(curves)} {NOT_TEST}"
+    return [markdown.words(note), markdown.bold_table(*cells(curves))]
 
 
 def shown(curves: Sequence[Curve], prefix: str = "") -> list[Shown]:
@@ -292,6 +156,15 @@ def shown(curves: Sequence[Curve], prefix: str = "") -> list[Shown]:
     return found
 
 
+def points(curves: Sequence[Curve]) -> list[dict[str, Any]]:
+    """Every point of the figures: its mean, and the ends of its interval over trainings."""
+    return [
+        flat(own, point.measures, reading=point.reading, length=point.length, code=point.code, runs=point.runs)
+        for own in curves
+        for point in own.points
+    ]
+
+
 def _counts(curves: Sequence[Curve]) -> str:
     """How many images were drawn, and how many real ones they are held against."""
     features = [run.results.get("features") for own in curves for run in own.runs]
@@ -304,3 +177,18 @@ def _length(own: Curve, point: Point) -> str:
     if point.reading == "fixed":
         return f"{point.length:g} of {point.code}" if own.is_ordered else f"{point.length:g}"
     return f"{point.length:.1f} of {point.code}, {READINGS[point.reading]}"
+
+
+TASK = Task(
+    name="encode",
+    noun="auto-encoder",
+    key=lambda run: (run.data, run.network),
+    where=lambda keys: f"of {'; '.join(f'{network} on {data}' for data, network in keys)}",
+    group=codes.group,
+    summary=summary,
+    training=("mse", "Over the steps, pale as it was and bold as a running mean.", codes.training),
+    tables=tables,
+    in_markdown=in_markdown,
+    shown=shown,
+    rows=points,
+)

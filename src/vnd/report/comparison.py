@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from vnd.files import write_text
-from vnd.report import canvas, coding, markdown, plates, sections, segmenting
+from vnd.report import canvas, markdown, plates, sections, tasks
 from vnd.report.document import document
+from vnd.report.page import OWN
 from vnd.report.results import RESULTS
 from vnd.report.runs import Run, find, open_results, split_of
 from vnd.report.series import group
 from vnd.report.summary import Block, as_csv, efficiency, rows, times, withheld
 
 FORMAT = 1
-TASKS = {"encode": "auto-encoders", "segment": "segmenters", "classify": "classifiers"}
+TASKS = {name: f"{task.noun}s" for name, task in OWN.items()} | {"classify": "classifiers"}
 PAGE, NUMBERS, TABLE = "report.html", "summary.json", "summary.csv"
 DPI = 144  # of the PNG files
 
@@ -54,9 +55,7 @@ def write(
     return write_page(read(places, say), out, title)
 
 
-def read(
-    places: Sequence[Path], say: Callable[[str], object] | None = None
-) -> Compared | coding.Codes | segmenting.Segments:
+def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> Compared | tasks.Compared[Any]:
     """Read the runs of some places, and find out what can be compared with what; the arguments are those of `write`."""
     found = find(places)
     runs = [open_results(path) for path in found.results]
@@ -65,29 +64,25 @@ def read(
         say(f"report: left out, not evaluated: {', '.join(map(str, found.left_out))}")
     left_out = tuple(path.name for path in found.left_out)
     first = {run.results.get("task", "classify"): run.path for run in reversed(runs)}
-    tasks = [task for task in TASKS if task in first]
-    if len(tasks) > 1:
-        one, other = tasks[:2]
+    known = [task for task in TASKS if task in first]
+    if len(known) > 1:
+        one, other = known[:2]
         raise ValueError(
             f"report: {TASKS[one]} and {TASKS[other]} have no measure in common; got {first[one]} and {first[other]}, "
             "report them apart"
         )
-    if tasks == ["encode"]:
-        return coding.Codes(coding.split(runs), left_out)
-    if tasks == ["segment"]:
-        return segmenting.Segments(segmenting.split(runs), left_out)
+    if known and known[0] in OWN:
+        return tasks.compare(OWN[known[0]], runs, left_out)
     return Compared(tuple(split(runs)), left_out)
 
 
-def write_page(found: Compared | coding.Codes | segmenting.Segments, out: Path, title: str | None = None) -> Path:
+def write_page(found: Compared | tasks.Compared[Any], out: Path, title: str | None = None) -> Path:
     """Write the page of what was read, its figures and its numbers; its path."""
     out = Path(out)
     if (out / RESULTS).exists():
         raise ValueError(f"report: out must not be a run's folder, whose {PAGE} it would replace; got {out}")
-    if isinstance(found, coding.Codes):
-        return coding.write(found, out, title)
-    if isinstance(found, segmenting.Segments):
-        return segmenting.write(found, out, title)
+    if isinstance(found, tasks.Compared):
+        return tasks.write(found, out, title, DPI)
     blocks, left_out = found.blocks, found.left_out
     drawn = [plates.of_block(block, prefix) for block, prefix in zip(blocks, plates.prefixes(blocks), strict=True)]
     theory = plates.of_theory()
@@ -100,13 +95,11 @@ def write_page(found: Compared | coding.Codes | segmenting.Segments, out: Path, 
 
 
 def write_markdown(
-    found: Compared | coding.Codes | segmenting.Segments, path: Path, sizes: Sequence[float], command: str = ""
+    found: Compared | tasks.Compared[Any], path: Path, sizes: Sequence[float], command: str = ""
 ) -> list[Path]:
     """Write what was read between the marks of a Markdown file; its figures. `sizes` are of classifiers alone."""
-    if isinstance(found, coding.Codes):
-        return coding.write_markdown(found, path, command)
-    if isinstance(found, segmenting.Segments):
-        return segmenting.write_markdown(found, path, command)
+    if isinstance(found, tasks.Compared):
+        return tasks.write_markdown(found, path, command)
     return markdown.write(found.blocks, path, sizes, command)
 
 

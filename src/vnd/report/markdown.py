@@ -196,6 +196,12 @@ def table(head: list[str], lines: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def bold_table(head: list[str], lines: list[list[tuple[str, bool]]]) -> str:
+    """A table of texts, each with whether it is the best, which is bold."""
+    body = [[f"**{text}**" if best else words(text) for text, best in line] for line in lines]
+    return table([words(name) for name in head], body)
+
+
 def measure(point: Point, key: str) -> str:
     """A measure of a point; with ± where it is over trainings of several seeds."""
     return number(point.measures.get(key) if point.over == "seeds" else _alone(point, key), nats=key == "nll")

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vnd.files import write_text
-from vnd.report import canvas, coding, figures, segmenting
+from vnd.report import canvas, coding, figures, segmenting, tasks
 from vnd.report.document import COLUMNS, document, fold, pair, picture, section, table
 from vnd.report.opening import cards, cell, method_of, order_of, summary
 from vnd.report.results import chosen_row, read
 from vnd.report.series import CERTAIN
+from vnd.report.tasks import Task
 from vnd.report.trust import answers
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ KINDS = {
     "learned": "Learned: as many units of each layer as training found worth keeping.",
     "sampled": "Sampled: a random share each time.",
 }
+OWN: dict[str, Task[Any]] = {task.name: task for task in (coding.TASK, segmenting.TASK)}  # with pages of their own
 DPI = 144  # of the PNG files
 NEEDS = {
     **{"survival": "survival", "reliability": "reliability", "examples": "examples", "training": "curves"},
@@ -82,15 +84,15 @@ def write(results: Path, out: Path) -> Path:
         The path of the page.
     """
     contents = read(Path(results))
-    own = {"encode": coding, "segment": segmenting}.get(contents.get("task", ""))
+    own = OWN.get(contents.get("task", ""))
     drawn: dict[str, Figure] = (
-        own.drawn(contents)
+        tasks.drawn(own, contents)
         if own is not None
         else {name: getattr(figures, name)(contents) for name in FIGURES if _has(contents, name)}
     )
     path = Path(out) / "report.html"
     pictures = canvas.pictures(drawn, path.parent / "figures", DPI)
-    write_text(path, html(contents, pictures) if own is None else own.html(contents, pictures, _made(contents)))
+    write_text(path, html(contents, pictures) if own is None else tasks.html(own, contents, pictures, _made(contents)))
     return path
 
 

@@ -85,8 +85,7 @@ def in_markdown(entries: Sequence[Entry]) -> list[str]:
     found = []
     for heading, note, head, lines in _every(entries):
         note = note if heading in HEADINGS else f"{heading}. {note}"
-        bold = [[f"**{text}**" if best else markdown.words(text) for text, best in line] for line in lines]
-        found += [markdown.words(note), markdown.table([markdown.words(name) for name in head], bold)] if bold else []
+        found += [markdown.words(note), markdown.bold_table(head, lines)] if lines else []
     return found
 
 

@@ -17,17 +17,19 @@ from vnd.words import short
 
 def top(blocks: Sequence[Block], title: str, left_out: Sequence[str] = ()) -> str:
     """Heading, what was compared and what is missing, and what the words mean."""
-    runs = sum(len(block.runs) for block in blocks)
-    names = list(dict.fromkeys(own.name for block in blocks for own in block.series))
+    runs = [run for block in blocks for run in block.runs]
+    names = [own.name for block in blocks for own in block.series]
     where = "; ".join(f"{block.network} on {block.data}" for block in blocks)
-    split = blocks[0].runs[0].split
-    lines = [f"{runs} run{'s' * (runs > 1)} of {where}. Shown: {', '.join(names)}."]
-    if split != "test":
-        lines.append(NOT_TEST)
-    if left_out:
-        lines.append(f"Left out: {', '.join(left_out)}, not evaluated.")
-    words = section("In plain words", WORDS, explain.terms(split), "words")
+    lines = introduction(runs, f"of {where}", names, left_out)
+    words = section("In plain words", WORDS, explain.terms(runs[0].split), "words")
     return f"<h1>{escape(title)}</h1>" + "".join(f"<p>{escape(line)}</p>" for line in lines) + words
+
+
+def introduction(runs: Sequence[Run], where: str, names: Sequence[str], left_out: Sequence[str]) -> list[str]:
+    """What is compared, of which images its numbers are, and what is missing, in words."""
+    lines = [f"{len(runs)} run{'s' * (len(runs) > 1)} {where}. Shown: {', '.join(dict.fromkeys(names))}."]
+    lines += [NOT_TEST] if runs[0].split != "test" else []
+    return [*lines, f"Left out: {', '.join(left_out)}, not evaluated."] if left_out else lines
 
 
 def of_block(block: Block, pictures: dict[str, str], plates: list[Plate], mark: str, alone: bool) -> list[str]:

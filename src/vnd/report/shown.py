@@ -29,10 +29,15 @@ def laid(every: Sequence[Shown], pictures: dict[str, str]) -> list[str]:
     """Figures as parts of a page in their order, small ones that follow each other side by side."""
     found: list[str] = []
     for is_half, some in groupby(every, key=lambda one: one.is_half):
-        kind = "half" if is_half else "wide"
-        parts = [section(one.heading, one.note, picture(pictures[one.name], one.heading, kind)) for one in some]
+        parts = [framed(one, pictures) for one in some]
         found += [pair(*parts[at : at + 2]) for at in range(0, len(parts), 2)] if is_half else parts
     return found
+
+
+def framed(one: Shown, pictures: dict[str, str]) -> str:
+    """A figure as a part of a page, with its heading and caption."""
+    kind = "half" if one.is_half else "wide"
+    return section(one.heading, one.note, picture(pictures[one.name], one.heading, kind))
 
 
 def prefixes(data: Sequence[str]) -> list[str]:
