@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.functional import length_mask, widen
-from vnd.methods.method import Batch, Size, Sizes, Step, Task, Terms
+from vnd.methods.method import Batch, Size, Sizes, Step, Task, Terms, refuse_several_processes
 from vnd.methods.single import Single
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import Prediction
@@ -75,9 +75,8 @@ class Coder(Single):
         return type(network)(**network.config | {"heads": self.heads(network.config["code"])})
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
-        """Refuse several processes: an auto-encoder's passes are not those that a wrapper sees."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            raise ValueError("auto-encoders are trained in one process; start vnd train without a launcher")
+        """Refuse several processes."""
+        refuse_several_processes("auto-encoders")
 
     def encode(self, model: nn.Module, x: Tensor) -> Code:
         """The code of a batch of images."""

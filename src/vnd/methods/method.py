@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -168,6 +169,12 @@ def rules_of(rules: dict[str, dict[str, Any]]) -> dict[str, nested.Rule]:
         if unknown := set(options) - known:
             raise ValueError(f"rules: {pattern} has no {unknown.pop()!r}; known are {', '.join(sorted(known))}")
     return {pattern: nested.Rule(**options) for pattern, options in rules.items()}
+
+
+def refuse_several_processes(who: str) -> None:
+    """Refuse to train in several processes what runs by other passes than those that a wrapper sees."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        raise ValueError(f"{who} are trained in one process; start vnd train without a launcher")
 
 
 def check(method: Any) -> None:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from vnd.functional import widen
 from vnd.methods.coding import length_of
-from vnd.methods.method import Batch, Size, Sizes, Step, Task
+from vnd.methods.method import Batch, Size, Sizes, Step, Task, refuse_several_processes
 from vnd.methods.single import Single
 from vnd.models.probabilistic_unet import ProbabilisticUNet
 from vnd.models.unet import UNet
@@ -162,12 +162,6 @@ def check_unet(network: nn.Module) -> dict[str, Any]:
             f"network.num_classes must be 1, the foreground's logit, to segment; got {network.config['num_classes']}"
         )
     return network.config
-
-
-def refuse_several_processes(who: str) -> None:
-    """Refuse to train in several processes what runs by other passes than those that a wrapper sees."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        raise ValueError(f"{who} are trained in one process; start vnd train without a launcher")
 
 
 @contextmanager

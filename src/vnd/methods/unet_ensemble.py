@@ -9,15 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from vnd.functional import widen
-from vnd.methods.method import Batch, Size, Step, Terms
-from vnd.methods.segmenting import (
-    Drawer,
-    Segmenter,
-    check_unet,
-    evaluating,
-    likelihood,
-    refuse_several_processes,
-)
+from vnd.methods.method import Batch, Size, Step, Terms, refuse_several_processes
+from vnd.methods.segmenting import Drawer, Segmenter, check_unet, evaluating, likelihood
 from vnd.methods.single import Single
 from vnd.models.ensemble_unet import EnsembleUNet
 from vnd.nn.plan import unwrap
