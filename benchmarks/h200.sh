@@ -104,8 +104,8 @@ masks() {
     for name in vnd_punet punet bn3_unet unet_ensemble dropout_unet; do
         trained lidc/$name bench/lidc-$name > "$LEASE"/lidc-$name.log 2>&1 &
     done
-    for name in vnd_punet punet; do # with the weight of the KL that made-up graders wanted
-        trained lidc-40/$name bench/lidc-$name --schedule.kl_weight.start 40 > "$LEASE"/lidc-40-$name.log 2>&1 &
+    for name in vnd_punet punet; do # with another weight of the KL: small images of 32×32 want 2, and are a sixteenth of these
+        trained lidc-3/$name bench/lidc-$name --schedule.kl_weight.start 3 > "$LEASE"/lidc-3-$name.log 2>&1 &
     done
     wait
 }
@@ -119,8 +119,9 @@ codes() {
             # shellcheck disable=SC2086 # words are several
             trained $name-codes/$run bench/$name-$recipe $words > "$LEASE"/$name-$run.log 2>&1 &
         done <<- END
-			one vnd_ae ${one[*]} [1,2,3,10]
-			early vnd_ae ${one[*]} [2,7,3,8]
+			late vnd_ae ${one[*]} [1,2,3,10]
+			middle vnd_ae ${one[*]} [2,7,3,8] --method.free_bits 0.02
+			early vnd_ae ${one[*]} [4,2,1,2] --method.free_bits 0.02
 			all vnd_ae --method.fixed_share 0.98 --method.weights [2,7,3,8]
 			$(for code in 32 64 96 128; do echo "vae-$code vae --network.code $code"; done)
 			beta_vae beta_vae
