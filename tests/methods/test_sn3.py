@@ -390,11 +390,10 @@ def test_answers_to_a_batch_that_comes_again_are_kept(tmp_path: Path, options: d
     method, student = saved(tmp_path, **options)
     lesson, asked = plan_of(student).lesson, list[int]()
     lesson.teacher.register_forward_pre_hook(lambda *_: asked.append(1))
-    units = list(plan_of(student).units.values())
+    for place, unit in enumerate(plan_of(student).units.values()):  # other lengths than those of every step
+        unit.keep_logits.data.fill_(30.0 if place % 2 else -30.0)
     counts, answers = [], []
     for index, number in enumerate((0, 1, 0, 1)):
-        for place, unit in enumerate(units):  # other lengths than those of every step
-            unit.keep_logits.data.fill_(30.0 if place % 2 else -30.0)
         torch.manual_seed(index)
         method.prepare(student, (IMAGES + number, LABELS), replace(step(index), batch=number), same)
         counts.append(len(asked))
@@ -545,10 +544,10 @@ def test_a_student_goes_on_where_it_stopped_bit_for_bit(
         taught / "blobs.npz",
         method={"name": "sn3", "teacher": str(taught / "teacher"), "samples": 2, "student_samples": 2} | size,
         network={"name": "convnet", "width": 0.5, "image_size": 8, "in_channels": 1, "num_classes": 3, "hidden": 32},
+        data={"views": views},
         optimiser={"chain_lr": None},
         train={"epochs": 1 + views},
     )
-    given["data"]["views"] = views
     from vnd.train.parse import parse
 
     assert fit(parse(given), tmp_path / "whole", quiet=True)

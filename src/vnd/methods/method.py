@@ -32,8 +32,8 @@ class Step:
     """Where training stands, `share` of it being done.
 
     `kl_weight` is a tensor, so that a compiled step is compiled once; index and share are for `prepare`. `log_temper`,
-    (tempered,), is log τ of each network of fixed size; see `vnd.train.temper`. `batch` is the first step
-    that had this batch, where they come again (`data.views`); for `prepare` too.
+    (tempered,), is log τ of each network of fixed size; see `vnd.train.temper`. `batch`, for `prepare` too, is the
+    first step that had this batch, where batches come again (`data.views`).
     """
 
     index: int

@@ -10,6 +10,7 @@ All losses are sums over the pixels and means over images, so that the KL beside
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,7 +33,7 @@ LOG_VARIANCE = (-10.0, 4.0)  # what log σ² of a latent lies between
 PIXELS = 2**23  # times samples in one pass of the combiner: 1 GiB for each of its layers of 32 channels
 
 
-class Segmenter:
+class Segmenter(ABC):
     """A method that draws masks of images."""
 
     @property
@@ -40,13 +41,13 @@ class Segmenter:
         """It segments."""
         return "segment"
 
+    @abstractmethod
     def drawer(self, model: nn.Module, size: Size) -> Drawer:
         """What draws n masks of each image of a batch, as logits (n, B, H, W), without gradient.
 
         The network runs as in evaluation and is left as it was. Where weights are drawn, those of sample i are the
         same for all images of the batch; where a latent is, each image has its own.
         """
-        raise NotImplementedError
 
     def distinct(self, model: nn.Module) -> int | None:
         """How many masks of an image it has to draw from; None where no two draws are the same."""
