@@ -5,7 +5,8 @@
 #   there  bash .device/N/h200.sh unpack .device/N          once for each parcel, in their order; N + 1 is sent at once
 #          bash /tmp/lease/h200.sh start masks              returns; the work goes on in the background
 #          bash /tmp/lease/h200.sh wait 500 masks students  until these are done or the seconds are over
-#          bash /tmp/lease/h200.sh back                     $OUT/small.tgz: results, metrics, logs and pictures; no weights
+#          bash /tmp/lease/h200.sh back                     $OUT/small.tgz: results, metrics, logs and pictures; and
+#                                                           the networks of the students
 #
 # SHARED holds data/ (shards) and tools/ (which read them). A part is one of: students (CIFAR-10, SVHN), masks (LIDC),
 # codes (CelebA, Chest X-ray, CIFAR-10). LEASE and EPOCHS (of a student) may be set.
@@ -136,9 +137,9 @@ students() {
     vnd train bench/cifar10-bn3 --train.save_every 1000 --out "$runs"/teacher || return
     vnd evaluate "$runs"/teacher --fractions '[0.25,1.0]' --parameters '[109122,176694,447426,1383882]' &
     (
-        vnd distill "$runs"/teacher --parameters 1383882 --train.epochs "${EPOCHS:-600}" --train.temper 3 \
-            --data.views 25 --method.tie false --method.widths '[0.25]' --method.full_share 0.5 \
-            --method.sampled_share 0.25 --method.label_weight 0.3 --out "$runs"/student-mmd
+        vnd distill "$runs"/teacher --parameters 1383882 --train.epochs "${EPOCHS:-330}" --train.temper 3 \
+            --data.views 25 --data.augment.cutmix 0.5 --method.tie false --method.widths '[0.25]' \
+            --method.full_share 0.5 --method.sampled_share 0.25 --method.label_weight 0.3 --out "$runs"/student-mmd
         evaluate "$runs"/student-mmd
     ) &
     first=$!
@@ -146,8 +147,11 @@ students() {
         kill -0 $first || return
         sleep 2
     done
-    vnd train "$runs"/student-mmd/recipe.yaml --method.divergence kl --out "$runs"/student-kl
-    evaluate "$runs"/student-kl
+    like_first() { # NAME WORDS
+        vnd train "$runs"/student-mmd/recipe.yaml "${@:2}" --out "$runs"/"$1" && evaluate "$runs"/"$1"
+    }
+    like_first student-kl --method.divergence kl > "$LEASE"/student-kl.log 2>&1 &
+    like_first student-unmixed --data.augment.cutmix 0 > "$LEASE"/student-unmixed.log 2>&1 &
     wait
 }
 
@@ -180,6 +184,9 @@ back() {
     local kinds=(-name '*.json' -o -name '*.yaml' -o -name '*.jsonl' -o -name '*.log' -o -name '*.png' -o -name '*.csv')
     (cd "$LEASE" && find . -maxdepth 5 -size -4M \( "${kinds[@]}" \) -not -path './tree/*' -not -path './real/*' \
         -not -path './shared/*' -not -path './wheels/*' -print0 | tar czf "$OUT"/small.tgz --null -T -)
+    for run in "$runs"/student-*; do
+        if [[ -d $run/last ]]; then tar czf "$OUT"/"$(basename "$run")".tgz -C "$runs" "$(basename "$run")"/last; fi
+    done
     ls -la "$OUT"
 }
 
