@@ -208,18 +208,20 @@ def _exact_kl(log_alpha: Tensor) -> Tensor:
 
 
 def concentration(outputs: Tensor) -> Tensor:
-    r"""Concentration of the Dirichlet that outputs z stand for, $a = ε + e^{\min(z, 10)}$ with ε = 0.01.
+    r"""Concentration of the Dirichlet that outputs z stand for, $a = ε + e^{z - \max(0, \max_c z_c - 10)}$, ε = 0.01.
 
     Its mean $a / a_0$ is softmax(z) but for ε; the scale of $e^z$ says how sure it is of that mean. ε keeps samples and
-    their gradients finite; beyond $e^{10}$, that is a deviation below 0.004, no output needs to go.
+    their gradients finite; beyond $e^{10}$, that is a deviation below 0.004, it is no surer.
 
     Args:
         outputs: Of a student of SN³, (batch, classes).
 
     >>> concentration(torch.tensor([[0.0, 20.0]]))
-    tensor([[1.0100e+00, 2.2026e+04]])
+    tensor([[1.0045e-02, 2.2026e+04]])
     """
-    return CONCENTRATION_FLOOR + widen(outputs).clamp(max=LARGEST_LOG_CONCENTRATION).exp()
+    outputs = widen(outputs)
+    excess = (outputs.amax(-1, keepdim=True) - LARGEST_LOG_CONCENTRATION).clamp(min=0)
+    return CONCENTRATION_FLOOR + (outputs - excess).exp()
 
 
 class _ExactLogUniformKL(torch.autograd.Function):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import vnd
 from train.small import CLASSES, blobs, recipe, write_blobs
 from vnd import metrics
 from vnd.data.arrays import Images
+from vnd.data.augment import Augment
 from vnd.data.batches import in_order
 from vnd.evaluate import results as results_module
 from vnd.evaluate import sweep as sweep_module
@@ -47,7 +49,7 @@ def noise() -> Images:
 
 
 def swept(run: Finished, options: Sweep, outside: Images | None = None) -> list[dict[str, Any]]:
-    return [one.row for one in sweep(run.subject(), options, run.test(), outside, run.splits.validation)]
+    return [one.row for one in sweep(run.subject(options), options, run.test(), outside, run.splits.validation)]
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +131,25 @@ def test_samples_are_averaged_with_the_statistics_of_samples(run: Finished) -> N
     assert row["nll"] == pytest.approx(float(metrics.negative_log_likelihood(other.probs, labels)), rel=0.05)
     means = swept(run, Sweep(Sizes(fractions=(1.0,)), samples=0))[0]
     assert abs(row["nll"] - means["nll"]) > 1e-4
+
+
+def test_statistics_are_of_images_as_they_are_or_as_they_were_in_training(run: Finished) -> None:
+    def collected(augment: Augment, augmented: bool) -> torch.Tensor:
+        own = replace(run.recipe, data=replace(run.recipe.data, augment=augment))
+        subject = replace(run, recipe=own).subject(replace(OPTIONS, augmented=augmented))
+        assert subject.statistics is not None
+        return torch.cat(list(subject.statistics(60, 0))).flatten(1)
+
+    plain = collected(Augment(cutmix=1.0), augmented=False)
+    torch.testing.assert_close(collected(Augment(), augmented=True).sort(0).values, plain.sort(0).values)
+    mixed = collected(Augment(cutmix=1.0), augmented=True)
+    assert mixed.shape == plain.shape
+    same_image = (mixed[:, None] == plain).all(2).any(1)
+    assert same_image.float().mean() < 0.5  # the others have a box of another image, and nothing else:
+    assert (mixed[:, None] == plain).any(1).all()
+    full = replace(OPTIONS, sizes=Sizes(fractions=(1.0,)))
+    said = [swept(run, replace(full, augmented=augmented))[0]["nll"] for augmented in (False, True, True)]
+    assert said[0] != said[1] == said[2]
 
 
 def test_a_sweep_can_be_repeated_and_leaves_the_generator_alone(run: Finished, noise: Images) -> None:

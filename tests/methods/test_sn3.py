@@ -301,7 +301,8 @@ def test_some_widths_in_every_step_and_their_shares_of_the_loss_by_hand(tmp_path
     wanted = 0.0
     for part, share, log_temper in zip(parts, (0.2, 0.2, 0.4, 0.2), (0.1, 0.2, 0.6, 0.3), strict=True):
         vnd.set_width(student, Shape.of({name: int(value) for name, value in part.lengths.items()}))
-        spread = concentration(torch.tensor(log_temper).exp() * student(IMAGES[:: part.every]))
+        outputs, temper = student(IMAGES[:: part.every]), torch.tensor(log_temper).exp()
+        spread = concentration((temper * outputs).softmax(1).log() + outputs.exp().sum(1, keepdim=True).log())
         mean, taught = spread / spread.sum(1, keepdim=True), part.taught.mean(0)
         wanted += share * float((taught * (taught / mean.detach()).log()).sum(1).mean())
     assert found == pytest.approx(wanted, rel=1e-4)
@@ -309,6 +310,22 @@ def test_some_widths_in_every_step_and_their_shares_of_the_loss_by_hand(tmp_path
     answers = method.answers(student, IMAGES)
     assert [tuple(x.shape) for x in answers] == [(6, 3)] * 3
     torch.testing.assert_close(answers[0].exp().sum(1), torch.ones(6))
+
+
+def test_the_mean_of_the_dirichlet_is_that_of_the_outputs_however_large_they_are() -> None:
+    outputs = torch.tensor([[12.0, 11.0, 3.0], [300.0, 298.0, 299.0], [9.0, 8.0, 7.0]])
+    spread = concentration(outputs)
+    torch.testing.assert_close(F.normalize(spread, 1.0, 1), outputs.softmax(1), atol=1e-4, rtol=0)
+    assert float(spread.max()) < 22_100  # e¹⁰ and ε
+
+
+def test_a_temper_moves_the_mean_and_not_the_spread() -> None:
+    outputs = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).mul(2).double()
+    for log_temper in (-3.0, 0.0, 1.0):
+        moved = sn3.temper_mean(outputs, torch.tensor(log_temper, dtype=torch.float64))
+        torch.testing.assert_close(moved.softmax(1), (math.exp(log_temper) * outputs).softmax(1))
+        torch.testing.assert_close(moved.exp().sum(1), outputs.exp().sum(1))
+    torch.testing.assert_close(sn3.temper_mean(outputs, torch.tensor(0.0, dtype=torch.float64)), outputs)
 
 
 def test_the_teacher_is_cut_where_it_is_asked_again_and_says_the_same(tmp_path: Path) -> None:

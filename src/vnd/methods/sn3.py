@@ -299,14 +299,23 @@ def _on(shape: Shape, images: Tensor) -> dict[str, Tensor]:
 def _spread(
     model: nn.Module, root: nn.Module, lengths: dict[str, Tensor], images: Tensor, log_temper: Tensor | None = None
 ) -> Tensor:
-    """The student's concentrations at some lengths, (batch, classes), of outputs times a temper."""
+    """The student's concentrations at some lengths, (batch, classes), tempered where a temper is given."""
     units = plan_of(root).units
     for name, unit in units.items():
         unit.fixed_groups.copy_(lengths[name])
     outputs = model(images)
     for unit in units.values():
         unit.fixed_groups.fill_(-1)
-    return concentration(outputs if log_temper is None else log_temper.exp() * outputs.float())
+    return concentration(outputs if log_temper is None else temper_mean(outputs.float(), log_temper))
+
+
+def temper_mean(outputs: Tensor, log_temper: Tensor) -> Tensor:
+    r"""Outputs (batch, classes) of the mean $\operatorname{softmax}(τ z)$ and the total concentration $\sum_c e^{z_c}$.
+
+    A temper is about how sure the mean is. Of the spread the teacher alone decides: were all of z multiplied, a temper
+    below 1 would ask for outputs that grow without end.
+    """
+    return (log_temper.exp() * outputs).log_softmax(1) + outputs.logsumexp(1, keepdim=True)
 
 
 def _mean(own: Tensor) -> Tensor:

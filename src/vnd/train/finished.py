@@ -63,11 +63,12 @@ class Finished:
         masks, probs = known("test")
         return torch.from_numpy(masks), torch.from_numpy(probs)
 
-    def subject(self) -> Subject:
-        """The network, as a sweep takes it."""
+    def subject(self, options: Sweep | None = None) -> Subject:
+        """The network, as a sweep takes it; by the recipe's options if none are given."""
+        augmented = (options or self.recipe.evaluate).augmented
 
         def statistics(images: int, repeat: int) -> Iterator[Tensor]:
-            return calibration(self.recipe, self.splits, self.device, images, repeat)
+            return calibration(self.recipe, self.splits, self.device, images, repeat, augmented)
 
         normalise, images = self.splits.normalise(self.device), len(self.splits.train)
         return Subject(self.recipe.method, self.model, normalise, statistics, images)
@@ -79,12 +80,13 @@ class Finished:
 
     def results(self, options: Sweep, test: Images, command: str, done: Any = None) -> dict[str, Any]:
         """Sweep over sizes or lengths, and say where it all comes from: what `results.json` holds."""
+        subject = self.subject(options)
         if self.recipe.method.task == "encode":
-            found = coding.evaluate(self.subject(), options, test, done)
+            found = coding.evaluate(subject, options, test, done)
         elif self.recipe.method.task == "segment":
-            found = segmenting.evaluate(self.subject(), options, test, done, self.truth(test))
+            found = segmenting.evaluate(subject, options, test, done, self.truth(test))
         else:
-            found = evaluate(self.subject(), options, test, self.splits.validation, self.outside(options), done)
+            found = evaluate(subject, options, test, self.splits.validation, self.outside(options), done)
         log = Log(self.folder / "metrics.jsonl").read()
         data = {
             "name": self.recipe.data.name, "train": len(self.splits.train), "validation": len(self.splits.validation),

@@ -255,9 +255,14 @@ def build_model(recipe: Recipe, images: Images) -> nn.Module:
 
 
 def calibration(
-    recipe: Recipe, splits: Splits, device: torch.device | str, images: int | None = None, repeat: int = 0
+    recipe: Recipe,
+    splits: Splits,
+    device: torch.device | str,
+    images: int | None = None,
+    repeat: int = 0,
+    augmented: bool | None = None,
 ) -> Iterator[Tensor]:
-    """Batches of training images as they are in a test, unaugmented, always the same ones.
+    """Batches of training images as they are in a test, unaugmented unless that is asked for, always the same ones.
 
     Args:
         recipe: That of the run.
@@ -265,13 +270,19 @@ def calibration(
         device: Where the batches go.
         images: How many, 0 for all; None for what the recipe says.
         repeat: Which choice of them.
+        augmented: As in training instead; None for what the recipe says.
     """
     wanted = recipe.evaluate.calibration if images is None else images
     count = min(wanted or len(splits.train), len(splits.train))
-    generator = np.random.default_rng(key(recipe.train.seed, "calibration", *([repeat] if repeat else [])))
-    chosen = generator.permutation(len(splits.train))[:count]
-    size = SMALL if recipe.method.task == "segment" else BATCH
-    for part in np.array_split(chosen, math.ceil(count / size)):  # as even as can be: each counts as much as another
+    seed = key(recipe.train.seed, "calibration", *([repeat] if repeat else []))
+    chosen = np.random.default_rng(seed).permutation(len(splits.train))[:count]
+    parts = math.ceil(count / (SMALL if recipe.method.task == "segment" else BATCH))
+    if recipe.evaluate.augmented if augmented is None else augmented:
+        normal, augment = (splits.mean, splits.deviation), recipe.data.augment
+        batches = Batches(splits.train.take(chosen), count // parts, seed, *normal, device, augment)
+        yield from (batches.at(number)[0] for number in range(parts))
+        return
+    for part in np.array_split(chosen, parts):  # as even as can be: each counts as much as another
         yield from in_order(splits.train.take(part), splits.normalise(device), device, len(part))
 
 
