@@ -211,17 +211,18 @@ def concentration(outputs: Tensor) -> Tensor:
     r"""Concentration of the Dirichlet that outputs z stand for, $a = ε + e^{z - \max(0, \max_c z_c - 10)}$, ε = 0.01.
 
     Its mean $a / a_0$ is softmax(z) but for ε; the scale of $e^z$ says how sure it is of that mean. ε keeps samples and
-    their gradients finite; beyond $e^{10}$, that is a deviation below 0.004, it is no surer.
+    their gradients finite; beyond $e^{10}$, that is a deviation below 0.004, it is no surer. The gradient is that of
+    outputs less a constant, so that one beyond can learn to be less sure.
 
     Args:
-        outputs: Of a student of SN³, (batch, classes).
+        outputs: Of a student of SN³, (batch, classes, …).
 
     >>> concentration(torch.tensor([[0.0, 20.0]]))
     tensor([[1.0045e-02, 2.2026e+04]])
     """
     outputs = widen(outputs)
-    excess = (outputs.amax(-1, keepdim=True) - LARGEST_LOG_CONCENTRATION).clamp(min=0)
-    return CONCENTRATION_FLOOR + (outputs - excess).exp()
+    excess = outputs.detach().amax(1, keepdim=True) - LARGEST_LOG_CONCENTRATION
+    return CONCENTRATION_FLOOR + (outputs - excess.clamp(min=0)).exp()
 
 
 class _ExactLogUniformKL(torch.autograd.Function):

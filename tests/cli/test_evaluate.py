@@ -129,6 +129,21 @@ def test_sizes_samples_split_and_network_are_options(runs: Path, tmp_path: Path,
     assert all(round(16 * row["accuracy"], 6).is_integer() for row in results["rows"])  # of 16 images
 
 
+def test_a_network_is_evaluated_and_cut_with_the_statistics_of_training(
+    runs: Path, tmp_path: Path, undrawn: None
+) -> None:
+    words = ("--fractions", "[1.0]", "--readings", "[means]")
+    for name in ("false", "true"):
+        run("evaluate", runs / "nested", *words, "--augmented", name, "--out", tmp_path / name)
+        run("extract", runs / "nested", "--fraction", 1.0, "--augmented", name, "--out", tmp_path / f"cut-{name}")
+    results = {name: json.loads((tmp_path / name / "results.json").read_text()) for name in ("false", "true")}
+    cut = {name: json.loads((tmp_path / f"cut-{name}" / "extracted.json").read_text()) for name in results}
+    nll = {name: found["rows"][0]["nll"] for name, found in results.items()}
+    assert [found["augmented"] for found in results.values()] == [False, True]
+    assert nll["true"] != nll["false"]
+    assert {name: facts["nll"] for name, facts in cut.items()} == pytest.approx(nll)
+
+
 def test_a_plain_run_is_evaluated_at_its_one_size(
     runs: Path, capsys: pytest.CaptureFixture[str], wide: None, undrawn: None, tmp_path: Path
 ) -> None:

@@ -49,7 +49,9 @@ def noise() -> Images:
 
 
 def swept(run: Finished, options: Sweep, outside: Images | None = None) -> list[dict[str, Any]]:
-    return [one.row for one in sweep(run.subject(options), options, run.test(), outside, run.splits.validation)]
+    return [
+        one.row for one in sweep(run.subject(options.augmented), options, run.test(), outside, run.splits.validation)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +138,7 @@ def test_samples_are_averaged_with_the_statistics_of_samples(run: Finished) -> N
 def test_statistics_are_of_images_as_they_are_or_as_they_were_in_training(run: Finished) -> None:
     def collected(augment: Augment, augmented: bool) -> torch.Tensor:
         own = replace(run.recipe, data=replace(run.recipe.data, augment=augment))
-        subject = replace(run, recipe=own).subject(replace(OPTIONS, augmented=augmented))
+        subject = replace(run, recipe=own).subject(augmented)
         assert subject.statistics is not None
         return torch.cat(list(subject.statistics(60, 0))).flatten(1)
 

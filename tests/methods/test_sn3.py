@@ -317,6 +317,15 @@ def test_the_mean_of_the_dirichlet_is_that_of_the_outputs_however_large_they_are
     spread = concentration(outputs)
     torch.testing.assert_close(F.normalize(spread, 1.0, 1), outputs.softmax(1), atol=1e-4, rtol=0)
     assert float(spread.max()) < 22_100  # e¹⁰ and ε
+    images = outputs.T[None, :, :, None].expand(2, 3, 3, 4)  # classes are dimension 1
+    torch.testing.assert_close(concentration(images)[0, :, :, 0], spread.T)
+
+
+def test_a_student_that_is_too_sure_learns_to_be_less_sure() -> None:
+    shift = torch.tensor(14.0, requires_grad=True)
+    concentration(torch.tensor([[0.0, -3.0, -4.0]]) + shift).sum().backward()
+    assert shift.grad is not None
+    assert float(shift.grad) == pytest.approx(math.exp(10) * (1 + math.exp(-3) + math.exp(-4)), rel=1e-5)
 
 
 def test_a_temper_moves_the_mean_and_not_the_spread() -> None:
@@ -561,14 +570,14 @@ def test_a_student_goes_on_where_it_stopped_bit_for_bit(
         taught / "blobs.npz",
         method={"name": "sn3", "teacher": str(taught / "teacher"), "samples": 2, "student_samples": 2} | size,
         network={"name": "convnet", "width": 0.5, "image_size": 8, "in_channels": 1, "num_classes": 3, "hidden": 32},
-        data={"views": views},
+        data={"views": views, "validation": 60, "augment": {"cutmix": 0.5 * views}},
         optimiser={"chain_lr": None},
-        train={"epochs": 1 + views},
+        train={"epochs": 1 + views, "temper": 2.0 * views},
     )
     from vnd.train.parse import parse
 
     assert fit(parse(given), tmp_path / "whole", quiet=True)
-    stopping_at(monkeypatch, 7 if views else 3)  # of 5 steps an epoch
+    stopping_at(monkeypatch, 8 if views else 3)  # of 6 steps an epoch
     assert [fit(parse(given), tmp_path / "parts", quiet=True) for _ in range(2)] == [False, True]
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
     groups = {name: unit.num_groups for name, unit in plan_of(vnd.load(tmp_path / "parts" / "last")).units.items()}

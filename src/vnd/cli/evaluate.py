@@ -61,7 +61,8 @@ def evaluate(
         readings: How it is read, the main one first: samples, means (DT-BN³), masks (BN³-MC), scaled (FN³-TS).
         repeats: Evaluations, each with other draws of the weights and other images for BatchNorm's statistics.
         statistics: Further numbers of training images for BatchNorm's statistics, 0 for all: what they are worth.
-        augmented: Collect BatchNorm's statistics from training images that are augmented as in training.
+        augmented: Collect BatchNorm's statistics from images that are augmented as in training; as the recipe says if
+            not given.
         drawn: Images that an auto-encoder draws at each length, to be held against the test images; 0 for none.
         inception: Weights of FID's Inception, torch-fidelity's file; without it the distance is by EfficientNet-Lite0.
         target: Mean squared error that the shortest code of each image is sought for; that at half the code if not
@@ -74,15 +75,14 @@ def evaluate(
     """
     said = {
         "fractions": fractions, "levels": levels, "parameters": parameters, "learned": learned, "samples": samples,
-        "readings": readings, "repeats": repeats, "statistics": statistics, "augmented": augmented,
-        "drawn": drawn,
+        "readings": readings, "repeats": repeats, "statistics": statistics, "augmented": augmented, "drawn": drawn,
         "inception": None if inception is None else str(inception), "target": target, "counts": counts,
         "which": which, "split": None if split == "test" else split,
     }  # fmt: skip
     words = [f"--{name}={_word(value)}" for name, value in said.items() if value is not None]
     changed: dict[str, Any] = {"samples": samples, "repeats": repeats, "drawn": drawn, "target": target}
-    changed |= {"augmented": augmented}
     changed |= {"readings": readings and tuple(readings), "statistics": statistics and tuple(statistics)}
+    changed |= {"augmented": augmented}
     changed |= {"inception": said["inception"], "counts": counts and tuple(counts)}
     names = [run.resolve().name for run in runs]
     if out is not None and len(set(names)) < len(names):

@@ -31,6 +31,7 @@ def extract(
     fraction: float | None = None,
     level: float | None = None,
     bayesian: bool = False,
+    augmented: bool | None = None,
     which: Which | None = None,
     out: Path | None = None,
 ) -> None:
@@ -50,6 +51,8 @@ def extract(
         fraction: The same share of every layer, in (0, 1].
         level: The learned shape at this level, in (0, 1].
         bayesian: Keep the posterior over the weights.
+        augmented: Collect BatchNorm's statistics from images that are augmented as in training; as the recipe says if
+            not given.
         which: The network with the best validation accuracy, or the last; as the recipe says if not given.
         out: Folder of the network; RUN/extracted/SIZE if not given.
     """
@@ -81,7 +84,7 @@ def extract(
     name, value = next((name, value) for name, value in budget.items() if value is not None)
     size = Size("uniform" if name == "fraction" else "learned", f"{name} {value:.10g}", chosen)
     samples = max(1, opened.recipe.evaluate.samples) if bayesian else 0
-    small = opened.cut(size, samples)
+    small = opened.cut(size, samples, augmented)
     folder = out or run / "extracted" / f"{name}-{value:.10g}"
     save(small, folder)
     said = answer(method, small, in_order(test, normalise, opened.device), samples)

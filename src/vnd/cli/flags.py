@@ -12,7 +12,7 @@ KINDS: dict[Task, str] = {
     "segment": "a network that segments",
 }
 TASKS: dict[str, tuple[Task, ...]] = {  # of flags that are not for every run
-    **dict.fromkeys(("levels", "parameters", "learned"), ("classify", "segment")),
+    **dict.fromkeys(("levels", "parameters", "learned", "augmented"), ("classify", "segment")),
     **dict.fromkeys(("samples", "readings", "repeats", "statistics"), ("classify",)),
     **dict.fromkeys(("drawn", "inception", "target"), ("encode",)),
     "counts": ("segment",),

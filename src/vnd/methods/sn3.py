@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Dirichlet
 
 import vnd.nn as nested
-from vnd.functional import concentration
+from vnd.functional import concentration, widen
 from vnd.methods.method import Batch, Step, Terms, check
 from vnd.methods.mmd import median_distance, squared_mmd
 from vnd.methods.nested import Nested
@@ -42,6 +42,8 @@ class SN3(Nested):
     The student keeps the means and the order of the teacher's leading groups; variances go, but for the last layer's.
     Its order is the teacher's, coarsened, and learns no more: $P(|\bar v| ≥ j) = P(|v| ≥ ⌈r j⌉)$. Where r does not
     divide the base b, the student's is $⌈b / r⌉$.
+
+    A temper τ (`train.temper`) is one of the mean alone, $\operatorname{softmax}(τ z)$, at lengths of every step.
 
     Where batches come again (`data.views`), the teacher is asked once for each at the lengths that every step has, and
     its answers are kept: most of a step is the teacher's work, and a student learns for long.
@@ -306,7 +308,7 @@ def _spread(
     outputs = model(images)
     for unit in units.values():
         unit.fixed_groups.fill_(-1)
-    return concentration(outputs if log_temper is None else temper_mean(outputs.float(), log_temper))
+    return concentration(outputs if log_temper is None else temper_mean(widen(outputs), log_temper))
 
 
 def temper_mean(outputs: Tensor, log_temper: Tensor) -> Tensor:

@@ -63,9 +63,8 @@ class Finished:
         masks, probs = known("test")
         return torch.from_numpy(masks), torch.from_numpy(probs)
 
-    def subject(self, options: Sweep | None = None) -> Subject:
-        """The network, as a sweep takes it; by the recipe's options if none are given."""
-        augmented = (options or self.recipe.evaluate).augmented
+    def subject(self, augmented: bool | None = None) -> Subject:
+        """The network, as a sweep takes it; by statistics of augmented images or not, None for what the recipe says."""
 
         def statistics(images: int, repeat: int) -> Iterator[Tensor]:
             return calibration(self.recipe, self.splits, self.device, images, repeat, augmented)
@@ -73,14 +72,14 @@ class Finished:
         normalise, images = self.splits.normalise(self.device), len(self.splits.train)
         return Subject(self.recipe.method, self.model, normalise, statistics, images)
 
-    def cut(self, size: Size, samples: int) -> nn.Module:
+    def cut(self, size: Size, samples: int, augmented: bool | None = None) -> nn.Module:
         """The network of a size, calibrated."""
-        subject = self.subject()
+        subject = self.subject(augmented)
         return subject.cut(size, samples, subject.images(self.recipe.evaluate.calibration), 0)
 
     def results(self, options: Sweep, test: Images, command: str, done: Any = None) -> dict[str, Any]:
         """Sweep over sizes or lengths, and say where it all comes from: what `results.json` holds."""
-        subject = self.subject(options)
+        subject = self.subject(options.augmented)
         if self.recipe.method.task == "encode":
             found = coding.evaluate(subject, options, test, done)
         elif self.recipe.method.task == "segment":

@@ -270,7 +270,7 @@ def calibration(
         device: Where the batches go.
         images: How many, 0 for all; None for what the recipe says.
         repeat: Which choice of them.
-        augmented: As in training instead; None for what the recipe says.
+        augmented: As in training instead, in batches that are all alike large; None for what the recipe says.
     """
     wanted = recipe.evaluate.calibration if images is None else images
     count = min(wanted or len(splits.train), len(splits.train))

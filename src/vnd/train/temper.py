@@ -9,7 +9,8 @@ $$\ell_k = \mathrm{CE}(\operatorname{softmax}(τ_k z_k), y), \qquad
 with the mean confidence $\bar c_k = \frac1n \sum_i \max_y \operatorname{softmax}(z_{k i})_y$ and the accuracy $a_k$ of
 its own logits on n validation images. Where it was too sure, τ grows, and logits 1/τ as large give the same loss. When
 training ends τ is forgotten: nothing is rescaled, neither in the network nor after it. Like AdaFocal (Ghosh et al.,
-2022), which steers a loss by the calibration on validation images as well; not in the paper.
+2022), which steers a loss by the calibration on validation images as well; not in the paper. Of a student of SN³ the
+mean of its Dirichlet has a temper.
 """
 
 from __future__ import annotations
