@@ -9,7 +9,8 @@
 #                                                           the networks of the students
 #
 # SHARED holds data/ (shards) and tools/ (which read them). A part is one of: students (CIFAR-10, SVHN), masks (LIDC),
-# codes (CelebA, Chest X-ray, CIFAR-10). LEASE and EPOCHS (of a student) may be set.
+# codes (CelebA, Chest X-ray, CIFAR-10). LEASE, EPOCHS (of a student) and MORE (words of every other training, such as
+# "--train.epochs 1 --data.limit 200 --train.device cpu" for a rehearsal) may be set.
 set -euo pipefail
 LEASE=${LEASE:-/tmp/lease}
 MOST=$((50 * 1024 * 1024)) # the tree travels with each, and 64 MiB is the most
@@ -71,7 +72,9 @@ data() { # NAME...: the data sets' own files, made once, by whoever comes first
     for name in "$@"; do
         (
             flock 9
-            [[ -e $LEASE/done/data-$name ]] || python3 "$LEASE"/shared/tools/materialize.py "$VND_DATA" "$name"
+            into=$VND_DATA
+            if [[ $name == celeba ]]; then into+=/celeba; fi
+            [[ -e $LEASE/done/data-$name ]] || python3 "$LEASE"/shared/tools/materialize.py "$into" "$name"
             touch "$LEASE"/done/data-$name
         ) 9> "$LEASE"/done/$name.lock
     done
@@ -79,17 +82,19 @@ data() { # NAME...: the data sets' own files, made once, by whoever comes first
 
 vnd() { python3 -m vnd "$@"; }
 
-evaluate() { # RUN: on the images held out, by which settings are chosen, then on those of the test
-    vnd evaluate "$1" --split validation --out "$1"/validation
-    vnd evaluate "$1"
+evaluate() { # RUN [WORDS]: on the images held out, by which settings are chosen, then on those of the test
+    vnd evaluate "$1" "${@:2}" --split validation --out "$1"/validation
+    vnd evaluate "$1" "${@:2}"
 }
 
 trained() { # NAME RECIPE [WORDS]: compiled, or not where that fails; then evaluated
-    local run=$runs/$1
+    local run=$runs/$1 words
     shift
-    if ! vnd train "$@" --train.save_every 1000 --out "$run"; then
+    # shellcheck disable=SC2206 # MORE is several
+    words=("$@" --train.save_every 1000 ${MORE:-})
+    if ! vnd train "${words[@]}" --out "$run"; then
         mv "$run" "$run"-failed
-        vnd train "$@" --train.save_every 1000 --train.compile false --out "$run" || return
+        vnd train "${words[@]}" --train.compile false --out "$run" || return
     fi
     evaluate "$run"
 }

@@ -133,6 +133,7 @@ def test_a_network_is_evaluated_and_cut_with_the_statistics_of_training(
     runs: Path, tmp_path: Path, undrawn: None
 ) -> None:
     words = ("--fractions", "[1.0]", "--readings", "[means]")
+    run("evaluate", runs / "nested", *words, "--out", tmp_path / "as-it-says")
     for name in ("false", "true"):
         run("evaluate", runs / "nested", *words, "--augmented", name, "--out", tmp_path / name)
         run("extract", runs / "nested", "--fraction", 1.0, "--augmented", name, "--out", tmp_path / f"cut-{name}")
@@ -141,6 +142,8 @@ def test_a_network_is_evaluated_and_cut_with_the_statistics_of_training(
     nll = {name: found["rows"][0]["nll"] for name, found in results.items()}
     assert [found["augmented"] for found in results.values()] == [False, True]
     assert nll["true"] != nll["false"]
+    as_it_says = json.loads((tmp_path / "as-it-says" / "results.json").read_text())
+    assert (as_it_says["augmented"], as_it_says["rows"][0]["nll"]) == (False, nll["false"])
     assert {name: facts["nll"] for name, facts in cut.items()} == pytest.approx(nll)
 
 

@@ -136,7 +136,7 @@ def test_samples_are_averaged_with_the_statistics_of_samples(run: Finished) -> N
 
 
 def test_statistics_are_of_images_as_they_are_or_as_they_were_in_training(run: Finished) -> None:
-    def collected(augment: Augment, augmented: bool) -> torch.Tensor:
+    def collected(augment: Augment, augmented: bool | None) -> torch.Tensor:
         own = replace(run.recipe, data=replace(run.recipe.data, augment=augment))
         subject = replace(run, recipe=own).subject(augmented)
         assert subject.statistics is not None
@@ -146,6 +146,8 @@ def test_statistics_are_of_images_as_they_are_or_as_they_were_in_training(run: F
     torch.testing.assert_close(collected(Augment(), augmented=True).sort(0).values, plain.sort(0).values)
     mixed = collected(Augment(cutmix=1.0), augmented=True)
     assert mixed.shape == plain.shape
+    torch.testing.assert_close(collected(Augment(cutmix=1.0), augmented=None), mixed)
+    torch.testing.assert_close(collected(Augment(pad=3), augmented=None), plain)
     same_image = (mixed[:, None] == plain).all(2).any(1)
     assert same_image.float().mean() < 0.5  # the others have a box of another image, and nothing else:
     assert (mixed[:, None] == plain).any(1).all()

@@ -61,6 +61,29 @@ def _step() -> Step:
     return Step(0, torch.zeros(()), 1.0, 100, 0.5)
 
 
+def test_images_are_as_many_among_mixed_ones_as_in_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_blobs(tmp_path / "blobs.npz", train=150)
+    plain: dict[str, Any] = {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}, "train": {"temper": 2.0}}
+    session = made(recipe(data, data={"validation": 60, "augment": {"cutmix": 0.75}}, **plain), tmp_path / "run")
+    images = torch.cat(list(in_order(session.splits.validation, session.splits.normalise("cpu"), "cpu")))
+    labels = torch.from_numpy(session.splits.validation.labels)
+
+    def right_where_it_counts(_: object, model: object, shown: torch.Tensor) -> list[torch.Tensor]:
+        assert len(shown) == 240
+        torch.testing.assert_close(shown[:60], images)
+        mixed, known = shown[60:].flatten(1), images.flatten(1)
+        assert (mixed[:, None] == known).any(1).all()  # every pixel is of one of them,
+        assert (mixed[:, None] == known).all(2).any(1).float().mean() < 0.2  # and hardly any image is
+        sure = torch.nn.functional.one_hot(torch.cat([labels, (labels + 1).repeat(3) % 3]), 3) * 100.0
+        return [sure]
+
+    monkeypatch.setattr(type(session.method), "answers", right_where_it_counts)
+    session.temper.move()
+    assert session.temper.log.tolist() == [0.0]
+    with pytest.raises(ValueError, match=r"^train.temper needs images that are not mixed; use .* below 1, got 1$"):
+        made(recipe(data, data={"validation": 60, "augment": {"cutmix": 1.0}}, **plain), tmp_path / "other")
+
+
 def test_before_there_are_rungs_no_temper_moves(tmp_path: Path) -> None:
     data = write_blobs(tmp_path / "blobs.npz", train=150)
     method = SANDWICH | {"rungs": [1200], "settle": 0.9}

@@ -68,7 +68,6 @@ def evaluate(
         "out_of_domain": options.out_of_domain if outside is not None else None,
         "machine": machine(subject.device),
         "calibration": calibration,
-        "augmented": options.augmented,
         "rows": rows_of(tidy, options.readings[0], calibration),
         "tidy": [{key: value for key, value in row.items() if key != "shape"} for row in tidy],
         "reliability": [_diagram(one, labels, options.bins) for one in close],

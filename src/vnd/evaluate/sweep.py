@@ -39,8 +39,9 @@ class Sweep:
             on the validation images (FN³-TS).
         repeats: Evaluations, each with other draws of the weights and other images for BatchNorm's statistics.
         calibration: Training images that BatchNorm's statistics are collected from, for each size; 0 for all.
-        augmented: Those images are augmented as in training, CutMix included. A nested network that was trained on
-            batches with mixed images in them knows other statistics than those of images as they are.
+        augmented: Those images are augmented as in training. None for where they were mixed (CutMix): a nested network
+            that was trained on batches with mixed images in them knows other statistics than those of images as they
+            are.
         statistics: Further numbers of such images that the main reading is evaluated with; 0 for all.
         out_of_domain: A data set that the network should be unsure about; None for none.
         out_of_domain_folder: Where its official files lie; None for the data root.
@@ -59,7 +60,7 @@ class Sweep:
     readings: tuple[Reading, ...] = ("samples",)
     repeats: int = 1
     calibration: int = 1024
-    augmented: bool = False
+    augmented: bool | None = None
     statistics: tuple[int, ...] = ()
     out_of_domain: str | None = None
     out_of_domain_folder: str | None = None

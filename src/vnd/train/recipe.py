@@ -170,6 +170,12 @@ class Recipe:
     train: Train
     evaluate: Sweep
 
+    @property
+    def augmented(self) -> bool:
+        """Whether BatchNorm's statistics are those of images as in training."""
+        given = self.evaluate.augmented
+        return self.data.augment.cutmix > 0 if given is None else given
+
     def to_dict(self) -> dict[str, Any]:
         """The recipe as YAML and JSON hold it."""
         sections = {name: _plain(dataclasses.asdict(getattr(self, name))) for name in SECTIONS}
