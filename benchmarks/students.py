@@ -2,9 +2,9 @@
 
 The teacher of the CIFAR-10 benchmark, VGG11 of 1.5 times the width with a posterior over its weights, answers as it is
 deployed: extracted, six draws, their probabilities averaged (`vnd.predict`); by weights that are drawn, or by the local
-trick, whichever is faster being 1. The student keeps a quarter of its channels and answers by its Dirichlet's mean, one
-pass, at its full width and at a quarter of it. What the weights are does not matter for time: nothing is trained. They
-take turns; medians over rounds, ratios within this run.
+trick, whichever is faster being 1. A student keeps a quarter of its channels, or the teacher's learned shape of as many
+parameters, and answers by its Dirichlet's mean, one pass, at its full width and at a quarter of it. What the weights
+are does not matter for time: nothing is trained. They take turns; medians over rounds, ratios within this run.
 
     python benchmarks/students.py [--device cuda] [--batches 1,64,512] [--out benchmarks/results/students-cpu.json]
 """
@@ -12,6 +12,8 @@ take turns; medians over rounds, ratios within this run.
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from vnd.methods.pruning import prune
 from vnd.models import VGG11
 
 DRAWS = 6
+LEARNED = (28, 19, 12, 5, 5, 2, 15)  # of 32 groups in each layer: 1.38 M parameters
 
 
 def main() -> None:
@@ -40,11 +43,17 @@ def main() -> None:
         estimator: vnd.to_nested(VGG11(width=1.5), example, num_groups=32, base=1, estimator=estimator, rules=rules)
         for estimator in ("weight", "local")
     }
-    student = prune(teachers["local"], 0.25, example)
+    learned = vnd.Shape.of(dict(zip(vnd.shape(teachers["local"], fraction=1.0), LEARNED, strict=True)))
+    students = {"student": prune(teachers["local"], 0.25, example)}
+    students["learned student"] = prune(teachers["local"], learned, example)
     means = vnd.extract(teachers["local"], 1.0)
     whole = {f"teacher, {name} draws": vnd.extract(net, 1.0, bayesian=True) for name, net in teachers.items()}
     whole["teacher, means"] = means
-    small = {"student": vnd.extract(student, 1.0), "student, 25 %": vnd.extract(student, 0.25)}
+    small = {
+        f"{name}{width}": vnd.extract(student, fraction)
+        for name, student in students.items()
+        for width, fraction in (("", 1.0), (", 25 %", 0.25))
+    }
     networks = {name: network.to(args.device).eval() for name, network in (whole | small).items()}
     rows = []
     for batch in map(int, args.batches.split(",")):
@@ -65,9 +74,9 @@ def main() -> None:
             plain = networks[name] if name in small else means
             count = sum(parameter.numel() for parameter in plain.parameters())
             rows.append({"batch": batch, "network": name, "parameters": count, "ms": time, "ratio": time / base})
-            print(f"batch {batch:4d}: {name:21s} {time:9.3f} ms, {time / base:.4f} of six draws")
+            print(f"batch {batch:4d}: {name:22s} {time:9.3f} ms, {time / base:.4f} of six draws")
     out = args.out or Path(f"benchmarks/results/students-{args.device}.json")
-    write(out, "python benchmarks/students.py", args.device, rows=rows)
+    write(out, shlex.join(["python", *sys.argv]), args.device, rows=rows)
 
 
 if __name__ == "__main__":

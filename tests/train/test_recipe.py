@@ -439,14 +439,15 @@ def narrow(name: str) -> list[str]:
     if name in MASKED:
         return ["--network.channels=[8, 16]", "--data.size=16"]
     rungs = ["--method.rungs=[20000]"] if getattr(shipped(name).method, "rungs", ()) else []
-    return ["--network.width=0.125", *rungs]
+    size = ["--method.parameters=20000"] if getattr(shipped(name).method, "parameters", None) else []
+    return ["--network.width=0.125", *rungs, *size]
 
 
 def with_teacher(name: str, folder: Path) -> list[str]:
     """What gives a student a teacher: a narrow network of its recipe, of no training."""
     if shipped(name).method_name != "sn3":
         return []
-    theirs = f"{name.removesuffix('sn3')}bn3" + ("" if name.startswith("paper/") else "-sandwich")
+    theirs = f"{name.removesuffix('sn3')}bn3" + ("" if name.startswith(("paper/", "bench/")) else "-sandwich")
     assert f"runs/{theirs.replace('/', '-')}-0" == shipped(name).method.teacher  # where `vnd train` puts it
     recipe = parse(theirs, narrow(theirs))
     data = DATASETS[recipe.data.name]
