@@ -1,5 +1,6 @@
 """Fixtures of every test: one seed, each device there is, and hypothesis without a clock."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,10 @@ from hypothesis import settings
 
 settings.register_profile("vnd", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("vnd")
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # begun in the background of a script: tests press Ctrl-C all the same
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
