@@ -82,9 +82,9 @@ data() { # NAME...: the data sets' own files, made once, by whoever comes first
 
 vnd() { python3 -m vnd "$@"; }
 
-evaluate() { # RUN [WORDS]: on the images held out, by which settings are chosen, then on those of the test
-    vnd evaluate "$1" "${@:2}" --split validation --out "$1"/validation
-    vnd evaluate "$1" "${@:2}"
+evaluate() { # RUN: on the images held out, by which settings are chosen, then on those of the test
+    vnd evaluate "$1" --split validation --out "$1"/validation
+    vnd evaluate "$1"
 }
 
 trained() { # NAME RECIPE [WORDS]: compiled, or not where that fails; then evaluated

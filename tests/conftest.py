@@ -9,9 +9,7 @@ from hypothesis import settings
 
 settings.register_profile("vnd", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("vnd")
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # begun in the background of a script: tests press Ctrl-C all the same
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script; but tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -82,8 +82,7 @@ def evaluate(
     words = [f"--{name}={_word(value)}" for name, value in said.items() if value is not None]
     changed: dict[str, Any] = {"samples": samples, "repeats": repeats, "drawn": drawn, "target": target}
     changed |= {"readings": readings and tuple(readings), "statistics": statistics and tuple(statistics)}
-    changed |= {"augmented": augmented}
-    changed |= {"inception": said["inception"], "counts": counts and tuple(counts)}
+    changed |= {"inception": said["inception"], "counts": counts and tuple(counts), "augmented": augmented}
     names = [run.resolve().name for run in runs]
     if out is not None and len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

@@ -86,7 +86,7 @@ class Finished:
             found = segmenting.evaluate(subject, options, test, done, self.truth(test))
         else:
             found = evaluate(subject, options, test, self.splits.validation, self.outside(options), done)
-            found["augmented"] = self.recipe.augmented if options.augmented is None else options.augmented
+            found["augmented"] = self.recipe.augmented(options.augmented)
         log = Log(self.folder / "metrics.jsonl").read()
         data = {
             "name": self.recipe.data.name, "train": len(self.splits.train), "validation": len(self.splits.validation),

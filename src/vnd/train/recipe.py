@@ -170,11 +170,10 @@ class Recipe:
     train: Train
     evaluate: Sweep
 
-    @property
-    def augmented(self) -> bool:
-        """Whether BatchNorm's statistics are those of images as in training."""
-        given = self.evaluate.augmented
-        return self.data.augment.cutmix > 0 if given is None else given
+    def augmented(self, wanted: bool | None = None) -> bool:
+        """Whether BatchNorm's statistics are those of images as in training; None for what the recipe says."""
+        wanted = self.evaluate.augmented if wanted is None else wanted
+        return self.data.augment.cutmix > 0 if wanted is None else wanted
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as YAML and JSON hold it."""

@@ -272,13 +272,12 @@ def calibration(
         repeat: Which choice of them.
         augmented: As in training instead, in batches that are all alike large; None for what the recipe says.
     """
-    augmented = recipe.augmented if augmented is None else augmented
     wanted = recipe.evaluate.calibration if images is None else images
     count = min(wanted or len(splits.train), len(splits.train))
     seed = key(recipe.train.seed, "calibration", *([repeat] if repeat else []))
     chosen = np.random.default_rng(seed).permutation(len(splits.train))[:count]
     parts = math.ceil(count / (SMALL if recipe.method.task == "segment" else BATCH))
-    if augmented:
+    if recipe.augmented(augmented):
         normal, augment = (splits.mean, splits.deviation), recipe.data.augment
         batches = Batches(splits.train.take(chosen), count // parts, seed, *normal, device, augment)
         yield from (batches.at(number)[0] for number in range(parts))

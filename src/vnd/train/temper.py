@@ -53,7 +53,7 @@ class Temper:
         images, device = session.splits.validation, session.accelerator.device
         if images.labels is None or len(images) < FEWEST:
             raise ValueError(f"train.temper needs data.validation to be at least {FEWEST}; got {len(images)}")
-        mixed = session.recipe.data.augment.cutmix if session.recipe.augmented else 0.0
+        mixed = session.recipe.data.augment.cutmix if session.recipe.augmented() else 0.0
         if mixed == 1:
             raise ValueError("train.temper needs images that are not mixed; use data.augment.cutmix below 1, got 1")
         size = math.ceil(len(images) / math.ceil(len(images) / IMAGES))  # as even as can be
