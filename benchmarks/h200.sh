@@ -115,25 +115,45 @@ masks() {
 }
 
 codes() {
-    local name code one=(--method.each_image one --method.fixed_share 0.98 --method.weights)
+    local name code more
+    share_device
     for name in celeba chest-xray cifar10; do
         data $name
+        more=""
+        if [[ $name == celeba ]]; then
+            more=$(printf '%s\n' "vae-again vae --train.seed 1" \
+                "late vnd_ae --method.each_image one --method.fixed_share 0.98 --method.weights [1,2,3,10]" \
+                "alone vnd_ae --method.each_image one --method.fixed_share 0.98 --method.fractions [1.0]")
+        fi
         while read -r run recipe words; do
-            at_most 9
+            if [[ -z $run ]]; then continue; fi
+            at_most 12
             # shellcheck disable=SC2086 # words are several
             trained $name-codes/$run bench/$name-$recipe $words > "$LEASE"/$name-$run.log 2>&1 &
         done <<- END
-			late vnd_ae ${one[*]} [1,2,3,10]
-			middle vnd_ae ${one[*]} [2,7,3,8] --method.free_bits 0.02
-			early vnd_ae ${one[*]} [4,2,1,2] --method.free_bits 0.02
-			all vnd_ae --method.fixed_share 0.98 --method.weights [2,7,3,8]
+			all-28 vnd_ae --method.fixed_share 0.98 --method.weights [2,7,3,8]
+			all-28-free vnd_ae --method.fixed_share 0.98 --method.weights [2,7,3,8] --method.free_bits 0.02
+			all-42-free vnd_ae --method.fixed_share 0.98 --method.weights [4,2,1,2] --method.free_bits 0.02
+			all-28-freer vnd_ae --method.fixed_share 0.98 --method.weights [2,7,3,8] --method.free_bits 0.05
 			$(for code in 32 64 96 128; do echo "vae-$code vae --network.code $code"; done)
+			$more
 			beta_vae beta_vae
 			joint_vae joint_vae
 			swae swae
 		END
     done
     wait
+}
+
+share_device() { # let kernels of several processes run side by side, where the driver's server for it starts
+    if ! command -v nvidia-cuda-mps-control; then return; fi
+    export CUDA_MPS_PIPE_DIRECTORY=$LEASE/mps CUDA_MPS_LOG_DIRECTORY=$LEASE/mps
+    mkdir -p "$LEASE"/mps
+    if ! nvidia-cuda-mps-control -d || ! timeout 60 python3 -c 'import torch; print(torch.ones(9, device="cuda").sum())'; then
+        echo quit | timeout 10 nvidia-cuda-mps-control || true
+        unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+        echo "not shared"
+    fi
 }
 
 students() {

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import vnd
-from vnd.models import MODELS, build
+from vnd.models import MODELS, autoencoder, build
 from vnd.models.autoencoder import AutoEncoder, CodedNetwork, DenseAutoEncoder, PrefixLinear
 
 HEADS = {"loc": 6, "log_scale": 6, "keep_logits": 5}
@@ -141,6 +141,8 @@ def check_truncation(network: CodedNetwork) -> None:
     network.double()
     with torch.no_grad():
         nn.init.normal_(network.expand.bias)
+        if network.lengths is not None:
+            nn.init.normal_(network.lengths.weight)
         codes = torch.randn(5, network.config["code"], dtype=torch.float64)
         for length in range(1, codes.shape[1] + 1):
             masked = codes.clone()
@@ -168,10 +170,11 @@ def check_cost(network: CodedNetwork) -> None:
         assert expansion(network, length) == (length - network.config["code"]) * network.expand.out_features
 
 
+@pytest.mark.parametrize("length_bias", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_truncation_equals_masking(name: str, training: bool) -> None:
-    check_truncation(small(name).train(training))
+def test_truncation_equals_masking(name: str, training: bool, length_bias: bool) -> None:
+    check_truncation(small(name, length_bias=length_bias).train(training))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -205,6 +208,51 @@ def test_faulty_truncation_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch
         check(small("dense_autoencoder").eval())
 
 
+def told_and_not(name: str) -> tuple[CodedNetwork, CodedNetwork]:
+    """A network that is told lengths, by biases that are not zero, and the same network that is not."""
+    told, plain = small(name, length_bias=True).double().eval(), small(name).double().eval()
+    assert set(told.state_dict()) - set(plain.state_dict()) == {"lengths.weight"}
+    plain.load_state_dict({key: value for key, value in told.state_dict().items() if key != "lengths.weight"})
+    assert told.lengths is not None
+    nn.init.normal_(told.lengths.weight)
+    return told, plain
+
+
+def check_bias(name: str, codes: Tensor, length: int) -> None:
+    """The network that is told lengths is, at one length, the other one with another bias."""
+    told, plain = told_and_not(name)
+    assert told.lengths is not None
+    with torch.no_grad():
+        plain.expand.bias += told.lengths.weight[:, :length].mean(1) * length / 6
+        torch.testing.assert_close(told.decode(codes), plain.decode(codes), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("length", [1, 4, 6])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_length_is_a_part_of_the_bias(name: str, length: int) -> None:
+    check_bias(name, torch.randn(5, length, dtype=torch.float64), length)
+
+
+WITH_ZEROS = torch.tensor([[0.0, 1.5, 0.0, -0.5, 0.0, 0.0]], dtype=torch.float64)
+
+
+def test_zeros_within_a_code_do_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_bias("dense_autoencoder", WITH_ZEROS, 4)
+    monkeypatch.setattr(autoencoder, "reached", lambda code: (code != 0).to(code.dtype))
+    with pytest.raises(AssertionError):
+        check_bias("dense_autoencoder", WITH_ZEROS, 4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lengths_say_nothing_at_first(name: str) -> None:
+    network = small(name, length_bias=True).eval()
+    code = torch.randn(2, 4)
+    with torch.no_grad():
+        before = network.decode(code)
+        network.lengths = None
+        torch.testing.assert_close(network.decode(code), before, rtol=0, atol=0)
+
+
 # The start.
 
 
@@ -226,9 +274,10 @@ def test_the_start_of_the_dense_network_is_of_order_one() -> None:
         assert 0.1 < float(network.decode(torch.randn(64, 32)).std()) < 1.5
 
 
+@pytest.mark.parametrize("length_bias", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_gradient_reaches_every_parameter(name: str) -> None:
-    network = small(name)
+def test_the_gradient_reaches_every_parameter(name: str, length_bias: bool) -> None:
+    network = small(name, length_bias=length_bias)
     outputs = network.encode(images(network, 8))
     total = network.decode(outputs["loc"])
     loss = (total * torch.randn_like(total)).sum() + sum(out.square().sum() for out in outputs.values())
@@ -327,6 +376,7 @@ def test_is_saved_and_loaded_by_its_name(name: str, tmp_path: Path, monkeypatch:
         (lambda: AutoEncoder(in_channels=0), "AutoEncoder: in_channels must be"),
         (lambda: AutoEncoder(width=math.nan), "AutoEncoder: width must be"),
         (lambda: AutoEncoder(bounded="no"), "AutoEncoder: bounded must be true or false; got 'no'"),
+        (lambda: AutoEncoder(length_bias=1), "AutoEncoder: length_bias must be true or false; got 1"),
         (lambda: AutoEncoder(heads={"mean": 4}), "AutoEncoder: heads must be a mapping .* with one named 'loc'"),
         (lambda: AutoEncoder(heads={}), "AutoEncoder: heads must be a mapping"),
         (lambda: AutoEncoder(heads=["loc"]), "AutoEncoder: heads must be a mapping"),

@@ -27,10 +27,17 @@ class PrefixLinear(nn.Linear):
 class CodedNetwork(nn.Module):
     r"""What both auto-encoders do with their layers: one linear head a name, and codes that may stop early.
 
-    $$\mathrm{encode}(x)_k = W_k f(x) + a_k, \qquad \mathrm{decode}(h) = g\Bigl(\sum_{i \le b} h_i\, w_i + c\Bigr)$$
+    $$\mathrm{encode}(x)_k = W_k f(x) + a_k, \qquad
+      \mathrm{decode}(h) = g\Bigl(\sum_{i \le b} \bigl(h_i\, w_i + \tfrac1d u_i\bigr) + c\Bigr)$$
 
-    f is `features`, $W_k$, $a_k$ the head `heads[k]`, $w_i$ the columns and c the bias of `expand`, g the `decoder`. A
-    code of b dimensions is one whose other dimensions are zeros, and costs b columns only: truncation is masking.
+    f is `features`, $W_k$, $a_k$ the head `heads[k]`, $w_i$ the columns and c the bias of `expand`, g the `decoder`, d
+    the length of the whole code. A code of b dimensions is one whose other dimensions are zeros, and costs b columns
+    only: truncation is masking.
+
+    $u_i$, the columns of `lengths`, are there with `length_bias` only: they tell the decoder how long the code is,
+    which zeros alone do not, since they are also what dimensions hold on average. At any one length they are a part of
+    the bias c, and the network is the one without them. They start at zero, and with 1/d all of them together learn as
+    fast as one bias.
     """
 
     config: dict[str, Any]
@@ -38,6 +45,7 @@ class CodedNetwork(nn.Module):
     features: nn.Sequential
     heads: nn.ModuleDict
     expand: PrefixLinear
+    lengths: PrefixLinear | None
     decoder: nn.Sequential
 
     def encode(self, x: Tensor) -> dict[str, Tensor]:
@@ -57,12 +65,32 @@ class CodedNetwork(nn.Module):
                 f"{type(self).__name__}: codes must have shape (B, b) with b in 1 … {self.expand.in_features}; "
                 f"got {tuple(code.shape)}"
             )
-        images: Tensor = self.decoder(self.expand(code))
+        entered = self.expand(code)
+        if self.lengths is not None:
+            entered = entered + self.lengths(reached(code) / self.expand.in_features)
+        images: Tensor = self.decoder(entered)
         return images
 
     def forward(self, x: Tensor) -> Tensor:
         """The images decoded from the head `loc` of a batch of images."""
         return self.decode(self.encode(x)["loc"])
+
+    def _initialise(self) -> None:
+        initialise(self)
+        if self.lengths is not None:
+            nn.init.zeros_(self.lengths.weight)
+
+
+def reached(code: Tensor) -> Tensor:
+    """1 for each dimension up to the last one that is not zero, 0 beyond it, of codes (B, b).
+
+    >>> import torch
+    >>> reached(torch.tensor([[0.5, 0.0, -2.0, 0.0], [0.0, 0.0, 0.0, 0.0]]))
+    tensor([[1., 1., 1., 0.],
+            [0., 0., 0., 0.]])
+    """
+    from_here = (code != 0).flip(1).cumsum(1).flip(1)
+    return (from_here > 0).to(code.dtype)
 
 
 class AutoEncoder(CodedNetwork):
@@ -92,6 +120,7 @@ class AutoEncoder(CodedNetwork):
         width: Factor on the channels of every convolution; rounded, at least one channel.
         heads: The size of each output of the encoder by its name, `loc` among them; None for `loc` alone, of `code`.
         bounded: Whether the images lie between −1 and 1, by tanh.
+        length_bias: Whether the decoder is told how long a code is.
 
     Shape: (B, in_channels, image_size, image_size) to the same.
 
@@ -114,13 +143,14 @@ class AutoEncoder(CodedNetwork):
         width: float = 1.0,
         heads: Mapping[str, int] | None = None,
         bounded: bool = True,
+        length_bias: bool = False,
     ) -> None:
         super().__init__()
         check_counts("AutoEncoder", code=code, image_size=image_size, in_channels=in_channels)
         check_width("AutoEncoder", width)
         if image_size % 32:
             raise ValueError(f"AutoEncoder: image_size must be a multiple of 32; got {image_size}")
-        _check_bounded("AutoEncoder", bounded)
+        _check_truth("AutoEncoder", bounded=bounded, length_bias=length_bias)
         sizes = checked_heads("AutoEncoder", heads, code)
         self.config = {
             "code": code,
@@ -129,6 +159,7 @@ class AutoEncoder(CodedNetwork):
             "width": width,
             "heads": None if heads is None else sizes,  # as it was given, so that a recipe is what it builds
             "bounded": bounded,
+            "length_bias": length_bias,
         }
         side, channels = image_size // 32, [scaled(size, width) for size in CHANNELS]
         flat = channels[-1] * side**2
@@ -138,6 +169,7 @@ class AutoEncoder(CodedNetwork):
         self.features = nn.Sequential(*down, nn.Flatten())
         self.heads = nn.ModuleDict({name: nn.Linear(flat, size) for name, size in sizes.items()})
         self.expand = PrefixLinear(code, flat)
+        self.lengths = PrefixLinear(code, flat, bias=False) if length_bias else None
         up: list[nn.Module] = []
         for i, o in pairwise((*reversed(channels), channels[0])):
             up.append(nn.ConvTranspose2d(i, o, 3, stride=2, padding=1, output_padding=1, bias=False))
@@ -146,7 +178,7 @@ class AutoEncoder(CodedNetwork):
         self.decoder = nn.Sequential(
             nn.Unflatten(1, (channels[-1], side, side)), *up, output, *([nn.Tanh()] if bounded else [])
         )
-        initialise(self)
+        self._initialise()
         nn.init.normal_(output.weight, std=(9 * channels[0]) ** -0.5)
 
 
@@ -174,6 +206,7 @@ class DenseAutoEncoder(CodedNetwork):
         hidden: Sizes of the hidden layers of the encoder; the decoder has them in reverse.
         heads: The size of each output of the encoder by its name, `loc` among them; None for `loc` alone, of `code`.
         bounded: Whether the images lie between −1 and 1, by tanh.
+        length_bias: Whether the decoder is told how long a code is.
 
     Shape: (B, in_channels, image_size, image_size) to the same.
 
@@ -193,13 +226,14 @@ class DenseAutoEncoder(CodedNetwork):
         hidden: Sequence[int] = (512, 256),
         heads: Mapping[str, int] | None = None,
         bounded: bool = True,
+        length_bias: bool = False,
     ) -> None:
         super().__init__()
         check_counts("DenseAutoEncoder", code=code, image_size=image_size, in_channels=in_channels)
         if not isinstance(hidden, Sequence) or isinstance(hidden, str):
             raise ValueError(f"DenseAutoEncoder: hidden must be a list of integers; got {hidden!r}")
         check_counts("DenseAutoEncoder", **{f"hidden[{layer}]": size for layer, size in enumerate(hidden)})
-        _check_bounded("DenseAutoEncoder", bounded)
+        _check_truth("DenseAutoEncoder", bounded=bounded, length_bias=length_bias)
         outputs = checked_heads("DenseAutoEncoder", heads, code)
         self.config = {
             "code": code,
@@ -208,6 +242,7 @@ class DenseAutoEncoder(CodedNetwork):
             "hidden": list(hidden),  # a list, as JSON gives it back
             "heads": None if heads is None else outputs,
             "bounded": bounded,
+            "length_bias": length_bias,
         }
         sizes = (in_channels * image_size**2, *hidden)
         down: list[nn.Module] = []
@@ -216,17 +251,19 @@ class DenseAutoEncoder(CodedNetwork):
         self.features = nn.Sequential(nn.Flatten(), *down)
         self.heads = nn.ModuleDict({name: nn.Linear(sizes[-1], size) for name, size in outputs.items()})
         self.expand = PrefixLinear(code, sizes[-1])
+        self.lengths = PrefixLinear(code, sizes[-1], bias=False) if length_bias else None
         up: list[nn.Module] = []
         for i, o in pairwise(reversed(sizes)):
             up += [nn.ReLU(), nn.Linear(i, o)]
         shape = (in_channels, image_size, image_size)
         self.decoder = nn.Sequential(*up, nn.Unflatten(1, shape), *([nn.Tanh()] if bounded else []))
-        initialise(self)
+        self._initialise()
 
 
-def _check_bounded(owner: str, bounded: object) -> None:
-    if not isinstance(bounded, bool):
-        raise ValueError(f"{owner}: bounded must be true or false; got {bounded!r}")
+def _check_truth(owner: str, **options: object) -> None:
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{owner}: {name} must be true or false; got {value!r}")
 
 
 def checked_heads(owner: str, heads: Mapping[str, int] | None, code: int, option: str = "code") -> dict[str, int]:
