@@ -135,7 +135,8 @@ def test_it_writes_five_pictures_and_says_what_they_show(
     assert facts["network"] == {"name": "dense_autoencoder", "code": CODE, "checksum": manifest["checksum"]}
     assert (facts["seed"], facts["which"], facts["lengths"], facts["not_drawn"]) == (0, "last", [2, 3, 5, 6], None)
     assert facts["command"].startswith(f"vnd generate {runs / 'vnd_ae'} --which=last --out={out} --seed=0 --count=14")
-    assert facts["pictures"]["samples"] == {"lengths": [2, 3, 5, 6], "count": 14}
+    told = facts["pictures"]["samples"]
+    assert (told["lengths"], told["count"], len(told["drawn_lengths"])) == ([2, 3, 5, 6], 14, 14)
     assert len(facts["pictures"]["reconstructions"]["images"]) == 12
     assert facts["pictures"]["growing"] == {"lengths": [1, 2, 3, 4, 5, 6], "codes": 8}
     assert facts["pictures"]["tree"] == {"depth": 3, "values": [-1.5, 1.5], "dimensions": [1, 2, 3]}
@@ -209,19 +210,27 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
 def check_shared(own: Scene, shown: dict[str, Any]) -> None:
     """Each length shows the same drawn codes: their leading values, and zeros."""
     command.samples(own)
-    grids = shown["Samples"]["rows"]
+    *grids, last = shown["Samples"]["rows"]
     assert [row.label for row in grids] == [f"{length} of 6 dimensions" for length in (2, 3, 5, 6)]
     for length, row in zip((2, 3, 5, 6), grids, strict=True):
         found = dimensions(row.images)
         np.testing.assert_allclose(found[:, :length], as_shown(own.drawn)[:, :length])
         np.testing.assert_allclose(found[:, length:], as_shown(np.zeros((8, CODE - length))))
+    assert last.label == "drawn lengths"
+    assert own.drawn is not None
+    for found, code, caption in zip(dimensions(last.images), own.drawn, last.captions, strict=True):
+        length = int(caption.removeprefix("length "))
+        np.testing.assert_allclose(found[:length], as_shown(code)[:length])
+        np.testing.assert_allclose(found[length:], as_shown(np.zeros(CODE - length)))
 
 
 def test_samples_of_all_lengths_share_their_codes(runs: Path, shown: dict[str, Any]) -> None:
     own = made(runs / "vnd_ae")
     assert own.drawn is not None
     assert own.drawn.shape == (8, CODE)
-    assert own.drawn.abs().min() > 0  # of all lengths, none drawn
+    assert own.drawn.abs().min() > 0  # whole codes
+    assert own.stops is not None
+    assert len(own.stops.unique()) > 1
     check_shared(own, shown)
 
 

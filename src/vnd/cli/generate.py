@@ -99,8 +99,13 @@ def samples(own: Scene) -> Picture:
     assert own.drawn is not None
     shown = [Row(_dimensions(own, n), own.painted(own.shortened(own.drawn, n))) for n in own.lengths]
     several = " The same codes at every length, cut off: one below the other." if len(shown) > 1 else ""
+    said: dict[str, Any] = {"lengths": list(own.lengths), "count": len(own.drawn)}
+    if own.stops is not None:
+        said["drawn_lengths"] = own.stops.tolist()
+        captions = [f"length {length}" for length in said["drawn_lengths"]]
+        shown.append(Row("drawn lengths", own.painted(masked(own.drawn, own.stops)), captions=captions))
     about = f"{_source(own)}. Codes are drawn from the prior.{several}"
-    return pictures.rows(shown, "Samples", about), {"lengths": list(own.lengths), "count": len(own.drawn)}
+    return pictures.rows(shown, "Samples", about), said
 
 
 def reconstructions(own: Scene) -> Picture:

@@ -61,6 +61,8 @@ class Scene:
         centre: Where each Gaussian dimension lies: 0 under a normal prior, else the mean over the test images.
         spread: Its deviation.
         drawn: Codes of the prior, (count, dimensions); None where there is a refusal.
+        stops: How long each of them is, drawn too, (count,); for a method whose lengths have a prior, if none was asked
+            for.
         refusal: Why nothing can be drawn.
     """
 
@@ -74,6 +76,7 @@ class Scene:
     centre: Tensor
     spread: Tensor
     drawn: Tensor | None
+    stops: Tensor | None
     refusal: str | None
 
     @property
@@ -142,12 +145,14 @@ def scene(opened: Finished, length: int | None, seed: int, count: int) -> Scene:
     numbers = np.random.default_rng(seed).permutation(len(test))[:STUDIED]
     all_seen = _look(opened, method, test.take(numbers))
     order, worth = _order(method, all_seen)
-    drawn, refusal = _draw(opened, method, count, size, seed)
+    drawn, stops, refusal = _draw(opened, method, count, size, seed)
+    if length is not None:
+        stops = None
     centre, spread = torch.zeros_like(all_seen.loc[0]), torch.ones_like(all_seen.loc[0])
     if drawn is None:  # no prior says where codes lie
         centre, spread = all_seen.loc.mean(0), all_seen.loc.std(0, correction=0)
     shown, some = numbers[: min(count, SHOWN)].tolist(), all_seen.some(min(count, SHOWN))
-    return Scene(opened, lengths, method.ordered, order, worth, shown, some, centre, spread, drawn, refusal)
+    return Scene(opened, lengths, method.ordered, order, worth, shown, some, centre, spread, drawn, stops, refusal)
 
 
 def painted(images: Tensor) -> Pixels:
@@ -190,11 +195,14 @@ def _order(method: Coder, seen: Seen) -> tuple[Tensor, tuple[str, ...]]:
     return order, tuple(f"deviation {value:.2f}" if certain else f"{value:.2f} nats" for value in best.tolist())
 
 
-def _draw(opened: Finished, method: Coder, count: int, size: int, seed: int) -> tuple[Tensor | None, str | None]:
-    """Codes of the prior, which the seed alone decides; or why there are none."""
+def _draw(
+    opened: Finished, method: Coder, count: int, size: int, seed: int
+) -> tuple[Tensor | None, Tensor | None, str | None]:
+    """Codes of the prior, which the seed alone decides, and lengths if these have one too; or why there are none."""
     with torch.random.fork_rng([opened.device] if opened.device.type == "cuda" else []):
         torch.manual_seed(seed)
         try:
-            return method.draw(opened.model, count, size), None
+            codes = method.draw(opened.model, count, size)
         except ValueError as error:
-            return None, str(error)
+            return None, None, str(error)
+        return codes, method.draw_lengths(codes) if isinstance(method, Chained) else None, None

@@ -196,6 +196,9 @@ class Chained(Protocol):
     def survival(self, code: Code) -> Tensor:
         """Probability that each dimension is kept, (batch, dimensions), never rising."""
 
+    def draw_lengths(self, codes: Tensor) -> Tensor:
+        """Lengths drawn from the prior, (count,), for codes (count, dimensions)."""
+
 
 def check_options(method: Any) -> None:
     """Refuse options out of range, by their names: those that a method has of the ones that several have."""

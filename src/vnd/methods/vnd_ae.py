@@ -129,10 +129,12 @@ class VNDAE(Coder):
         if self.prior != "normal":
             raise ValueError("vnd_ae: nothing can be drawn from a log-uniform prior; train with method.prior normal")
         drawn = super().draw(model, count, length)
-        if length is not None:
-            return drawn
-        kept = self.prior_chain(drawn.size(1), drawn.device).sample((count,)).sum(1).long() + self.base
-        return masked(drawn, kept)
+        return drawn if length is not None else masked(drawn, self.draw_lengths(drawn))
+
+    def draw_lengths(self, codes: Tensor) -> Tensor:
+        """Lengths drawn from the prior, (count,), for codes (count, dimensions)."""
+        kept = self.prior_chain(codes.size(1), codes.device).sample((len(codes),))
+        return kept.sum(1).long() + self.base
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """The negative bound on the likelihood for a drawn length, and for those of every step, scaled."""
