@@ -15,7 +15,6 @@ set -euo pipefail
 LEASE=${LEASE:-/tmp/lease}
 MOST=$((50 * 1024 * 1024)) # the tree travels with each, and 64 MiB is the most
 export VND_DATA=$LEASE/real PYTHONPATH=$LEASE/tree/src:$LEASE/wheels PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-export OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=4 # a dozen trainings share the cores
 runs=$LEASE/runs
 
 pack() { # SHARED PART...: the small things first, then the data, filling one parcel after the other
@@ -106,6 +105,7 @@ at_most() { # NUMBER: wait until fewer than so many are at work
 }
 
 masks() {
+    share_device
     data lidc
     for name in vnd_punet punet bn3_unet unet_ensemble dropout_unet; do
         trained lidc/$name bench/lidc-$name > "$LEASE"/lidc-$name.log 2>&1 &
@@ -162,14 +162,22 @@ orders() { # of VND-AE alone: how often each image is decoded, and what its leng
 }
 
 share_device() { # let kernels of several processes run side by side, where the driver's server for that starts
+    export OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=4 # a dozen trainings share the cores too
     if ! command -v nvidia-cuda-mps-control; then return; fi
-    export CUDA_MPS_PIPE_DIRECTORY=$LEASE/mps CUDA_MPS_LOG_DIRECTORY=$LEASE/mps
-    mkdir -p "$LEASE"/mps
-    if ! nvidia-cuda-mps-control -d || ! timeout 60 python3 -c 'import torch; torch.ones(9, device="cuda").sum()'; then
-        echo quit | timeout 10 nvidia-cuda-mps-control || true
-        unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
-        echo "processes take turns on the device"
-    fi
+    local mps=$LEASE/mps
+    (
+        flock 9
+        if [[ -e $mps ]]; then exit; fi
+        mkdir "$mps"
+        export CUDA_MPS_PIPE_DIRECTORY=$mps CUDA_MPS_LOG_DIRECTORY=$mps
+        if nvidia-cuda-mps-control -d 9>&- && timeout 60 python3 -c 'import torch; torch.ones(9, device="cuda").sum()'; then
+            touch "$mps"/serves
+        else
+            echo quit | timeout 10 nvidia-cuda-mps-control || true
+            echo "processes take turns on the device"
+        fi
+    ) 9> "$LEASE"/done/mps.lock
+    if [[ -e $mps/serves ]]; then export CUDA_MPS_PIPE_DIRECTORY=$mps CUDA_MPS_LOG_DIRECTORY=$mps; fi
 }
 
 students() {

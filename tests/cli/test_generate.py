@@ -22,6 +22,7 @@ from vnd.cli import main
 from vnd.cli import scene as scenes
 from vnd.cli.scene import Scene, scene
 from vnd.evaluate.drawing import as_pixels
+from vnd.models.autoencoder import reached
 from vnd.report import pictures
 from vnd.report.pictures import Row
 from vnd.train.finished import open_run
@@ -239,6 +240,14 @@ def test_codes_that_are_not_cut_are_found(runs: Path, shown: dict[str, Any], mon
     monkeypatch.setattr(Scene, "shortened", lambda self, codes, length: codes)
     with pytest.raises(AssertionError):
         check_shared(own, shown)
+
+
+def test_a_dimension_at_zero_is_still_kept(runs: Path) -> None:
+    own = made(runs / "vnd_ae", length=4)
+    code = own.shortened(own.seen.point[:1], 4)
+    codes = own.moved(code, 3, (-1.0, 0.0, 1.0))
+    assert reached(codes).sum(1).tolist() == [4, 4, 4]
+    torch.testing.assert_close(codes[:, 3], torch.tensor([-1.0, 0.0, 1.0]))
 
 
 def test_one_length_is_shown_alone(runs: Path, shown: dict[str, Any]) -> None:

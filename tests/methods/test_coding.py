@@ -256,9 +256,11 @@ def test_a_method_learns_64_images_by_heart(name: str) -> None:
     assert relative_error(method, model, x) < 1 / 10
 
 
-def test_a_convolutional_one_learns_64_images_by_heart() -> None:
-    method, x = SMALL["vnd_ae"], dots(64, 32)
-    model = model_of(method, AutoEncoder(code=CODE, image_size=32, in_channels=1, width=0.125), seed=0)
+@pytest.mark.parametrize("length_bias", [True, False])
+def test_a_convolutional_one_learns_64_images_by_heart(length_bias: bool) -> None:
+    method, x = SMALL["vnd_ae, decoded twice" if length_bias else "vnd_ae"], dots(64, 32)
+    network = AutoEncoder(code=CODE, image_size=32, in_channels=1, width=0.125, length_bias=length_bias)
+    model = model_of(method, network, seed=0)
     learn(method, model, x, 100)
     assert relative_error(method, model, x) < 1 / 5
 
@@ -422,6 +424,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "network": (
         {"network": CONVNET, "data": {"name": "npz", "folder": "labelled"}},
         "network.name must be autoencoder or dense_autoencoder for a method that learns codes; got a ConvNet",
+    ),
+    "told lengths": (
+        {"network": {**DENSE, "length_bias": True}, "method": {"name": "vae"}},
+        "network.length_bias tells the lengths of ordered codes, and codes of this method have one length; "
+        "give --network.length_bias false",
     ),
     "base": ({"method": {"name": "vnd_ae", "base": 6}}, "network.code must be greater than method.base = 6; got 6"),
     "nested base": (

@@ -58,6 +58,7 @@ def convolutional(code: int, side: int, channels: int, width: float, heads: int)
     [
         (lambda: AutoEncoder(), convolutional(128, 2, 3, 1, 128)),
         (lambda: AutoEncoder(32, 32, 1), convolutional(32, 1, 1, 1, 32)),
+        (lambda: AutoEncoder(length_bias=True), convolutional(128, 2, 3, 1, 128) + 128 * 2048),
         (lambda: AutoEncoder(10, 96, 2, 0.25, {"loc": 4, "other": 9}), convolutional(10, 3, 2, 0.25, 13)),
         (lambda: DenseAutoEncoder(), 2 * (784 * 512 + 512 * 256 + 256 * 4) + 2 * (512 + 256) + 4 + 784),
         (lambda: DenseAutoEncoder(3, 4, 2, [5], {"loc": 2, "b": 7}), 2 * 32 * 5 + 5 + 32 + weights(5, 9) + 3 * 5 + 5),
@@ -141,8 +142,8 @@ def check_truncation(network: CodedNetwork) -> None:
     network.double()
     with torch.no_grad():
         nn.init.normal_(network.expand.bias)
-        if network.lengths is not None:
-            nn.init.normal_(network.lengths.weight)
+        if network.length_biases is not None:
+            nn.init.normal_(network.length_biases.weight)
         codes = torch.randn(5, network.config["code"], dtype=torch.float64)
         for length in range(1, codes.shape[1] + 1):
             masked = codes.clone()
@@ -165,9 +166,10 @@ def expansion(network: CodedNetwork, length: int) -> int:
 
 
 def check_cost(network: CodedNetwork) -> None:
-    """A code of b dimensions costs b columns of the first layer."""
+    """A code of b dimensions costs b columns of the first layer, and of the biases of lengths."""
+    column = network.expand.out_features * (2 if network.config["length_bias"] else 1)
     for length in (1, 2, 5):
-        assert expansion(network, length) == (length - network.config["code"]) * network.expand.out_features
+        assert expansion(network, length) == (length - network.config["code"]) * column
 
 
 @pytest.mark.parametrize("length_bias", [True, False])
@@ -177,9 +179,10 @@ def test_truncation_equals_masking(name: str, training: bool, length_bias: bool)
     check_truncation(small(name, length_bias=length_bias).train(training))
 
 
+@pytest.mark.parametrize("length_bias", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_short_code_costs_its_own_columns(name: str) -> None:
-    check_cost(small(name).eval())
+def test_a_short_code_costs_its_own_columns(name: str, length_bias: bool) -> None:
+    check_cost(small(name, length_bias=length_bias).eval())
 
 
 def padded(self: PrefixLinear, x: Tensor) -> Tensor:
@@ -211,19 +214,19 @@ def test_faulty_truncation_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch
 def told_and_not(name: str) -> tuple[CodedNetwork, CodedNetwork]:
     """A network that is told lengths, by biases that are not zero, and the same network that is not."""
     told, plain = small(name, length_bias=True).double().eval(), small(name).double().eval()
-    assert set(told.state_dict()) - set(plain.state_dict()) == {"lengths.weight"}
-    plain.load_state_dict({key: value for key, value in told.state_dict().items() if key != "lengths.weight"})
-    assert told.lengths is not None
-    nn.init.normal_(told.lengths.weight)
+    assert set(told.state_dict()) - set(plain.state_dict()) == {"length_biases.weight"}
+    plain.load_state_dict({key: value for key, value in told.state_dict().items() if key != "length_biases.weight"})
+    assert told.length_biases is not None
+    nn.init.normal_(told.length_biases.weight)
     return told, plain
 
 
 def check_bias(name: str, codes: Tensor, length: int) -> None:
     """The network that is told lengths is, at one length, the other one with another bias."""
     told, plain = told_and_not(name)
-    assert told.lengths is not None
+    assert told.length_biases is not None
     with torch.no_grad():
-        plain.expand.bias += told.lengths.weight[:, :length].mean(1) * length / 6
+        plain.expand.bias += told.length_biases.weight[:, :length].mean(1) * length / 6
         torch.testing.assert_close(told.decode(codes), plain.decode(codes), rtol=1e-12, atol=1e-12)
 
 
@@ -249,7 +252,7 @@ def test_lengths_say_nothing_at_first(name: str) -> None:
     code = torch.randn(2, 4)
     with torch.no_grad():
         before = network.decode(code)
-        network.lengths = None
+        network.length_biases = None
         torch.testing.assert_close(network.decode(code), before, rtol=0, atol=0)
 
 
@@ -291,10 +294,11 @@ def test_the_gradient_reaches_every_parameter(name: str, length_bias: bool) -> N
 # What the rest of the library needs.
 
 
+@pytest.mark.parametrize("length_bias", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_compiles_to_one_graph(name: str) -> None:
+def test_compiles_to_one_graph(name: str, length_bias: bool) -> None:
     torch.compiler.reset()
-    network = small(name).eval()
+    network = small(name, length_bias=length_bias).eval()
     x = images(network)
     with torch.no_grad():
         compiled = torch.compile(network, fullgraph=True, backend="aot_eager")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -354,6 +354,17 @@ def test_there_is_a_recipe_for_every_set_and_method_of_codes() -> None:
         assert {f"paper/{data}-{method}" for data in ("celeba", "chairs", "chest-xray", "cifar10", "cifar100")} <= found
     assert {"fashion/vnd_ae", "paper/mnist-vnd_ae"} <= found  # the toy
     assert len(CODED) >= 27
+
+
+@pytest.mark.parametrize("data", ["celeba", "chest-xray", "cifar10"])
+def test_benchmarks_of_codes_are_trained_alike(data: str) -> None:
+    own = shipped(f"bench/{data}-vnd_ae")
+    for method in ("vae", "beta_vae", "joint_vae", "swae"):
+        other = shipped(f"bench/{data}-{method}")
+        assert (other.data, other.optimiser, other.schedule) == (own.data, own.optimiser, own.schedule)
+        assert other.method.noise == own.method.noise
+        assert replace(other.train, compile=own.train.compile) == own.train
+        assert other.network.config == own.network.config | {"length_bias": False}  # one length needs none
 
 
 def test_there_are_recipes_of_masks_for_every_method_trained_alike() -> None:

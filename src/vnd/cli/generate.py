@@ -43,7 +43,8 @@ def generate(
     """Draw what a trained auto-encoder makes of codes: samples, reconstructions, growing codes, a tree, traversals.
 
     Each is a PNG file; generate.json says what they show. Lengths are 25, 50, 75 and 100 % of the code if none is
-    given. Where a code has no order, its dimensions are taken by what they tell of the test images.
+    given; samples are then shown at lengths of their own too, drawn like the codes, where these have a prior. Where a
+    code has no order, its dimensions are taken by what they tell of the test images.
 
     Example: vnd generate runs/faces --length 32 --seed 1
 

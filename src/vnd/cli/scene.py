@@ -115,10 +115,11 @@ class Scene:
         return levels
 
     def moved(self, code: Tensor, dimension: int, steps: Sequence[float]) -> Tensor:
-        """A code, (1, dimensions), with one Gaussian dimension at each of some deviations."""
+        """A code, (1, dimensions), with one Gaussian dimension at each of some deviations, and kept at 0 too."""
         codes = code.repeat(len(steps), 1)
         along = torch.tensor(steps, dtype=code.dtype, device=code.device)
-        codes[:, dimension] = self.centre[dimension] + along * self.spread[dimension]
+        values = self.centre[dimension] + along * self.spread[dimension]
+        codes[:, dimension] = values.where(values != 0, torch.finfo(code.dtype).tiny)  # zeros alone would end the code
         return codes
 
 

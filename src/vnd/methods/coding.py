@@ -72,6 +72,11 @@ class Coder(Single):
                 f"network.name must be autoencoder or dense_autoencoder for a method that learns codes; "
                 f"got a {type(network).__name__}"
             )
+        if network.config["length_bias"] and not self.ordered:
+            raise ValueError(
+                "network.length_bias tells the lengths of ordered codes, and codes of this method have one length; "
+                "give --network.length_bias false"
+            )
         return type(network)(**network.config | {"heads": self.heads(network.config["code"])})
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:

@@ -142,7 +142,10 @@ class VNDAE(Coder):
         code = self.encode(model, images)
         cost = self.cost_of(code).clamp(min=self.free_bits)
         gate = Downhill(step.temperature, code.heads["keep_logits"], validate_args=False)
-        mask = F.pad(gate.rsample(hard=True).to(code.loc.dtype), (self.base, 0), value=1.0)
+        nested = gate.rsample((self.decodes,), hard=True).flatten(
+            0, 1
+        )  # of every image once, then of every image again
+        mask = F.pad(nested.to(code.loc.dtype), (self.base, 0), value=1.0)
         fixed = [length_of(code.loc.size(1), fraction, self.base) for fraction in self.fractions]
         share, each = self.fixed_share if fixed else 0.0, self.weights or (1.0,) * len(fixed)
         weights = [1 - share, *(share * weight / sum(each) for weight in each)]
@@ -154,13 +157,11 @@ class VNDAE(Coder):
             error = _weighted(weights, errors)
             parts["mse_drawn"] = of_pixel(errors[0], images[0].numel())
         else:
-            times = self.decodes
-            places = _shared(weights, times * len(images), mask.device)
-            lengths = torch.tensor([0, *fixed], device=mask.device)[places]
-            fixed_masks = length_mask(lengths, mask.size(1), mask.dtype)
-            kept = torch.where(lengths[:, None] > 0, fixed_masks, mask.repeat(times, 1))
-            drawn = torch.cat([self.sample(code) for _ in range(times)])
-            error = squared_error(images.repeat(times, 1, 1, 1), self.decode(model, drawn * kept)).mean()
+            lengths = torch.tensor([0, *fixed], device=mask.device)[_shared(weights, len(mask), mask.device)]
+            kept = torch.where(lengths[:, None] > 0, length_mask(lengths, mask.size(1), mask.dtype), mask)
+            drawn = torch.cat([self.sample(code) for _ in range(self.decodes)])
+            again = images.repeat(self.decodes, 1, 1, 1)
+            error = squared_error(again, self.decode(model, drawn * kept)).mean()
         return self.terms(error, step.kl_weight * _weighted(weights, rates), images, parts)
 
     def _errors(self, model: nn.Module, images: Tensor, code: Code, mask: Tensor, fixed: list[int]) -> list[Tensor]:

@@ -34,10 +34,11 @@ class CodedNetwork(nn.Module):
     the length of the whole code. A code of b dimensions is one whose other dimensions are zeros, and costs b columns
     only: truncation is masking.
 
-    $u_i$, the columns of `lengths`, are there with `length_bias` only: they tell the decoder how long the code is,
+    $u_i$, the columns of `length_biases`, are there with `length_bias` only: they tell the decoder how long a code is,
     which zeros alone do not, since they are also what dimensions hold on average. At any one length they are a part of
     the bias c, and the network is the one without them. They start at zero, and with 1/d all of them together learn as
-    fast as one bias.
+    fast as one bias. The length is read off the code, as that up to its last entry that is not zero: whoever means a
+    zero there to be kept gives a tiny number, and no gradient reaches a mask this way.
     """
 
     config: dict[str, Any]
@@ -45,7 +46,7 @@ class CodedNetwork(nn.Module):
     features: nn.Sequential
     heads: nn.ModuleDict
     expand: PrefixLinear
-    lengths: PrefixLinear | None
+    length_biases: PrefixLinear | None
     decoder: nn.Sequential
 
     def encode(self, x: Tensor) -> dict[str, Tensor]:
@@ -66,8 +67,8 @@ class CodedNetwork(nn.Module):
                 f"got {tuple(code.shape)}"
             )
         entered = self.expand(code)
-        if self.lengths is not None:
-            entered = entered + self.lengths(reached(code) / self.expand.in_features)
+        if self.length_biases is not None:
+            entered = entered + self.length_biases(reached(code) / self.expand.in_features)
         images: Tensor = self.decoder(entered)
         return images
 
@@ -77,8 +78,8 @@ class CodedNetwork(nn.Module):
 
     def _initialise(self) -> None:
         initialise(self)
-        if self.lengths is not None:
-            nn.init.zeros_(self.lengths.weight)
+        if self.length_biases is not None:
+            nn.init.zeros_(self.length_biases.weight)
 
 
 def reached(code: Tensor) -> Tensor:
@@ -169,7 +170,7 @@ class AutoEncoder(CodedNetwork):
         self.features = nn.Sequential(*down, nn.Flatten())
         self.heads = nn.ModuleDict({name: nn.Linear(flat, size) for name, size in sizes.items()})
         self.expand = PrefixLinear(code, flat)
-        self.lengths = PrefixLinear(code, flat, bias=False) if length_bias else None
+        self.length_biases = PrefixLinear(code, flat, bias=False) if length_bias else None
         up: list[nn.Module] = []
         for i, o in pairwise((*reversed(channels), channels[0])):
             up.append(nn.ConvTranspose2d(i, o, 3, stride=2, padding=1, output_padding=1, bias=False))
@@ -251,7 +252,7 @@ class DenseAutoEncoder(CodedNetwork):
         self.features = nn.Sequential(nn.Flatten(), *down)
         self.heads = nn.ModuleDict({name: nn.Linear(sizes[-1], size) for name, size in outputs.items()})
         self.expand = PrefixLinear(code, sizes[-1])
-        self.lengths = PrefixLinear(code, sizes[-1], bias=False) if length_bias else None
+        self.length_biases = PrefixLinear(code, sizes[-1], bias=False) if length_bias else None
         up: list[nn.Module] = []
         for i, o in pairwise(reversed(sizes)):
             up += [nn.ReLU(), nn.Linear(i, o)]

@@ -29,7 +29,7 @@ WORDS = (
 )
 WAYS = (
     " By image: each at the length that its posterior says. By target: each at the shortest with an error of at most "
-    "{target}."
+    "{target}, or at all of the code where none has it."
 )
 HEADINGS = {
     "error": ("Error at every length", "Further left is a shorter code, lower is better."),
