@@ -504,7 +504,10 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = write_blobs(folder / "blobs.npz", train=160)
     method = {"name": "bn3", "num_groups": 8, "measure_every": 2, "log_alpha_init": -4.0}
     network = {"name": "convnet", "width": 0.5, "image_size": 8, "in_channels": 1, "num_classes": 3, "hidden": 32}
-    wanted = recipe(data, method=method, network=network, data={"validation": 60}, train={"epochs": 12})
+    outside = {"out_of_domain": "npz", "out_of_domain_folder": str(data)}  # the test images
+    wanted = recipe(
+        data, method=method, network=network, data={"validation": 60}, train={"epochs": 12}, evaluate=outside
+    )
     assert fit(wanted, folder / "teacher", quiet=True)
     words = ["--keep", "0.5", "--which", "last", "--train.epochs", "12", "--method.samples", "3"]
     main(["distill", str(folder / "teacher"), "--out", str(folder / "student"), *words])
@@ -541,7 +544,8 @@ def test_a_student_learns_from_its_teacher_and_is_evaluated_as_any_run(taught: P
 
 def test_the_command_leaves_its_analysis_and_pictures(taught: Path, tmp_path: Path, capsys: Any) -> None:
     said = json.loads((taught / "student" / "correlation.json").read_text(encoding="utf-8"))
-    assert len(said["inside"]) == len(said["widths"]) == 10
+    assert len(said["inside"]) == len(said["outside"]) == len(said["widths"]) == 10
+    assert said["inside"] != said["outside"]
     column = [row[-1] for row in said["inside"]]
     assert said["proposed"] == next(w for w, r in zip(said["widths"], column, strict=True) if r > said["threshold"])
     for name in ("correlation.png", "simplex.png"):
@@ -550,6 +554,23 @@ def test_the_command_leaves_its_analysis_and_pictures(taught: Path, tmp_path: Pa
     main(["distill", str(taught / "teacher"), "--analyse", "--threshold", "-1", "--out", str(tmp_path / "looked")])
     assert "more than -1: 0.1" in capsys.readouterr().out
     assert not (tmp_path / "looked" / "recipe.yaml").exists()
+
+
+def test_the_command_takes_the_width_that_it_proposes_and_the_images_that_are_asked_for(
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vnd.report import simplex as drawing
+
+    shown, draw = [], drawing.simplex
+    monkeypatch.setattr(drawing, "simplex", lambda panels: (shown.extend(panels), draw(panels))[1])
+    words = ["--threshold", "-1", "--images", "3,17,20", "--which", "last", "--train.epochs", "1"]
+    main(["distill", str(taught / "teacher"), "--out", str(tmp_path / "student"), *words])
+    opened = open_run(tmp_path / "student", "last")
+    assert opened.recipe.method.keep == 0.1  # the first of the widths
+    images = open_run(taught / "teacher", "last").splits.validation
+    assert images.labels is not None
+    assert [one.title for one in shown] == [f"labelled {images.classes[images.labels[n]]}" for n in (3, 17, 20)]
+    assert len({one.title for one in shown}) > 1
 
 
 def test_the_command_makes_a_student_of_so_many_parameters(taught: Path, tmp_path: Path) -> None:
