@@ -141,18 +141,19 @@ codes() {
     done | side_by_side
 }
 
-orders() { # of VND-AE alone: how often each image is decoded, and what its lengths weigh
+orders() { # of VND-AE alone: how often each image is decoded, what its lengths weigh, and epochs before it overfits
     local k="--method.each_image one --method.decodes" w="--method.weights" f="--method.free_bits"
     side_by_side <<- END
 		celeba one vnd_ae $k 1 $w [0.7,3,2,10] $f 0.1
 		celeba two vnd_ae $k 2 $w [0.7,3,2,10] $f 0.1
 		celeba four vnd_ae $k 4 $w [0.7,3,2,10] $f 0.1
-		celeba four-short vnd_ae $k 4 $w [1,3,2,10] $f 0.1
+		celeba four-brief vnd_ae $k 4 $w [0.7,3,2,10] $f 0.1 --train.epochs 130
 		celeba all vnd_ae --method.each_image all $w [0.7,3,2,10] $f 0.1
 		chest-xray one vnd_ae $k 1 $w [3,3,3,8] $f 0.02
 		chest-xray two vnd_ae $k 2 $w [3,3,3,8] $f 0.02
 		chest-xray four vnd_ae $k 4 $w [3,3,3,8] $f 0.02
 		chest-xray four-free vnd_ae $k 4 $w [3,3,3,8] $f 0.05
+		chest-xray four-brief vnd_ae $k 4 $w [3,3,3,8] $f 0.02 --train.epochs 100
 		chest-xray all vnd_ae --method.each_image all $w [3,3,3,8] $f 0.05
 		cifar10 four vnd_ae $k 4 $w [4,4,3,8] $f 0.05
 		cifar10 four-long vnd_ae $k 4 $w [3,3,3,8] $f 0.05
