@@ -247,7 +247,8 @@ def test_one_length_for_each_image_is_the_same_loss_in_the_mean() -> None:
         for name, method in both.items():
             losses = [method.loss(model, (x[torch.randperm(16)], torch.zeros(16)), at()) for _ in range(count)]
             found[name] = [float(terms.parts["mse"]) for terms in losses]
-            assert len({round(float(terms.parts["rate"]), 4) for terms in losses}) == 1
+            rates = [float(terms.parts["rate"]) for terms in losses]
+            assert max(rates) - min(rates) < 1e-5
     means = {name: sum(values) / count for name, values in found.items()}
     spread = statistics.stdev(found["one"]) / count**0.5
     assert means["one"] == pytest.approx(means["all"], abs=5 * spread)

@@ -147,8 +147,7 @@ def scene(opened: Finished, length: int | None, seed: int, count: int) -> Scene:
     all_seen = _look(opened, method, test.take(numbers))
     order, worth = _order(method, all_seen)
     drawn, stops, refusal = _draw(opened, method, count, size, seed)
-    if length is not None:
-        stops = None
+    stops = stops if length is None else None
     centre, spread = torch.zeros_like(all_seen.loc[0]), torch.ones_like(all_seen.loc[0])
     if drawn is None:  # no prior says where codes lie
         centre, spread = all_seen.loc.mean(0), all_seen.loc.std(0, correction=0)
