@@ -105,13 +105,16 @@ at_most() { # NUMBER: wait until fewer than so many are at work
 }
 
 masks() {
+    local brief="--train.epochs 100" # what the rest of a lease has room for
     share_device
     data lidc
     for name in vnd_punet punet bn3_unet unet_ensemble dropout_unet; do
-        trained lidc/$name bench/lidc-$name > "$LEASE"/lidc-$name.log 2>&1 &
+        # shellcheck disable=SC2086 # brief is several
+        trained lidc/$name bench/lidc-$name $brief > "$LEASE"/lidc-$name.log 2>&1 &
     done
     for name in vnd_punet punet; do # with less KL: at 32×32, a sixteenth of the pixels, 0.5 was the best of those tried
-        trained lidc-3/$name bench/lidc-$name --schedule.kl_weight.start 3 > "$LEASE"/lidc-3-$name.log 2>&1 &
+        # shellcheck disable=SC2086
+        trained lidc-3/$name bench/lidc-$name $brief --schedule.kl_weight.start 3 > "$LEASE"/lidc-3-$name.log 2>&1 &
     done
     wait
 }
@@ -124,7 +127,7 @@ side_by_side() { # train lines of DATA RUN RECIPE [WORDS], many at once, one dat
         data "$name"
         while read -r of run recipe words; do
             if [[ $of != "$name" ]]; then continue; fi
-            at_most 14
+            at_most 18
             # shellcheck disable=SC2086 # words are several
             trained "$name"-codes/"$run" bench/"$name"-"$recipe" $words > "$LEASE"/"$name"-"$run".log 2>&1 &
         done <<< "$lines"
@@ -141,24 +144,27 @@ codes() {
     done | side_by_side
 }
 
-orders() { # of VND-AE alone: how often each image is decoded, what its lengths weigh, and epochs before it overfits
-    local k="--method.each_image one --method.decodes" w="--method.weights" f="--method.free_bits"
+orders() { # of VND-AE: how often each image is decoded, what its lengths weigh; X-rays anew, with a sharper likelihood
+    local k="--method.each_image one --method.decodes" a="--method.each_image all" w="--method.weights"
+    local f="--method.free_bits" n="--method.noise 0.5"
     side_by_side <<- END
-		celeba one vnd_ae $k 1 $w [0.7,3,2,10] $f 0.1
-		celeba two vnd_ae $k 2 $w [0.7,3,2,10] $f 0.1
-		celeba four vnd_ae $k 4 $w [0.7,3,2,10] $f 0.1
-		celeba four-brief vnd_ae $k 4 $w [0.7,3,2,10] $f 0.1 --train.epochs 130
-		celeba all vnd_ae --method.each_image all $w [0.7,3,2,10] $f 0.1
-		chest-xray one vnd_ae $k 1 $w [3,3,3,8] $f 0.02
-		chest-xray two vnd_ae $k 2 $w [3,3,3,8] $f 0.02
-		chest-xray four vnd_ae $k 4 $w [3,3,3,8] $f 0.02
-		chest-xray four-free vnd_ae $k 4 $w [3,3,3,8] $f 0.05
-		chest-xray four-brief vnd_ae $k 4 $w [3,3,3,8] $f 0.02 --train.epochs 100
-		chest-xray all vnd_ae --method.each_image all $w [3,3,3,8] $f 0.05
-		cifar10 four vnd_ae $k 4 $w [4,4,3,8] $f 0.05
-		cifar10 four-long vnd_ae $k 4 $w [3,3,3,8] $f 0.05
+		cifar10 all-4 vnd_ae $a $w [4,4,3,8] $f 0.1
+		cifar10 all-3 vnd_ae $a $w [3,4,3,8] $f 0.1
+		cifar10 all-35 vnd_ae $a $w [3,5,2,7] $f 0.05
 		cifar10 four-free vnd_ae $k 4 $w [4,4,3,8] $f 0.1
-		cifar10 all vnd_ae --method.each_image all $w [4,4,3,8] $f 0.05
+		cifar10 four vnd_ae $k 4 $w [4,4,3,8] $f 0.05
+		celeba two vnd_ae $k 2 $w [0.7,3,2,10] $f 0.1
+		celeba two-free vnd_ae $k 2 $w [0.7,3,2,10] $f 0.15
+		celeba four vnd_ae $k 4 $w [0.7,3,2,10] $f 0.1
+		celeba all vnd_ae $a $w [0.7,3,2,10] $f 0.1
+		celeba all-free vnd_ae $a $w [0.7,4,2,9] $f 0.15
+		chest-xray one vnd_ae $n $k 1 $w [2,4,3,8] $f 0.05
+		chest-xray two vnd_ae $n $k 2 $w [2,3,3,8] $f 0.05
+		chest-xray four vnd_ae $n $k 4 $w [2,3,3,8] $f 0.05
+		chest-xray four-late vnd_ae $n $k 4 $w [1,3,3,10] $f 0.05
+		chest-xray all vnd_ae $n $a $w [2,4,3,8] $f 0.05
+		$(for code in 32 64 96 128; do echo "chest-xray vae-$code vae $n --network.code $code"; done)
+		$(for method in beta_vae joint_vae swae; do echo "chest-xray $method $method $n"; done)
 	END
 }
 
