@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from task_pages import check_refused, classifier, coarsen, compared, page_of, pu
 from vnd.metrics import bootstrap_interval, confidence_interval
 from vnd.report import comparison, page, paired, scores, segmenting, segments, tasks
 from vnd.report.entries import Entry, group
+from vnd.report.runs import open_results
 
 PUBLISHED = "P-UNet as published, another split"
 
@@ -83,6 +85,16 @@ def test_runs_on_other_images_are_said_not_to_compare() -> None:
     assert "do not compare" not in scores.notes(entries_of(*several()))[0]
     mixed = entries_of(fake_segment(images=20), fake_segment("punet", images=30))
     assert "on 20 and 30 images: these do not compare" in scores.notes(mixed)[0]
+
+
+def test_images_of_other_sizes_are_blocks_of_their_own(tmp_path: Path) -> None:
+    """The size is in the result file, or in what an older run wrote at its begin."""
+    small, large, older = fake_segment(run="a"), fake_segment(run="b"), fake_segment(run="c")
+    small["data"]["image"], large["data"]["image"] = [1, 32, 32], [1, 128, 128]
+    places = put(tmp_path, small, large, older)
+    (places[2] / "data.json").write_text(json.dumps({"image": [1, 32, 32]}))
+    blocks = tasks.compare(segmenting.TASK, [open_results(place / "results.json") for place in places]).blocks
+    assert [(block.key, len(block.runs)) for block in blocks] == [(("lidc", "32×32"), 2), (("lidc", "128×128"), 1)]
 
 
 # The table

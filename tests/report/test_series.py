@@ -18,7 +18,9 @@ def made(*results: dict[str, Any]) -> list[Run]:
         Run(
             Path("results.json"),
             one["series"]["run"],
-            *(one["series"].get(name) for name in names),
+            *(one["series"].get(name) for name in names[:4]),
+            "",
+            *(one["series"].get(name) for name in names[4:]),
             "test",
             tuple(one["tidy"]),
             one,

@@ -142,9 +142,7 @@ class VNDAE(Coder):
         code = self.encode(model, images)
         cost = self.cost_of(code).clamp(min=self.free_bits)
         gate = Downhill(step.temperature, code.heads["keep_logits"], validate_args=False)
-        nested = gate.rsample((self.decodes,), hard=True).flatten(
-            0, 1
-        )  # of every image once, then of every image again
+        nested = gate.rsample((self.decodes,), hard=True).flatten(0, 1)  # of every image, then of every image again
         mask = F.pad(nested.to(code.loc.dtype), (self.base, 0), value=1.0)
         fixed = [length_of(code.loc.size(1), fraction, self.base) for fraction in self.fractions]
         share, each = self.fixed_share if fixed else 0.0, self.weights or (1.0,) * len(fixed)

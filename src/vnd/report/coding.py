@@ -182,8 +182,8 @@ def _length(own: Curve, point: Point) -> str:
 TASK = Task(
     name="encode",
     noun="auto-encoder",
-    key=lambda run: (run.data, run.network),
-    where=lambda keys: f"of {'; '.join(f'{network} on {data}' for data, network in keys)}",
+    key=lambda run: (run.data, run.network, *filter(None, [run.image])),  # a bound of small images is another
+    where=lambda keys: f"of {'; '.join(dict.fromkeys(f'{network} on {data}' for data, network, *_ in keys))}",
     group=codes.group,
     summary=summary,
     training=("mse", "Over the steps, pale as it was and bold as a running mean.", codes.training),

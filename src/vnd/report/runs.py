@@ -27,6 +27,7 @@ class Run:
         recipe: The recipe's name; None where the file does not say.
         network: The network's name.
         data: The data set's name.
+        image: How large its images are, "64×64"; empty where neither the file nor the run's folder says.
         seed: Of its training; None where the file does not say.
         settings: A hash of all else that decides its training, but a width of its own; None where the file has none.
         split: Whether it was measured on "test" or on "validation" images.
@@ -40,6 +41,7 @@ class Run:
     recipe: str | None
     network: str
     data: str
+    image: str
     seed: int | None
     settings: str | None
     split: str
@@ -104,12 +106,20 @@ def run_of(path: Path, results: dict[str, Any]) -> Run:
         recipe=series.get("recipe") or None,
         network=series.get("network") or "unnamed network",
         data=series.get("data") or results["data"]["name"],
+        image="×".join(str(side) for side in (results["data"].get("image") or _image_beside(path))[1:]),
         seed=series.get("seed"),
         settings=series.get("settings") or None,
         split=results.get("split") or "test",
         rows=tuple(results.get("tidy") or (results["rows"] if "task" in results else _from_rows(results))),
         results=results,
     )
+
+
+def _image_beside(path: Path) -> list[int]:
+    """The shape of an image by what the run wrote at its begin, for older result files; empty where it did not."""
+    beside = path.parent / "data.json"
+    image = json.loads(beside.read_text(encoding="utf-8")).get("image") if beside.exists() else None
+    return image or []
 
 
 def split_of(runs: Sequence[Run]) -> str:

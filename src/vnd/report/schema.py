@@ -51,7 +51,14 @@ CASCADE = {
 SCHEMA: dict[str, Any] = {
     "format": (FORMAT,),
     "title": TEXT,
-    "data": {"name": TEXT, "train?": COUNT, "validation?": COUNT, "test?": COUNT, "classes?": [TEXT]},
+    "data": {
+        "name": TEXT,
+        "train?": COUNT,
+        "validation?": COUNT,
+        "test?": COUNT,
+        "classes?": [TEXT],
+        "image?": [COUNT],
+    },
     "rows": [ROW],
     "command?": TEXT,
     "method?": TEXT,

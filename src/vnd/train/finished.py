@@ -90,7 +90,7 @@ class Finished:
         log = Log(self.folder / "metrics.jsonl").read()
         data = {
             "name": self.recipe.data.name, "train": len(self.splits.train), "validation": len(self.splits.validation),
-            "test": len(test), "classes": list(test.classes),
+            "test": len(test), "classes": list(test.classes), "image": list(test.pixels.shape[1:]),
         }  # fmt: skip
         curves = [
             {k: row[k] for k in ("step", "epoch", "loss", "nll", "kl", "mse", "rate") if k in row}
