@@ -155,12 +155,16 @@ class Coder(Single):
 
 
 class Growing(Coder):
-    """An auto-encoder with capacities that grow over its first `over` steps.
+    """An auto-encoder with something that changes in training: capacities that grow over its first `over` steps.
 
     How far they have grown is a tensor of the model, not a number of the step: a compiled step is compiled once.
     """
 
     over: int
+
+    def reached(self, step: Step) -> float:
+        """How far it has come, in [0, 1]."""
+        return min(step.index / self.over, 1.0)
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """The network with the heads of this method, its capacities none yet."""
@@ -169,12 +173,12 @@ class Growing(Coder):
         return model
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
-        """Let the capacities grow."""
+        """Let it come so far."""
         super().prepare(model, batch, step, average)
         root = coded(model)
         if root.grown.device != batch[0].device:
             root.grown = root.grown.to(batch[0].device)
-        root.grown.fill_(min(step.index / self.over, 1.0))
+        root.grown.fill_(self.reached(step))
 
 
 class Certain(Coder):

@@ -42,7 +42,7 @@ class CodedNetwork(nn.Module):
     """
 
     config: dict[str, Any]
-    grown: Tensor  # of methods whose capacities grow in training
+    grown: Tensor  # of methods with something that changes in training: how far it has come
     features: nn.Sequential
     heads: nn.ModuleDict
     expand: PrefixLinear
