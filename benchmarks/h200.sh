@@ -179,7 +179,8 @@ orders() { # of VND-AE: more decodings on CIFAR-10; on the two small sets also f
             for code in 32 64 96 128; do
                 echo "chest-xray brief-$noise-vae-$code vae --network.code $code $words"
             done
-            for times in 2 4; do echo "chest-xray brief-$noise-$times vnd_ae $k $times $w [2,4,3,8] $f 0.05 --method.free_until 0.6 $words"; done
+            words="$w [2,4,3,8] $f 0.05 --method.free_until 0.6 $words"
+            for times in 2 4; do echo "chest-xray brief-$noise-$times vnd_ae $k $times $words"; done
         done
     } | side_by_side
 }
