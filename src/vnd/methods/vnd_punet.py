@@ -27,8 +27,7 @@ class VNDPUNet(Probabilistic):
     variances and keep logits the nets give, $κ_i$ the KL of the Gaussians of dimension i. Paper: Sec. 4.2.
 
     With `fractions`, a share of the loss is that of latents of fixed lengths b, charged $\sum_{i \le b} κ_i$, in every
-    step, beside the one of a drawn length; with `decodes` k each of them is decoded k times, from draws of its own. The
-    features of an image are computed once for all.
+    step, beside the one of a drawn length; the features of an image are computed once for all.
 
     Note: The paper writes $\sum_i β_i (\log \frac{β_i}{p_i} + κ_i)$ with β the probabilities of lengths, which charges
         a dimension only where it is the last; see docs/errata.md.
@@ -38,7 +37,6 @@ class VNDPUNet(Probabilistic):
         initial_logit: Where the keep logits of prior and posterior start.
         fractions: Shares of the latent that are trained in every step.
         fixed_share: Their share of the loss.
-        decodes: How often each image is decoded in a step, at each length.
     """
 
     ordered = True
@@ -46,7 +44,6 @@ class VNDPUNet(Probabilistic):
     initial_logit: float = 3.0
     fractions: tuple[float, ...] = ()
     fixed_share: float = 0.5
-    decodes: int = 1
 
     def __post_init__(self) -> None:
         if self.base < 1:
@@ -55,8 +52,6 @@ class VNDPUNet(Probabilistic):
             raise ValueError(f"fractions must lie in (0, 1]; got {list(self.fractions)}")
         if not 0 <= self.fixed_share < 1:
             raise ValueError(f"fixed_share must lie in [0, 1); got {self.fixed_share}")
-        if self.decodes < 1:
-            raise ValueError(f"decodes must be at least 1; got {self.decodes}")
 
     def heads(self, latent: int) -> dict[str, int]:
         """Means, log variances, and keep logits of the dimensions beyond the base."""
@@ -95,10 +90,9 @@ class VNDPUNet(Probabilistic):
         (images, masks), network = batch, probabilistic(model)
         posterior, prior = (self.latent(model, images, y, step.temperature) for y in (masks, None))
         fixed = [length_of(posterior.event_shape[0], fraction, self.base) for fraction in self.fractions]
-        times = torch.Size([self.decodes])
-        drawn = posterior.rsample(times, hard=True)
-        h = torch.stack([drawn, *(posterior.rsample(times, length=length) for length in fixed)])
-        surprises = likelihood(network.combine(network.unet(images), h), masks).mean((1, 2))
+        drawn = posterior.rsample(hard=True)
+        h = torch.stack([drawn, *(posterior.rsample(length=length) for length in fixed)])
+        surprises = likelihood(network.combine(network.unet(images), h), masks).mean(1)
         cost = normal_kl(posterior.loc, posterior.scale, prior.loc, prior.scale)
         own = ordered_normal_kl(posterior, prior).mean()
         rates = torch.stack([own, *(cost[:, :length].sum(1).mean() for length in fixed)])
