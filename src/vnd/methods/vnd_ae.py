@@ -49,8 +49,8 @@ class VNDAE(Growing):
         decodes: How often, with "one", each image is decoded in a step.
         free_bits: Nats that each dimension is charged at least, so that none is given up early; the paper's appendix
             shows that a KL that stays positive needs such a floor.
-        free_until: Share of training from which on these fall evenly, to none at its end: what is learned last is the
-            bound itself, and a dimension that is not worth its nats is given up after all.
+        free_until: Share of training over which these fall evenly, to none; if not given they stay. What is learned
+            from there on is the bound itself, and a dimension that is not worth its nats is given up after all.
         prior: Of a dimension that is kept: "normal", or "log_uniform" as for weights, from which nothing can be drawn.
     """
 
@@ -65,7 +65,7 @@ class VNDAE(Growing):
     each_image: Literal["all", "one"] = "all"
     decodes: int = 1
     free_bits: float = 0.0
-    free_until: float = 1.0
+    free_until: float | None = None
     prior: Literal["normal", "log_uniform"] = "normal"
 
     def __post_init__(self) -> None:
@@ -80,8 +80,8 @@ class VNDAE(Growing):
             raise ValueError(f"fixed_share must lie in [0, 1); got {self.fixed_share}")
         if self.decodes < 1 or (self.decodes > 1 and self.each_image == "all"):
             raise ValueError(f"decodes must be at least 1, and 1 with each_image all; got {self.decodes}")
-        if not 0 <= self.free_until <= 1:
-            raise ValueError(f"free_until must lie in [0, 1]; got {self.free_until}")
+        if self.free_until is not None and not 0 < self.free_until <= 1:
+            raise ValueError(f"free_until must lie in (0, 1]; got {self.free_until}")
 
     def heads(self, code: int) -> dict[str, int]:
         """Means, log variances, and keep logits of the dimensions beyond the base."""
@@ -103,7 +103,7 @@ class VNDAE(Growing):
 
     def reached(self, step: Step) -> float:
         """What is left of the free bits, in [0, 1]."""
-        return 1.0 if step.share <= self.free_until else (1 - step.share) / (1 - self.free_until)
+        return 1.0 if self.free_until is None else max(0.0, 1 - step.share / self.free_until)
 
     def prior_chain(self, code: int, device: torch.device | str = "cpu") -> BernoulliChain:
         """The prior over lengths of the dimensions beyond the base, of codes of so many dimensions."""
@@ -149,7 +149,7 @@ class VNDAE(Growing):
         """The negative bound on the likelihood for a drawn length, and for those of every step, scaled."""
         images = batch[0]
         code = self.encode(model, images)
-        floor = self.free_bits if self.free_until == 1 else self.free_bits * coded(model).grown
+        floor = self.free_bits if self.free_until is None else self.free_bits * coded(model).grown
         cost = self.cost_of(code).clamp(min=floor)
         gate = Downhill(step.temperature, code.heads["keep_logits"], validate_args=False)
         nested = gate.rsample((self.decodes,), hard=True).flatten(0, 1)  # of every image, then of every image again
