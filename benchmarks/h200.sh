@@ -74,7 +74,7 @@ data() { # NAME...: the data sets' own files, made once, by whoever comes first
             flock 9
             into=$VND_DATA
             if [[ $name == celeba ]]; then into+=/celeba; fi
-            [[ -e $LEASE/done/data-$name ]] || python3 "$LEASE"/shared/tools/materialize.py "$into" "$name"
+            [[ -e $LEASE/done/data-$name ]] || python3 "$LEASE"/shared/tools/materialize.py "$into" "$name" || exit
             touch "$LEASE"/done/data-$name
         ) 9> "$LEASE"/done/$name.lock
     done

@@ -94,7 +94,7 @@ def test_evaluation_prints_the_numbers_that_it_writes(
     check_printed(printed, results["rows"])
     assert (results["samples"], results["split"], results["which"]) == (2, "test", "best")
     assert results["data"] == {
-        "name": "npz", "train": 144, "validation": 16, "test": 64, "classes": ["0", "1", "2"]
+        "name": "npz", "train": 144, "validation": 16, "test": 64, "classes": ["0", "1", "2"], "image": [1, 8, 8]
     }  # fmt: skip
     assert results["curves"][0].keys() >= {"step", "loss", "nll", "kl"}
     assert str(runs / "nested" / "results.json") in printed

@@ -81,7 +81,8 @@ def test_an_auto_encoder_is_evaluated_at_its_lengths(
     assert [row["reading"] for row in results["tidy"]][3:] == ["posterior", "target"]
     assert results["tidy"][-1]["target"] == 0.02
     assert results["features"]["drawn"] == 20
-    assert results["data"] == {"name": "npz", "train": 80, "validation": 16, "test": 33, "classes": ["0", "1", "2"]}
+    data = {"name": "npz", "train": 80, "validation": 16, "test": 33, "classes": ["0", "1", "2"], "image": [1, 8, 8]}
+    assert results["data"] == data
     assert results["curves"][0].keys() >= {"step", "loss", "mse", "rate"}
     assert results["command"].endswith("--drawn=20 --target=0.02")
     assert results["series"]["method"] == "vnd_ae"

@@ -83,7 +83,8 @@ def test_a_run_is_evaluated_at_its_sizes(runs: Path, tmp_path: Path, capsys: pyt
     sizes = [row["label"] for row in results["rows"]]
     assert sizes == ["3 of 6", "6 of 6", "drawn"]
     assert (results["task"], results["samples"], results["split"]) == ("segment", [1, 4], "test")
-    assert results["data"] == {"name": "annotators", "train": 32, "validation": 16, "test": 12, "classes": []}
+    data = {"name": "annotators", "train": 32, "validation": 16, "test": 12, "classes": [], "image": [1, 32, 32]}
+    assert results["data"] == data
     assert results["command"].endswith("'--counts=[1, 4]'")
     assert results["curves"][0].keys() >= {"step", "loss", "nll", "kl"}
     for row in results["rows"]:

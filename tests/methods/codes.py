@@ -12,11 +12,16 @@ from vnd.models.autoencoder import CodedNetwork
 CODE = 6
 SMALL: dict[str, Coder] = {
     "vnd_ae": VNDAE(noise=0.1),
-    "vnd_ae, lengths": VNDAE(
-        noise=0.1, base=2, prior_length=3.5, fractions=(0.5, 1.0), fixed_share=0.4, free_bits=0.2, free_until=0.95
-    ),
+    "vnd_ae, lengths": VNDAE(noise=0.1, base=2, prior_length=3.5, fractions=(0.5, 1.0), fixed_share=0.4, free_bits=0.2),
     "vnd_ae, decoded twice": VNDAE(
-        noise=0.1, fractions=(0.5, 1.0), weights=(1, 3), fixed_share=0.9, each_image="one", decodes=2
+        noise=0.1,
+        fractions=(0.5, 1.0),
+        weights=(1, 3),
+        fixed_share=0.9,
+        each_image="one",
+        decodes=2,
+        free_bits=2.0,
+        free_until=0.95,
     ),
     "vnd_ae, log-uniform": VNDAE(noise=0.1, prior="log_uniform"),
     "vae": VAE(noise=0.1),

@@ -24,7 +24,7 @@ from vnd.data.arrays import Images
 from vnd.data.batches import Normalise
 from vnd.evaluate.coding import error_of
 from vnd.methods import METHODS, VAE, VNDAE, Coder, NestedAE, Sizes, Step
-from vnd.methods.coding import LOG_VARIANCE, Code, distortion, length_of, masked, shortest, squared_error
+from vnd.methods.coding import LOG_VARIANCE, Code, coded, distortion, length_of, masked, shortest, squared_error
 from vnd.models import AutoEncoder, ConvNet
 from vnd.models.autoencoder import CodedNetwork, PrefixLinear
 from vnd.train.finished import open_run
@@ -323,6 +323,18 @@ def test_a_step_compiles_once_into_one_graph(name: str) -> None:
         assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     assert len(graphs) == 1
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", ["vnd_ae, decoded twice", "joint_vae"])
+def test_what_was_saved_is_trained_on(name: str, tmp_path: Path) -> None:
+    """What changes in training is no part of the file, and is there all the same."""
+    method, given = SMALL[name], (dots(5), torch.zeros(5, dtype=torch.int64))
+    vnd.save(model_of(method), tmp_path / "saved")
+    model = vnd.load(tmp_path / "saved")
+    step = Step(50, torch.tensor(1.0), 0.7, 50, 0.5)
+    method.prepare(model, given, step, lambda value: value)
+    assert 0 < float(coded(model).grown) < 1
+    assert method.loss(model, given, step).total.isfinite()
 
 
 # Runs

@@ -415,6 +415,7 @@ def test_the_prior_that_was_made_without_gradients_serves_a_loss() -> None:
         ({"fractions": (0.5,), "weights": (0.0,)}, "weights must be above 0, one for each of fractions; got [0.0]"),
         ({"free_bits": -0.1}, "free_bits must be 0 or more; got -0.1"),
         ({"each_image": "one", "decodes": 0}, "decodes must be at least 1, and 1 with each_image all; got 0"),
+        ({"free_until": 0.0}, "free_until must lie in (0, 1]; got 0.0"),
         ({"free_until": 1.1}, "free_until must lie in (0, 1]; got 1.1"),
         ({"decodes": 2}, "decodes must be at least 1, and 1 with each_image all; got 2"),
     ],

@@ -11,7 +11,7 @@ from fake_codes import fake_code
 from task_pages import check_refused, classifier, coarsen, compared, page_of, put, runs_of
 
 from vnd.metrics import confidence_interval
-from vnd.report import codes, coding, comparison
+from vnd.report import codes, coding, comparison, tasks
 from vnd.report.codes import Curve, group
 
 VAES = tuple(("vae", code) for code in (32, 64, 96, 128))
@@ -61,6 +61,14 @@ def test_runs_of_other_settings_or_of_one_seed_and_code_are_apart() -> None:
     one, two = curves_of(fake_code("vae", 64), fake_code("vae", 32, settings="other"))
     assert len(one.points) == len(two.points) == 1
     assert len(curves_of(fake_code("vae", 64, run="a"), fake_code("vae", 64, run="b"))) == 2
+
+
+def test_images_of_other_sizes_are_blocks_of_their_own() -> None:
+    small, large = fake_code(run="a"), fake_code(run="b")
+    small["data"]["image"], large["data"]["image"] = [3, 32, 32], [3, 64, 64]
+    keys = [block.key for block in tasks.compare(coding.TASK, runs_of(small, large)).blocks]
+    assert [key[2] for key in keys] == ["32×32", "64×64"]
+    assert coding.TASK.where(keys) == f"of {keys[0][1]} on celeba"
 
 
 def test_measures_of_two_extractors_are_never_one_column() -> None:

@@ -89,12 +89,28 @@ def test_runs_on_other_images_are_said_not_to_compare() -> None:
 
 def test_images_of_other_sizes_are_blocks_of_their_own(tmp_path: Path) -> None:
     """The size is in the result file, or in what an older run wrote at its begin."""
-    small, large, older = fake_segment(run="a"), fake_segment(run="b"), fake_segment(run="c")
+    small, large, *older = [fake_segment(run=run) for run in "abcd"]
     small["data"]["image"], large["data"]["image"] = [1, 32, 32], [1, 128, 128]
-    places = put(tmp_path, small, large, older)
+    places = put(tmp_path, small, large, *older)
     (places[2] / "data.json").write_text(json.dumps({"image": [1, 32, 32]}))
-    blocks = tasks.compare(segmenting.TASK, [open_results(place / "results.json") for place in places]).blocks
-    assert [(block.key, len(block.runs)) for block in blocks] == [(("lidc", "32×32"), 2), (("lidc", "128×128"), 1)]
+    (tmp_path / "data.json").write_text(
+        json.dumps({"image": [1, 128, 128]})
+    )  # of a run evaluated in a folder of its own
+    runs = [open_results(place / "results.json") for place in places]
+    blocks = tasks.compare(segmenting.TASK, runs).blocks
+    assert [(block.key, len(block.runs)) for block in blocks] == [(("lidc", "32×32"), 2), (("lidc", "128×128"), 2)]
+    assert segmenting.TASK.where([block.key for block in blocks]) == "on “lidc”"
+    rows = [row for block in blocks for row in segmenting.TASK.rows(block.series)]
+    assert {row["image"] for row in rows} == {"32×32", "128×128"}
+
+
+@pytest.mark.parametrize(
+    "words", ["", "[]", "null", "5", '{"image": 5}', '{"image": "128x128"}', '{"image": [32, 32]}']
+)
+def test_a_size_that_is_not_known_is_none(words: str, tmp_path: Path) -> None:
+    (place,) = put(tmp_path, fake_segment())
+    (place / "data.json").write_text(words)
+    assert open_results(place / "results.json").image == ""
 
 
 # The table
@@ -401,6 +417,7 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "ends that fall": (lambda r: r["rows"][1]["ged_interval"]["8"].reverse(), "rows.1.ged_interval.8 must be two ends"),
     "owners of one number": (lambda r: r["rows"][0]["ged_by_owner"].pop("8"), "rows.0.ged_by_owner must have the numb"),
     "another kind": (lambda r: r["rows"][0].update(kind="guessed"), "rows.0.kind must be 'uniform' or 'learned'"),
+    "sides in words": (lambda r: r["data"].update(image="128×128"), "data.image must be a list"),
     "no row": (lambda r: r.update(rows=[]), "rows must be a list that is not empty"),
 }
 

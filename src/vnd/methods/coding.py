@@ -155,25 +155,19 @@ class Coder(Single):
 
 
 class Growing(Coder):
-    """An auto-encoder with something that changes in training: capacities that grow over its first `over` steps.
+    """An auto-encoder with something that changes in training, such as capacities that grow over its first steps.
 
-    How far they have grown is a tensor of the model, not a number of the step: a compiled step is compiled once.
+    Where it stands is a tensor of the model, not a number of the step: a compiled step is compiled once.
     """
 
     over: int
 
     def reached(self, step: Step) -> float:
-        """How far it has come, in [0, 1]."""
+        """Where it stands, in [0, 1]: how far capacities have grown, after `over` steps all the way."""
         return min(step.index / self.over, 1.0)
 
-    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
-        """The network with the heads of this method, its capacities none yet."""
-        model = coded(super().build(network, example))
-        model.grown = torch.zeros(())
-        return model
-
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
-        """Let it come so far."""
+        """Say where it stands."""
         super().prepare(model, batch, step, average)
         root = coded(model)
         if root.grown.device != batch[0].device:

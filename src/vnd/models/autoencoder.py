@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -42,12 +43,16 @@ class CodedNetwork(nn.Module):
     """
 
     config: dict[str, Any]
-    grown: Tensor  # of methods with something that changes in training: how far it has come
+    grown: Tensor  # where something of a method stands that changes in training, in [0, 1]
     features: nn.Sequential
     heads: nn.ModuleDict
     expand: PrefixLinear
     length_biases: PrefixLinear | None
     decoder: nn.Sequential
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grown = torch.zeros(())
 
     def encode(self, x: Tensor) -> dict[str, Tensor]:
         """The output of every head for images (B, in_channels, image_size, image_size), each (B, its size)."""

@@ -106,7 +106,7 @@ def run_of(path: Path, results: dict[str, Any]) -> Run:
         recipe=series.get("recipe") or None,
         network=series.get("network") or "unnamed network",
         data=series.get("data") or results["data"]["name"],
-        image="×".join(str(side) for side in (results["data"].get("image") or _image_beside(path))[1:]),
+        image=_sides(results["data"].get("image") or _image_beside(path)),
         seed=series.get("seed"),
         settings=series.get("settings") or None,
         split=results.get("split") or "test",
@@ -115,11 +115,20 @@ def run_of(path: Path, results: dict[str, Any]) -> Run:
     )
 
 
-def _image_beside(path: Path) -> list[int]:
-    """The shape of an image by what the run wrote at its begin, for older result files; empty where it did not."""
-    beside = path.parent / "data.json"
-    image = json.loads(beside.read_text(encoding="utf-8")).get("image") if beside.exists() else None
-    return image or []
+def _sides(image: Any) -> str:
+    """The sides of an image of some channels: "64×48"; empty where that is none."""
+    known = isinstance(image, list) and len(image) == 3 and all(isinstance(n, int) and n > 0 for n in image)
+    return "×".join(map(str, image[1:])) if known else ""
+
+
+def _image_beside(path: Path) -> Any:
+    """An image's shape by what the run wrote at its begin, for older result files of it, or in a folder of its own."""
+    for folder in (path.parent, path.parent.parent) if path.name else ():
+        try:
+            return json.loads((folder / "data.json").read_text(encoding="utf-8"))["image"]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+    return None
 
 
 def split_of(runs: Sequence[Run]) -> str:

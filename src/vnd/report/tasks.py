@@ -185,7 +185,8 @@ def write_markdown(found: Compared[Own], path: Path, command: str = "") -> list[
 def flat(own: Named, measures: dict[str, Interval], **place: object) -> dict[str, Any]:
     """A point of a series, flat: whose it is, where, and of each measure its mean and its interval over trainings."""
     run = own.runs[0]
-    found = {"data": run.data, "network": run.network, "method": run.method, "name": own.name, **place}
+    said = {"data": run.data, "image": run.image, "network": run.network, "method": run.method, "name": own.name}
+    found: dict[str, Any] = {**said, **place}
     for key, value in measures.items():
         found |= {key: value.mean, f"{key} low": value.low, f"{key} high": value.high}
     return found
