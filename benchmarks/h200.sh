@@ -165,12 +165,12 @@ orders() { # of VND-AE: more decodings on CIFAR-10; on the two small sets also f
     {
         echo "cifar10 eight vnd_ae $k 8 $w [8,4,3,8] $f 0.05"
         echo "cifar10 eight-free vnd_ae $k 8 $w [8,5,3,8] $f 0.1"
-        echo "cifar10 eight-ends vnd_ae $k 8 $w [8,5,3,8] $f 0.1 --method.free_until 0.6"
-        echo "cifar10 eight-early vnd_ae $k 8 $w [12,5,3,8] $f 0.15 --method.free_until 0.6"
+        echo "cifar10 eight-ends vnd_ae $k 8 $w [8,5,3,8] $f 0.1 --method.free_until 0.8"
+        echo "cifar10 eight-early vnd_ae $k 8 $w [12,5,3,8] $f 0.15 --method.free_until 0.8"
         echo "cifar10 four-early vnd_ae $k 4 $w [7,5,3,8] $f 0.07"
         echo "celeba two-middle vnd_ae $k 2 $w [0.7,4,2,9] $f 0.07"
-        echo "celeba two-ends vnd_ae $k 2 $w [0.7,3,2,10] $f 0.1 --method.free_until 0.6"
-        echo "celeba two-free-ends vnd_ae $k 2 $w [0.7,4,2,9] $f 0.15 --method.free_until 0.6"
+        echo "celeba two-ends vnd_ae $k 2 $w [0.7,3,2,10] $f 0.1 --method.free_until 0.8"
+        echo "celeba two-free-ends vnd_ae $k 2 $w [0.7,4,2,9] $f 0.15 --method.free_until 1"
         words="--train.epochs 120"
         for code in 64 128; do echo "celeba brief-vae-$code vae --network.code $code $words"; done
         for times in 2 4; do echo "celeba brief-$times vnd_ae $k $times $w [0.7,3,2,10] $f 0.1 $words"; done
@@ -179,7 +179,7 @@ orders() { # of VND-AE: more decodings on CIFAR-10; on the two small sets also f
             for code in 32 64 96 128; do
                 echo "chest-xray brief-$noise-vae-$code vae --network.code $code $words"
             done
-            words="$w [2,4,3,8] $f 0.05 --method.free_until 0.6 $words"
+            words="$w [2,4,3,8] $f 0.05 --method.free_until 0.8 $words"
             for times in 2 4; do echo "chest-xray brief-$noise-$times vnd_ae $k $times $words"; done
         done
     } | side_by_side
