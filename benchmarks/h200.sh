@@ -104,32 +104,26 @@ at_most() { # NUMBER: wait until fewer than so many are at work
     while (($(jobs -rp | wc -l) >= $1)); do sleep 1; done
 }
 
+segmenter() { # RUN METHOD [WORDS]: in the background, with as many epochs as a lease has room for
+    trained "$1" bench/lidc-"$2" --train.epochs 100 "${@:3}" > "$LEASE"/"${1//\//-}".log 2>&1 &
+}
+
 masks() {
-    local brief="--train.epochs 100" # what the rest of a lease has room for
     share_device
     data lidc
-    for name in vnd_punet punet bn3_unet unet_ensemble dropout_unet; do
-        # shellcheck disable=SC2086 # brief is several
-        trained lidc/$name bench/lidc-$name $brief > "$LEASE"/lidc-$name.log 2>&1 &
-    done
+    for name in vnd_punet punet bn3_unet unet_ensemble dropout_unet; do segmenter lidc/$name $name; done
     for name in vnd_punet punet; do # with less KL: at 32×32, a sixteenth of the pixels, 0.5 was the best of those tried
-        # shellcheck disable=SC2086
-        trained lidc-3/$name bench/lidc-$name $brief --schedule.kl_weight.start 3 > "$LEASE"/lidc-3-$name.log 2>&1 &
+        segmenter lidc-3/$name $name --schedule.kl_weight.start 3
     done
     wait
 }
 
 graders() { # three seeds of the two latent methods, and how broad the weights of BN³ begin
-    local seed init name brief="--train.epochs 100"
     share_device
     data lidc
-    start_one() { # RUN METHOD WORDS
-        # shellcheck disable=SC2086 # brief is several
-        trained lidc/"$1" bench/lidc-"$2" $brief "${@:3}" > "$LEASE"/lidc-"$1".log 2>&1 &
-    }
-    for init in -3 -2 -1; do start_one bn3$init bn3_unet --method.log_alpha_init $init; done
+    for init in -3 -2 -1; do segmenter lidc/bn3$init bn3_unet --method.log_alpha_init $init; done
     for seed in 0 1 2; do
-        for name in vnd_punet punet; do start_one $name-$seed $name --train.seed $seed; done
+        for name in vnd_punet punet; do segmenter lidc/$name-$seed $name --train.seed $seed; done
     done
     wait
 }

@@ -310,8 +310,8 @@ def test_a_step_compiles_once_into_one_graph(name: str) -> None:
     torch._dynamo.reset()
     compiled: Callable[..., Any] = torch.compile(method.loss, backend=backend, fullgraph=True)
     weight = torch.tensor(0.0)
-    for index in range(98, 103):  # on both sides of what a capacity grows over, and free bits last
-        step = Step(index, weight.fill_(0.1 * index), 0.7, 50, index / 105)
+    for index in range(98, 103):  # on both sides of what a capacity grows over, and while free bits fall
+        step = Step(index, weight.fill_(0.1 * index), 0.7, 50, index / 150)
         method.prepare(model, given, step, lambda value: value)
         torch.manual_seed(index)
         mine = compiled(model, given, step)

@@ -93,9 +93,7 @@ def test_images_of_other_sizes_are_blocks_of_their_own(tmp_path: Path) -> None:
     small["data"]["image"], large["data"]["image"] = [1, 32, 32], [1, 128, 128]
     places = put(tmp_path, small, large, *older)
     (places[2] / "data.json").write_text(json.dumps({"image": [1, 32, 32]}))
-    (tmp_path / "data.json").write_text(
-        json.dumps({"image": [1, 128, 128]})
-    )  # of a run evaluated in a folder of its own
+    (tmp_path / "data.json").write_text(json.dumps({"image": [1, 128, 128]}))  # beside folders of evaluations
     runs = [open_results(place / "results.json") for place in places]
     blocks = tasks.compare(segmenting.TASK, runs).blocks
     assert [(block.key, len(block.runs)) for block in blocks] == [(("lidc", "32×32"), 2), (("lidc", "128×128"), 2)]

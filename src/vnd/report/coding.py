@@ -182,7 +182,7 @@ def _length(own: Curve, point: Point) -> str:
 TASK = Task(
     name="encode",
     noun="auto-encoder",
-    key=lambda run: (run.data, run.network, *filter(None, [run.image])),  # a bound of small images is another
+    key=lambda run: (run.data, run.network),
     where=lambda keys: f"of {'; '.join(dict.fromkeys(f'{network} on {data}' for data, network, *_ in keys))}",
     group=codes.group,
     summary=summary,

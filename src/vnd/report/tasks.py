@@ -35,8 +35,8 @@ class Task(Generic[Own]):
     Args:
         name: As result files spell it.
         noun: What one of its networks is called.
-        key: What runs must have in common to be compared; the data set first.
-        where: What the runs are of, in words, by the keys of their blocks.
+        key: What runs must have in common to be compared, beside the size of their images; the data set first.
+        where: What the runs are of, in words, by the keys of their blocks, each with that size where it is known.
         group: The series of runs that can be compared.
         summary: Of a result file, its series, and its training images in words: what was trained, at how many sizes it
             is measured if there are several, and what came of it.
@@ -131,10 +131,10 @@ def _summary(task: Task[Own], results: dict[str, Any], own: Own) -> list[str]:
 
 
 def compare(task: Task[Own], runs: Sequence[Run], left_out: Sequence[str] = ()) -> Compared[Own]:
-    """One block for each key of the task, in the order of the runs."""
+    """One block for each key of the task and size of images, by which all numbers change, in the order of the runs."""
     found: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        found.setdefault(task.key(run), []).append(run)
+        found.setdefault((*task.key(run), *filter(None, [run.image])), []).append(run)
     blocks = (Block(key, tuple(own), tuple(task.group(own))) for key, own in found.items())
     return Compared(task, tuple(blocks), tuple(left_out))
 
