@@ -118,12 +118,21 @@ masks() {
     wait
 }
 
-graders() { # three seeds of the two latent methods, and how broad the weights of BN³ begin
+graders() { # more seeds of all but BN³, of the latent ones at two weights of the KL; how broad the weights of BN³ begin
     share_device
     data lidc
     for init in -3 -2 -1; do segmenter lidc/bn3$init bn3_unet --method.log_alpha_init $init; done
-    for seed in 0 1 2; do
-        for name in vnd_punet punet; do segmenter lidc/$name-$seed $name --train.seed $seed; done
+    for seed in 1 2; do
+        for weight in 10 3; do
+            for name in vnd_punet punet; do
+                at_most 8
+                segmenter lidc/$name-$weight-$seed $name --train.seed $seed --schedule.kl_weight.start $weight
+            done
+        done
+        for name in dropout_unet unet_ensemble; do
+            at_most 8
+            segmenter lidc/$name-$seed $name --train.seed $seed
+        done
     done
     wait
 }
@@ -136,7 +145,7 @@ side_by_side() { # train lines of DATA RUN RECIPE [WORDS], many at once, one dat
         data "$name"
         while read -r of run recipe words; do
             if [[ $of != "$name" ]]; then continue; fi
-            at_most 18
+            at_most 14
             # shellcheck disable=SC2086 # words are several
             trained "$name"-codes/"$run" bench/"$name"-"$recipe" $words > "$LEASE"/"$name"-"$run".log 2>&1 &
         done <<< "$lines"
@@ -153,28 +162,32 @@ codes() {
     done | side_by_side
 }
 
-orders() { # of VND-AE: more decodings on CIFAR-10; on the two small sets also fewer epochs for all, which overfit less
-    local k="--train.compile true --method.each_image one --method.decodes" w="--method.weights" f="--method.free_bits"
-    local noise words
+orders() { # of VND-AE: what free bits that end, more decodings, and on X-rays fewer epochs or moved images for all do
+    local k="--train.compile true --train.channels_last false --method.each_image one --method.decodes"
+    local w="--method.weights" f="--method.free_bits" u="--method.free_until" words
     {
+        echo "celeba two-middle vnd_ae $k 2 $w [0.7,4,2,9] $f 0.07"
+        echo "celeba two-ends vnd_ae $k 2 $w [0.7,3,2,10] $f 0.1 $u 0.8"
+        echo "celeba two-half vnd_ae $k 2 $w [0.7,3,2,10] $f 0.1 $u 0.5"
+        echo "celeba two-free-ends vnd_ae $k 2 $w [0.7,4,2,9] $f 0.15 $u 1"
+        echo "celeba three-ends vnd_ae $k 3 $w [0.7,3,2,10] $f 0.1 $u 0.8"
         echo "cifar10 eight vnd_ae $k 8 $w [8,4,3,8] $f 0.05"
         echo "cifar10 eight-free vnd_ae $k 8 $w [8,5,3,8] $f 0.1"
-        echo "cifar10 eight-ends vnd_ae $k 8 $w [8,5,3,8] $f 0.1 --method.free_until 0.8"
-        echo "cifar10 eight-early vnd_ae $k 8 $w [12,5,3,8] $f 0.15 --method.free_until 0.8"
+        echo "cifar10 eight-ends vnd_ae $k 8 $w [8,5,3,8] $f 0.1 $u 0.8"
+        echo "cifar10 eight-early vnd_ae $k 8 $w [12,5,3,8] $f 0.15 $u 0.8"
         echo "cifar10 four-early vnd_ae $k 4 $w [7,5,3,8] $f 0.07"
-        echo "celeba two-middle vnd_ae $k 2 $w [0.7,4,2,9] $f 0.07"
-        echo "celeba two-ends vnd_ae $k 2 $w [0.7,3,2,10] $f 0.1 --method.free_until 0.8"
-        echo "celeba two-free-ends vnd_ae $k 2 $w [0.7,4,2,9] $f 0.15 --method.free_until 1"
-        words="--train.epochs 120"
-        for code in 64 128; do echo "celeba brief-vae-$code vae --network.code $code $words"; done
-        for times in 2 4; do echo "celeba brief-$times vnd_ae $k $times $w [0.7,3,2,10] $f 0.1 $words"; done
-        for noise in 0.5 0.716; do
-            words="--train.epochs 75 --method.noise $noise"
-            for code in 32 64 96 128; do
-                echo "chest-xray brief-$noise-vae-$code vae --network.code $code $words"
-            done
-            words="$w [2,4,3,8] $f 0.05 --method.free_until 0.8 $words"
-            for times in 2 4; do echo "chest-xray brief-$noise-$times vnd_ae $k $times $words"; done
+        for noise in 0.1 0.07; do echo "cifar10 vae-$noise vae --method.noise $noise"; done
+        echo "cifar10 four-0.1 vnd_ae $k 4 $w [4,4,3,8] $f 0 --method.noise 0.1"
+        echo "chest-xray two-early vnd_ae $k 2 $w [4,4,3,8] $f 0.02"
+        echo "chest-xray all-early vnd_ae --train.compile true --train.channels_last false --method.each_image all $w [5,4,3,8] $f 0.02"
+        echo "chest-xray four-ends vnd_ae $k 4 $w [5,4,3,8] $f 0.05 $u 0.8"
+        for how in brief moved; do
+            words="--train.epochs 75"
+            if [[ $how == moved ]]; then words="--data.augment.pad 2 --data.augment.padding reflect"; fi
+            for code in 32 64 96 128; do echo "chest-xray $how-vae-$code vae --network.code $code $words"; done
+            for method in beta_vae joint_vae swae; do echo "chest-xray $how-$method $method $words"; done
+            for times in 2 4; do echo "chest-xray $how-$times vnd_ae $k $times $w [3,4,3,8] $f 0.02 $words"; done
+            echo "chest-xray $how-ends vnd_ae $k 4 $w [4,4,3,8] $f 0.05 $u 0.8 $words"
         done
     } | side_by_side
 }
