@@ -162,7 +162,7 @@ codes() {
     done | side_by_side
 }
 
-orders() { # of VND-AE: what free bits that end, more decodings, and on X-rays fewer epochs or moved images for all do
+orders() { # of VND-AE: free bits that end, more decodings, and on X-rays also fewer epochs for all
     local k="--train.compile true --train.channels_last false --method.each_image one --method.decodes"
     local w="--method.weights" f="--method.free_bits" u="--method.free_until" words
     {
@@ -179,16 +179,16 @@ orders() { # of VND-AE: what free bits that end, more decodings, and on X-rays f
         for noise in 0.1 0.07; do echo "cifar10 vae-$noise vae --method.noise $noise"; done
         echo "cifar10 four-0.1 vnd_ae $k 4 $w [4,4,3,8] $f 0 --method.noise 0.1"
         echo "chest-xray two-early vnd_ae $k 2 $w [4,4,3,8] $f 0.02"
-        echo "chest-xray all-early vnd_ae --train.compile true --train.channels_last false --method.each_image all $w [5,4,3,8] $f 0.02"
+        echo "chest-xray two-earlier vnd_ae $k 2 $w [7,4,3,8] $f 0.02"
+        echo "chest-xray three-early vnd_ae $k 3 $w [5,4,3,8] $f 0.02"
+        echo "chest-xray four-early vnd_ae $k 4 $w [6,4,3,8] $f 0.02"
         echo "chest-xray four-ends vnd_ae $k 4 $w [5,4,3,8] $f 0.05 $u 0.8"
-        for how in brief moved; do
-            words="--train.epochs 75"
-            if [[ $how == moved ]]; then words="--data.augment.pad 2 --data.augment.padding reflect"; fi
-            for code in 32 64 96 128; do echo "chest-xray $how-vae-$code vae --network.code $code $words"; done
-            for method in beta_vae joint_vae swae; do echo "chest-xray $how-$method $method $words"; done
-            for times in 2 4; do echo "chest-xray $how-$times vnd_ae $k $times $w [3,4,3,8] $f 0.02 $words"; done
-            echo "chest-xray $how-ends vnd_ae $k 4 $w [4,4,3,8] $f 0.05 $u 0.8 $words"
-        done
+        echo "chest-xray all-early vnd_ae ${k/ --method*/} --method.each_image all $w [6,4,3,8] $f 0.02"
+        words="--train.epochs 75"
+        for code in 32 64 96 128; do echo "chest-xray brief-vae-$code vae --network.code $code $words"; done
+        for method in beta_vae joint_vae swae; do echo "chest-xray brief-$method $method $words"; done
+        for times in 2 4; do echo "chest-xray brief-$times vnd_ae $k $times $w [3,4,3,8] $f 0.02 $words"; done
+        echo "chest-xray brief-ends vnd_ae $k 4 $w [4,4,3,8] $f 0.05 $u 0.8 $words"
     } | side_by_side
 }
 
