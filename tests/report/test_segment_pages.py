@@ -308,6 +308,20 @@ def test_methods_of_one_size_have_boxes_where_there_are_no_others() -> None:
     assert [tick.get_text() for tick in alone.get_xticklabels()] == ["1", "4", "8", "16"]
 
 
+def test_a_wide_interval_reaches_past_the_figure_that_its_means_fill() -> None:
+    first, again = fake_segment("punet"), fake_segment("punet", seed=1)
+    for row in again["rows"]:
+        row["ged"] = {count: 2 * value for count, value in row["ged"].items()}
+    (own,) = entries_of(first, again)
+    (axis,) = segments.over_samples([own]).axes
+    measured = own.full.measures["ged_1"]
+    assert measured.mean < axis.get_ylim()[1] < 1.2 * measured.mean < measured.high
+    assert len(axis.collections) == len(COUNTS)  # a bar each
+    notes = {one.name: one.note for one in segmenting.shown([own, *entries_of(fake_segment())])}
+    assert "Bars are 95 %" in notes["samples"]
+    assert "Bars are 95 %" not in {one.name: one.note for one in segmenting.shown(entries_of(*several()))}["samples"]
+
+
 def test_other_figures_are_drawn_at_the_numbers_of_the_file() -> None:
     results = {one["method"]: one for one in several(truth=True)}
     entries = entries_of(*results.values())

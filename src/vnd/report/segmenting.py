@@ -26,7 +26,7 @@ HEADINGS = {
     "samples": (
         "More samples",
         "The mean energy distance against the number of samples; lower is better. It falls whatever the network, since "
-        "many samples show its distribution better than one.{hollow}",
+        "many samples show its distribution better than one.{bars}{hollow}",
     ),
     "diversity": (
         "As many minds as the graders?",
@@ -44,6 +44,7 @@ LINES = " Lines across are the means of methods that have one size."
 TRUTH = " The black dotted line is what samples of the true distribution, which is known here, would reach on average."
 DRAWN = " Drawn: each sample has a length of its own, which is drawn too."
 HOLLOW = " Hollow: {sizes}."
+BARS = " Bars are 95 % intervals over trainings from other seeds, and a wide one may reach past the figure."
 OTHERS = " {name}: about {values}, read from its paper, on the full set and other images: a landmark, no contest."
 
 
@@ -104,6 +105,7 @@ def shown(entries: Sequence[Entry], prefix: str = "") -> list[Shown]:
     truth, (name, others) = expected(entries), published(entries)
     values = listed([f"{value:.2f} at {count} samples" for count, value in others.items()])
     drawn = any(point.drawn for own in several for point in own.points)
+    repeated = any(len(own.runs) > 1 for own in entries)
     sizes = listed([f"{own.name} at other sizes" for own in several]) + ", unjoined where drawn" * drawn
     said = {
         "truth": TRUTH if truth else "",
@@ -111,7 +113,8 @@ def shown(entries: Sequence[Entry], prefix: str = "") -> list[Shown]:
         "drawn": DRAWN if drawn else "",
         "lines": LINES if several and len(several) < len(entries) else "",
         "beside": "Below" if lone else "Right",
-        "first": " Of several trainings, the first is shown." if any(len(own.runs) > 1 for own in entries) else "",
+        "first": " Of several trainings, the first is shown." if repeated else "",
+        "bars": BARS if repeated else "",
     }
 
     def add(key: str, draw: Callable[[], Figure], half: bool, hollow: str = "") -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vnd.metrics import Interval
 from vnd.report.canvas import HALF, INK, MUTED, WIDE, canvas, legend, panels, plain, tidy, title
 from vnd.report.compare import COUNTS, Look, styles
 from vnd.report.entries import Entry, Point, bins, counts, expected, graders, named, published
@@ -67,7 +68,7 @@ def boxes(entries: Sequence[Entry]) -> Figure:
 def over_samples(entries: Sequence[Entry]) -> Figure:
     """The mean energy distance against the number of samples, of the largest size and, hollow, of the smallest."""
     figure, axis = canvas(HALF, HEIGHT)
-    looks, known = styles(entries, STYLES), counts(entries)
+    looks, known, bars = styles(entries, STYLES), counts(entries), list[tuple[int, Interval, str]]()
     for own in entries:
         color, marker, line = looks[own.name]
         for point in dict.fromkeys((own.full.label, own.points[0].label)):
@@ -80,9 +81,7 @@ def over_samples(entries: Sequence[Entry]) -> Figure:
             else:
                 look |= {"linestyle": (0, (2, 1.5)), "linewidth": 1.2, "markerfacecolor": "white"}
             axis.plot(places, [x.mean for x in found], label=plain(named(own, one), 60), **look)
-            for place, x in zip(places, found, strict=True):
-                if x.count > 1:
-                    axis.vlines(place, x.low, x.high, color=color, linewidth=1.2)
+            bars += [(place, x, color) for place, x in zip(places, found, strict=True) if x.count > 1]
     truth, (name, others) = expected(entries), published(entries)
     if truth:
         axis.plot(list(truth), list(truth.values()), color=INK, linestyle=":", marker="_", label=TRUTH, zorder=2)
@@ -92,7 +91,10 @@ def over_samples(entries: Sequence[Entry]) -> Figure:
     axis.set_xticks(known, [str(count) for count in known])
     axis.minorticks_off()
     axis.set(xlabel="samples of each image (log scale)", ylabel="energy distance (GED)")
-    axis.set_ylim(bottom=0)
+    top = axis.get_ylim()[1]  # of the means: an interval over two trainings may be wider than all there is to see
+    for place, x, color in bars:
+        axis.vlines(place, x.low, x.high, color=color, linewidth=1.2)
+    axis.set_ylim(0, top)
     tidy(axis)
     legend(figure, axis)
     return figure
