@@ -121,7 +121,7 @@ masks() {
 graders() { # more seeds of all but BN³, of the latent ones at two weights of the KL; how broad the weights of BN³ begin
     share_device
     data lidc
-    for init in -3 -2 -1; do segmenter lidc/bn3$init bn3_unet --method.log_alpha_init $init; done
+    for init in -4 -3 -1; do segmenter lidc/bn3$init bn3_unet --method.log_alpha_init $init; done
     for seed in 1 2; do
         for weight in 10 3; do
             for name in vnd_punet punet; do

@@ -315,11 +315,13 @@ def test_a_wide_interval_reaches_past_the_figure_that_its_means_fill() -> None:
     (own,) = entries_of(first, again)
     (axis,) = segments.over_samples([own]).axes
     measured = own.full.measures["ged_1"]
+    assert axis.get_ylim()[0] == 0
     assert measured.mean < axis.get_ylim()[1] < 1.2 * measured.mean < measured.high
-    assert len(axis.collections) == len(COUNTS)  # a bar each
+    ends = [bar.get_paths()[0].vertices[:, 1].tolist() for bar in axis.collections]
+    assert ends == [[x.low, x.high] for x in (own.full.measures[f"ged_{count}"] for count in COUNTS)]
     notes = {one.name: one.note for one in segmenting.shown([own, *entries_of(fake_segment())])}
-    assert "Bars are 95 %" in notes["samples"]
-    assert "Bars are 95 %" not in {one.name: one.note for one in segmenting.shown(entries_of(*several()))}["samples"]
+    assert "Bars: 95 %" in notes["samples"]
+    assert "Bars: 95 %" not in {one.name: one.note for one in segmenting.shown(entries_of(*several()))}["samples"]
 
 
 def test_other_figures_are_drawn_at_the_numbers_of_the_file() -> None:

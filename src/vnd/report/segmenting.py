@@ -44,7 +44,7 @@ LINES = " Lines across are the means of methods that have one size."
 TRUTH = " The black dotted line is what samples of the true distribution, which is known here, would reach on average."
 DRAWN = " Drawn: each sample has a length of its own, which is drawn too."
 HOLLOW = " Hollow: {sizes}."
-BARS = " Bars are 95 % intervals over trainings from other seeds, and a wide one may reach past the figure."
+BARS = " Bars: 95 % intervals where there are trainings from several seeds; a wide one may reach past the figure."
 OTHERS = " {name}: about {values}, read from its paper, on the full set and other images: a landmark, no contest."
 
 

@@ -26,6 +26,7 @@ STYLES: dict[str, Look] = {
 TRUTH = "samples of the truth, expected"
 ENDS = (5, 25, 50, 75, 95)  # percentiles of a box: whisker, box, median, box, whisker
 HEIGHT, PANEL = 4.2, 3.1  # inches
+BESIDE = 1.012  # by which the bars of two methods are apart, so that both are seen
 LEAST = 0.1  # what an axis of IoU spans at least
 APART, FEWEST = 0.7, 4.0  # between the boxes of two methods, and what a panel is wide at least, in boxes
 
@@ -68,9 +69,10 @@ def boxes(entries: Sequence[Entry]) -> Figure:
 def over_samples(entries: Sequence[Entry]) -> Figure:
     """The mean energy distance against the number of samples, of the largest size and, hollow, of the smallest."""
     figure, axis = canvas(HALF, HEIGHT)
-    looks, known, bars = styles(entries, STYLES), counts(entries), list[tuple[int, Interval, str]]()
-    for own in entries:
+    looks, known, bars = styles(entries, STYLES), counts(entries), list[tuple[float, Interval, str]]()
+    for index, own in enumerate(entries):
         color, marker, line = looks[own.name]
+        beside = BESIDE ** (index - (len(entries) - 1) / 2)
         for point in dict.fromkeys((own.full.label, own.points[0].label)):
             one = next(p for p in own.points if p.label == point)
             places = [count for count in known if f"ged_{count}" in one.measures]
@@ -81,12 +83,12 @@ def over_samples(entries: Sequence[Entry]) -> Figure:
             else:
                 look |= {"linestyle": (0, (2, 1.5)), "linewidth": 1.2, "markerfacecolor": "white"}
             axis.plot(places, [x.mean for x in found], label=plain(named(own, one), 60), **look)
-            bars += [(place, x, color) for place, x in zip(places, found, strict=True) if x.count > 1]
+            bars += [(place * beside, x, color) for place, x in zip(places, found, strict=True) if x.count > 1]
     truth, (name, others) = expected(entries), published(entries)
     if truth:
         axis.plot(list(truth), list(truth.values()), color=INK, linestyle=":", marker="_", label=TRUTH, zorder=2)
     if others:
-        axis.plot(list(others), list(others.values()), "D", color=MUTED, markerfacecolor="white", label=name, zorder=2)
+        axis.plot(list(others), list(others.values()), "D", color=MUTED, markerfacecolor="none", label=name, zorder=4)
     axis.set_xscale("log")
     axis.set_xticks(known, [str(count) for count in known])
     axis.minorticks_off()
