@@ -177,6 +177,10 @@ def test_machines_times_and_commands_are_said(tmp_path: Path) -> None:
     assert row(table, "FN³, FN³-TS")[1:] == ["1", "NVIDIA H200", "2.13.0", "–", "15 min", "61 s"]  # as its results say
     assert "\nvnd train bn3.yaml --out a --x=b\nvnd evaluate a --which=last\n" in fold
     assert "secret" not in fold
+    for place in places:  # a recipe of each, or there is nothing to train by
+        assert markdown.AGAIN not in markdown.made(comparison.read(places).blocks[0])[-1]
+        (place / "recipe.yaml").write_text("")
+    assert markdown.AGAIN in markdown.made(comparison.read(places).blocks[0])[-1]
     (places[0] / "environment.json").write_text(json.dumps({"gpus": ["A", "A"], "versions": 3, "git": {"commit": 1}}))
     assert row(markdown.made(comparison.read(places[:1]).blocks[0])[1], "BN³")[2:5] == ["2 × A", "2.13.0", "–"]
 

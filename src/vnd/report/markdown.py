@@ -14,6 +14,7 @@ from vnd.metrics import Interval
 from vnd.report import budget, canvas, compare, figures, marked, plates, trust
 from vnd.report.captions import BUDGET, NOT_TEST, OVER, PARTS, SIZES, SURVIVAL
 from vnd.report.families import SEPARATE
+from vnd.report.keep import RECIPE
 from vnd.report.origins import origin
 from vnd.report.runs import Run
 from vnd.report.sections import duration
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 IMAGES, DPI, LARGEST = "images", 144, 150_000  # folder, dots an inch, bytes of a PNG file
 NONE = "–"
+AGAIN = (
+    "As they were given: what a recipe says may have changed since. The recipe.yaml in the folder of a run has all of "
+    "its settings, and `vnd train FOLDER/recipe.yaml` trains by them."
+)
 SPACE = "\u00a0"  # that does not break
 
 
@@ -185,8 +190,9 @@ def made(block: Blocked) -> list[str]:
     )
     found = [note, table(head, lines)]
     if commands:
-        fold = f"<details><summary>The commands of the runs</summary>\n\n{code(commands)}\n\n</details>"
-        found.append(fold)
+        kept = all((run.path.parent / RECIPE).is_file() for own in block.series for run in own.runs)
+        parts = ["<details><summary>The commands of the runs</summary>", *[AGAIN] * kept, code(commands), "</details>"]
+        found.append("\n\n".join(parts))
     return found
 
 
