@@ -28,7 +28,8 @@ from vnd.methods.coding import LOG_VARIANCE, Code, coded, distortion, length_of,
 from vnd.models import AutoEncoder, ConvNet
 from vnd.models.autoencoder import CodedNetwork, PrefixLinear
 from vnd.train.finished import open_run
-from vnd.train.loop import fit
+from vnd.train.loop import fit, make_accelerator
+from vnd.train.session import Session
 
 each = pytest.mark.parametrize("name", SMALL)
 
@@ -382,6 +383,34 @@ def test_a_run_from_end_to_end_goes_on_where_it_stopped_bit_for_bit(
     (row, *_) = rows_of(tmp_path / "whole")
     assert row["mse"] > 0
     assert json.loads((tmp_path / "whole" / "data.json").read_text())["mean"] == [0.5]
+
+
+@pytest.mark.parametrize("name", ["vnd_ae, decoded twice", "vae", "joint_vae", "swae"])
+def test_an_averaged_network_has_statistics_of_codes_as_in_training(name: str, tmp_path: Path) -> None:
+    pixels = ((dots(40, 32) + 1) * 127.5).round().byte().numpy()[:, 0]
+    np.savez(tmp_path / "dots.npz", x_train=pixels, x_test=pixels[:8])
+    network = {"name": "autoencoder", "code": CODE, "image_size": 32, "in_channels": 1, "width": 0.0625}
+    made = coded_recipe(tmp_path / "dots.npz", name, network=network, train={"ema": 0.9})
+    session, codes = Session(made, tmp_path / "run", make_accelerator(made)), list[Tensor]()
+    root: Any = session.root
+    root.expand.register_forward_pre_hook(lambda _, given: codes.append(given[0].detach().clone()))
+    for _ in range(2):
+        with session.averaged():
+            pass
+    first, again = codes[0], codes[len(codes) // 2]
+    assert torch.equal(first, again)  # the same, whatever was drawn before
+    assert first.size(1) == CODE  # also of a code whose last dimensions are a category
+    with torch.no_grad():
+        means = root.train().encode(next(iter(session.calibration())))["loc"]
+    if name == "joint_vae":
+        category, first = first[:, -3:], first[:, :-3]
+        assert torch.allclose(category.sum(1), torch.ones(len(first)))
+        assert category.max(1).values.min() < 0.999  # relaxed, as in training
+    if name.startswith("vnd_ae"):
+        assert len(first) == 2 * len(means)
+        assert {3, CODE} <= {int(row.nonzero().max()) + 1 for row in first}
+    else:
+        assert torch.allclose(first, means, atol=1e-5) == (name == "swae")  # drawn, where codes are
 
 
 def test_the_best_network_has_the_least_error_and_is_saved(tmp_path: Path, unlabelled: Path) -> None:

@@ -13,6 +13,7 @@ paper's factor of 0.00025 on the KL beside the mean squared error is $σ^2 = 0.0
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -46,7 +47,7 @@ class Code:
         return 0.5 * (self.loc.square() + variance - 1 - variance.log())
 
 
-class Coder(Single):
+class Coder(Single, ABC):
     """A method whose model is an auto-encoder; each has a `noise`, σ of a pixel between −1 and 1.
 
     The network has one size, and its decoder takes codes of every length.
@@ -82,6 +83,16 @@ class Coder(Single):
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Refuse several processes."""
         refuse_several_processes("auto-encoders")
+
+    def show(self, model: nn.Module, x: Tensor) -> None:
+        """Compute the loss of images: their codes are drawn, and as long as in training."""
+        step = Step(index=0, kl_weight=torch.ones((), device=x.device), temperature=1.0, num_data=len(x))
+        with torch.enable_grad():  # without it a category would be drawn as in a test
+            self.loss(model, (x, torch.zeros(len(x), device=x.device)), step)
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """What is minimised; it reads the images of a batch alone."""
 
     def encode(self, model: nn.Module, x: Tensor) -> Code:
         """The code of a batch of images."""

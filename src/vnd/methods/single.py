@@ -36,6 +36,10 @@ class Single(Untempered):
     ) -> None:
         """Nothing: its statistics are those of training, or those that came with a moving average of its weights."""
 
+    def show(self, model: nn.Module, x: Tensor) -> None:
+        """Run images through the model as its training does, so that BatchNorm sees what it sees there."""
+        model(x)
+
     def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
         """A copy of the network: what is done to it is not done to the one in training."""
         return copied(model)

@@ -23,6 +23,7 @@ from vnd.evaluate.segmenting import distance_of
 from vnd.evaluate.sweep import accuracy_of, check_readings
 from vnd.files import write_text
 from vnd.methods import Coder, Segmenter, Size, Sizes
+from vnd.methods.single import Single
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn.plan import unwrap
 from vnd.store import save
@@ -195,7 +196,8 @@ class Session:
             _fill(places, self.ema)
             if single:
                 torch.manual_seed(key(self.recipe.train.seed, "statistics"))  # of the noise in weights and dropout
-                update_bn(self.calibration(), self.root)
+                assert isinstance(self.method, Single)
+                update_bn(self.calibration(), _Shown(self.root, self.method))
                 _keep_unseen(self.root, own)
             yield
         finally:
@@ -218,6 +220,18 @@ class Session:
     def _inner(self) -> torch.optim.Optimizer:
         inner: torch.optim.Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
         return inner
+
+
+class _Shown(nn.Module):
+    """A model that is run as its method's training runs it."""
+
+    def __init__(self, root: nn.Module, method: Single) -> None:
+        super().__init__()
+        self.root, self.method = root, method
+
+    def forward(self, x: Tensor) -> None:
+        """Show it images."""
+        self.method.show(self.root, x)
 
 
 def build_model(recipe: Recipe, images: Images) -> nn.Module:
