@@ -164,7 +164,7 @@ codes() {
 
 orders() { # of VND-AE: free bits that end, more decodings, and on X-rays also fewer epochs for all
     local k="--train.compile true --train.channels_last false --method.each_image one --method.decodes"
-    local w="--method.weights" f="--method.free_bits" u="--method.free_until" words
+    local w="--method.weights" f="--method.free_bits" u="--method.free_until" noise code method times words
     {
         echo "celeba two-middle vnd_ae $k 2 $w [0.7,4,2,9] $f 0.07"
         echo "celeba two-ends vnd_ae $k 2 $w [0.7,3,2,10] $f 0.1 $u 0.8"

@@ -290,7 +290,8 @@ def calibration(
     count = min(wanted or len(splits.train), len(splits.train))
     seed = key(recipe.train.seed, "calibration", *([repeat] if repeat else []))
     chosen = np.random.default_rng(seed).permutation(len(splits.train))[:count]
-    parts = math.ceil(count / (SMALL if recipe.method.task == "segment" else BATCH))
+    most = {"segment": SMALL, "encode": min(BATCH, recipe.train.batch)}  # of codes gradients are kept, as in training
+    parts = math.ceil(count / most.get(recipe.method.task, BATCH))
     if recipe.augmented(augmented):
         normal, augment = (splits.mean, splits.deviation), recipe.data.augment
         batches = Batches(splits.train.take(chosen), count // parts, seed, *normal, device, augment)
