@@ -131,6 +131,10 @@ def test_training_goes_on_with_the_statistics_it_had(method: str, tmp_path: Path
     assert equal(*seen)  # the same, whatever was drawn before
     assert not equal(seen[0], buffers(session.root))
     assert modes == [m.training for m in session.root.modules()]
+    session.root.eval()
+    with session.averaged():
+        pass
+    assert not any(m.training for m in session.root.modules())
     assert momenta == [getattr(m, "momentum", None) for m in session.root.modules()]
 
 

@@ -227,7 +227,7 @@ class _Shown(nn.Module):
 
     def __init__(self, root: nn.Module, method: Single) -> None:
         super().__init__()
-        self.root, self.method = root, method
+        self.root, self.method, self.training = root, method, root.training  # the mode that `update_bn` goes back to
 
     def forward(self, x: Tensor) -> None:
         """Show it images."""
