@@ -1,8 +1,14 @@
 """Checksummed folders and small files: the old one or the new one, whole, whatever the disk does."""
 
+import errno
+import fcntl
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -235,3 +241,232 @@ def test_other_tensors_than_the_manifest_names_are_refused(folder):
         refusal(folder, path.name, word)
     shutil.rmtree(folder)
     refusal(folder, "does not exist", "give a folder that the test wrote")
+
+
+# Two writers
+
+
+def pair(folder: Path, values: tuple[float, float]) -> None:
+    """Two processes that save into one folder, begun together."""
+    gate, opened = os.pipe()
+
+    def work(value: float) -> None:
+        os.close(opened)
+        os.read(gate, 1)  # until it is closed
+        files.write(FORM, folder, {"note": value}, {"a": torch.full((8,), value)})
+
+    children = [hostile.forked(lambda value=value: work(value)) for value in values]
+    os.close(gate)
+    os.close(opened)
+    assert [hostile.ended(child) for child in children] == [0, 0]
+
+
+def whole(folder: Path, *values: float) -> None:
+    manifest, tensors = files.read(FORM, folder)
+    assert manifest["note"] in values
+    assert torch.equal(tensors["a"], torch.full((8,), manifest["note"]))
+
+
+def test_two_processes_that_save_into_one_folder_lose_nothing(tmp_path):
+    for number in range(40):
+        folder = tmp_path / str(number % 20)  # empty ones, and ones that hold a save
+        pair(folder, (number + 0.25, number + 0.5))
+        whole(folder, number + 0.25, number + 0.5)
+        assert len(contents(folder)) == 2
+
+
+def test_threads_that_save_and_load_one_folder_never_fail(tmp_path):
+    folder = tmp_path / "x"
+    files.write(FORM, folder, {"note": 0.0}, {"a": torch.zeros(8)})
+    values = (0.0, 1.0)  # each again and again: the same names of files, removed and made anew
+
+    def save(value: float) -> None:
+        for _ in range(25):
+            files.write(FORM, folder, {"note": value}, {"a": torch.full((8,), value)})
+
+    with ThreadPoolExecutor(3) as pool:
+        done = [pool.submit(save, value) for value in values]
+        loads = 0
+        while not all(future.done() for future in done):
+            whole(folder, *values)
+            loads += 1
+        for future in done:
+            future.result()
+    assert loads
+    assert len(contents(folder)) == 2
+
+
+def test_a_writer_waits_for_the_one_before_and_tidies_nothing_of_it(folder):
+    """The tensors of a save whose manifest is not in place yet are not another's to remove."""
+    begun, told = os.pipe()
+    entered: list[bool] = []
+
+    def save() -> None:
+        os.write(told, b".")
+        files.write(FORM, folder, {"note": "new"}, NEW)
+        entered.append(True)
+
+    with files.exclusive(folder) as alone, ThreadPoolExecutor(1) as pool:
+        assert alone
+        future = pool.submit(save)
+        os.read(begun, 1)
+        coming = folder / "tensors-0123456789ab.safetensors"
+        coming.write_bytes(b"of a save under way")
+        assert not entered
+        coming.unlink()
+        other = os.open(folder / files.LOCK, os.O_RDWR)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+        assert files.read_manifest(FORM, folder)["note"] == "old"
+        handle = next(iter(files._held))
+        (folder / files.LOCK).unlink()
+        files._held.discard(handle)
+        os.close(handle)
+        future.result()
+    os.close(begun)
+    os.close(told)
+    assert same(files.read(FORM, folder)[1], NEW)
+    assert len(contents(folder)) == 2
+
+
+def test_a_killed_writer_keeps_nobody_waiting_and_its_parts_are_tidied(folder, monkeypatch):
+    def dies(tensors: object, path: Path) -> None:
+        Path(path).write_bytes(b"half")
+        os.kill(os.getpid(), 9)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "save_file", dies)
+        assert hostile.ended(hostile.forked(lambda: files.write(FORM, folder, {"note": "new"}, NEW))) == -9
+    assert len(contents(folder)) == 4  # its lock file and its part
+    assert same(files.read(FORM, folder)[1], OLD)
+    files.write(FORM, folder, {"note": "new"}, NEW)
+    assert len(contents(folder)) == 2
+
+
+def test_a_child_forked_within_a_save_does_not_keep_the_lock(tmp_path):
+    ours, theirs = os.pipe()
+
+    def work() -> None:
+        with files.exclusive(tmp_path):
+            hostile.forked(lambda: (os.write(theirs, os.getpid().to_bytes(4, "little")), signal.pause()))
+            signal.pause()
+
+    child = hostile.forked(work)
+    worker = int.from_bytes(os.read(ours, 4), "little")
+    try:
+        os.kill(child, 9)
+        assert hostile.ended(child) == -9
+        handle = os.open(tmp_path / files.LOCK, os.O_RDWR)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while anybody has it
+        os.close(handle)
+    finally:
+        os.kill(worker, 9)
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_where_there_are_no_locks_only_old_files_are_tidied(folder, monkeypatch):
+    def without(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    young, old = folder / "tensors-0123456789ab.safetensors", folder / "tensors-0123456789cd.safetensors"
+    for path in (young, old):
+        path.write_bytes(b"x")
+    os.utime(old, (1, 1))
+    files.write(FORM, folder, {"note": "new"}, NEW)
+    assert same(files.read(FORM, folder)[1], NEW)
+    assert young.exists()
+    assert not old.exists()
+    assert not (folder / files.LOCK).exists()
+
+
+def test_a_save_of_the_same_contents_in_place_of_another_is_read_again(folder, monkeypatch):
+    """A, then B, then A again while it is read: the tensors of A were gone for a moment."""
+    real, gone = files._read_tensors, []
+
+    def interrupted_once(form: files.Format, where: Path, manifest: dict) -> dict:
+        if not gone:
+            gone.append(True)
+            files.write(FORM, folder, {"note": "new"}, NEW)
+            try:
+                return real(form, where, manifest)
+            finally:
+                files.write(FORM, folder, {"note": "old"}, OLD)
+        return real(form, where, manifest)
+
+    monkeypatch.setattr(files, "_read_tensors", interrupted_once)
+    assert same(files.read(FORM, folder)[1], OLD)
+    assert gone
+
+
+def test_parts_of_small_files_that_killed_writers_left_go_when_they_are_old(tmp_path):
+    old, young = tmp_path / ".a.txt.7-0123abcd.part", tmp_path / ".a.txt.8-0123abcd.part"
+    other = tmp_path / ".b.txt.7-0123abcd.part"
+    for path in (old, young, other):
+        path.write_text("x")
+    for path in (old, other):
+        os.utime(path, (1, 1))
+    files.write_text(tmp_path / "a.txt", "a")
+    assert sorted(contents(tmp_path)) == sorted(["a.txt", young.name, other.name])
+
+
+# Links, devices and pipes
+
+
+def test_a_link_is_followed_and_its_target_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    target, link, chain = tmp_path / "there" / "t.json", tmp_path / "link.json", tmp_path / "chain.json"
+    target.write_text("old")
+    link.symlink_to("there/t.json")
+    chain.symlink_to(link)
+    for path in (link, chain):
+        files.write_text(path, f"by {path.name}")
+        assert path.is_symlink()
+        assert target.read_text() == f"by {path.name}"
+    assert not target.is_symlink()
+    target.unlink()
+    files.write_text(chain, "made")
+    assert target.read_text() == "made"
+    assert link.is_symlink()
+    assert sorted(contents(tmp_path / "there")) == ["t.json"]
+
+
+def test_a_link_that_leads_to_itself_is_refused(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match="symbolic links"):
+        files.write_text(tmp_path / "a", "x")
+    assert (tmp_path / "a").is_symlink()
+
+
+def test_into_a_pipe_and_a_device_is_written_and_neither_is_replaced(tmp_path):
+    pipe, null = tmp_path / "pipe", tmp_path / "null"
+    os.mkfifo(pipe)
+    null.symlink_to("/dev/null")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    files.write_text(pipe, "through – ä\n")
+    assert os.read(reader, 100).decode() == "through – ä\n"
+    os.close(reader)
+    assert pipe.is_fifo()
+    files.write_text(null, "nowhere")
+    assert null.is_symlink()
+    assert Path("/dev/null").is_char_device()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["null", "pipe"]
+    with pytest.raises(IsADirectoryError):
+        files.write_text(tmp_path, "x")
+
+
+def test_standard_output_is_written_into_whatever_it_is(tmp_path):
+    """Also a regular file, which others have open: replaced, it would be lost to them."""
+    code = "from pathlib import Path; from vnd.files import write_text; write_text(Path('/dev/stdout'), 'said\\n')"
+    out = tmp_path / "out.txt"
+    out.write_text("before\n")
+    inode = out.stat().st_ino
+    with out.open("a") as file:
+        subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
+    assert out.read_text() == "before\nsaid\n"
+    assert out.stat().st_ino == inode
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "said\n"

@@ -1,18 +1,23 @@
 """Checksummed folders: one JSON manifest and one safetensors file, written in one step, never a pickle.
 
 The manifest says what the tensors are, what each one's SHA-256 is, and what its own is. It is written last and put in
-place in one step, so a folder always holds one whole save: the old one or the new one. `write_text` does the same for
-one small file.
+place in one step, so a folder always holds one whole save: the old one or the new one. Writers of one folder wait for
+each other (`exclusive`); readers wait for nobody, and read again what was replaced meanwhile. `write_text` does the
+same for one small file.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
-from contextlib import suppress
+import secrets
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,8 +28,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 TENSORS = re.compile(r"tensors-[0-9a-f]{12}\.safetensors")
+PART = re.compile(r"\.(.+?)(?:\.[0-9]+-[0-9a-f]{8})?\.part")
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt")
 LONGEST = 2**26  # bytes of a manifest: some 400,000 tensors, and no more memory than a reader can spare
+LOCK = ".lock"  # in a folder that is being written; whoever holds it removes it
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+STALE = 3600  # seconds after which a part of a file is of a writer that was killed
+_held: set[int] = set()  # the open lock files of this process
 
 
 @dataclass(frozen=True)
@@ -65,26 +75,27 @@ def write(form: Format, folder: Path, manifest: dict[str, Any], tensors: dict[st
     if len(text) > LONGEST:
         raise ValueError(f"{form.saver}: {form.manifest} must have at most {LONGEST} bytes; got {len(text)}")
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        put(folder / said["tensors"], lambda part: _save_tensors(form, owned, part))
-        write_text(folder / form.manifest, text)
-    finally:
-        with suppress(OSError, ValueError):
-            _tidy(form, folder)
+    with exclusive(folder) as alone:
+        try:
+            _replace(folder / said["tensors"], lambda part: _save_tensors(form, owned, part))
+            _replace(folder / form.manifest, lambda part: part.write_text(text, encoding="utf-8"))
+        finally:
+            with suppress(OSError, ValueError):
+                _tidy(form, folder, alone)
 
 
 def read(form: Format, folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read the manifest and the tensors, in memory of their own, on the CPU; a ValueError of one line if damaged.
 
-    Both are read again if a new save was put in their place meanwhile.
+    Both are read again if a new save was put in their place meanwhile, be it of the same contents.
     """
-    manifest = read_manifest(form, folder)
     while True:
+        version = _version(folder / form.manifest)
+        manifest = read_manifest(form, folder)
         try:
             return manifest, _read_tensors(form, folder, manifest)
         except ValueError:
-            before, manifest = manifest, read_manifest(form, folder)
-            if manifest == before:
+            if version == _version(folder / form.manifest):
                 raise
 
 
@@ -113,14 +124,58 @@ def read_manifest(form: Format, folder: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
+@contextmanager
+def exclusive(folder: Path) -> Iterator[bool]:
+    """Wait until no other process or thread writes into a folder, and keep them waiting.
+
+    The kernel drops the lock of a process that ends, however it ends, so a killed writer keeps nobody waiting. The lock
+    file is removed by whoever holds it, so one that waited for a removed file tries again.
+
+    Yields:
+        True; False where there are no locks (Windows, some network file systems), and nobody waits.
+    """
+    handle = _locked(folder / LOCK)
+    if handle is None:
+        yield False
+        return
+    _held.add(handle)
+    try:
+        yield True
+    finally:
+        if handle in _held:  # not in a forked child
+            _held.discard(handle)
+            with suppress(OSError):
+                (folder / LOCK).unlink(missing_ok=True)
+            os.close(handle)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a small file in one step: whoever reads it, also after a kill or a full disk, sees the old or the new."""
     put(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def put(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place, then put it there in one step that outlives a loss of power."""
-    part = path.with_name(f".{path.name}.part")
+    """Write a file beside its place, then put it there in one step that outlives a loss of power.
+
+    A link is followed, and the file that it leads to is replaced. Into what is no regular file (a device, a pipe, one
+    of this process's open files such as /dev/stdout) the contents are written as they are.
+    """
+    target = _target(path)
+    if target is not None:
+        _replace(target, write)
+        _tidy_parts(target)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        part = Path(folder) / "part"
+        write(part)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+        with open(handle, "wb") as file:
+            file.write(part.read_bytes())
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file under a name that nobody else has, then rename it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         write(part)
         sync(part)
@@ -130,6 +185,61 @@ def put(path: Path, write: Callable[[Path], object]) -> None:
             part.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def _target(path: Path) -> Path | None:
+    """The place of a regular file that a path leads to, there or not; None for what must not be replaced."""
+    place = Path(os.path.abspath(path))
+    for _ in range(40):  # links; the kernel follows as many
+        if place.parts[1:2] in (("dev",), ("proc",)) and os.path.lexists(place):
+            return place if place.is_relative_to("/dev/shm") and _regular(place) else None
+        if not place.is_symlink():
+            break
+        place = Path(os.path.abspath(place.parent.resolve() / os.readlink(place)))
+    return place if not os.path.lexists(place) or _regular(place) else None
+
+
+def _regular(path: Path) -> bool:
+    return stat.S_ISREG(path.lstat().st_mode)
+
+
+def _locked(path: Path) -> int | None:
+    """An open lock file that is locked and in its place; None where there are no locks."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        return None
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                return handle
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                os.close(handle)
+                raise
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            os.close(handle)
+            return None
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _leave() -> None:
+    """Let go of all locks in a forked child, or one that outlives a killed writer would keep others waiting."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave)
 
 
 def sync(path: Path) -> None:
@@ -185,15 +295,47 @@ def _save_tensors(form: Format, tensors: dict[str, Tensor], path: Path) -> None:
         raise OSError(f"{form.saver}: {path} cannot be written: {one_line(error)}") from error
 
 
-def _tidy(form: Format, folder: Path) -> None:
-    """Remove what saves, also broken ones, have left: all files of ours that the manifest in place does not name."""
-    for part in folder.glob(".*.part"):
-        if part.name == f".{form.manifest}.part" or TENSORS.fullmatch(part.name[1:-5]):
-            part.unlink(missing_ok=True)
+def _tidy(form: Format, folder: Path, alone: bool) -> None:
+    """Remove what saves, also broken ones, have left: all files of ours that the manifest in place does not name.
+
+    Where others may be writing, only what is so old that none of them can be about to name it.
+    """
     named = read_manifest(form, folder)["tensors"] if (folder / form.manifest).exists() else None
-    for old in folder.glob("tensors-*.safetensors"):
-        if old.name != named and TENSORS.fullmatch(old.name):
+    parts = [
+        x for x in folder.glob(".*.part") if _written_for(x) == form.manifest or TENSORS.fullmatch(_written_for(x))
+    ]
+    tensors = [x for x in folder.glob("tensors-*.safetensors") if x.name != named and TENSORS.fullmatch(x.name)]
+    for old in (*parts, *tensors):
+        if alone or _stale(old, folder / form.manifest):
             old.unlink(missing_ok=True)
+
+
+def _tidy_parts(path: Path) -> None:
+    """Remove the parts that killed writers of this file have left long ago."""
+    with suppress(OSError):
+        for part in path.parent.glob(".*.part"):
+            if _written_for(part) == path.name and _stale(part, path):
+                part.unlink(missing_ok=True)
+
+
+def _written_for(part: Path) -> str:
+    """The name of the file that a part was to become."""
+    match = PART.fullmatch(part.name)
+    return match[1] if match else ""
+
+
+def _stale(part: Path, written: Path) -> bool:
+    """Whether a file is much older than one that was just written, by the clock of their file system."""
+    return written.stat().st_mtime - part.stat().st_mtime > STALE
+
+
+def _version(path: Path) -> tuple[int, ...] | None:
+    """A mark of the file in a place, another one after it was replaced; None if there is none."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_mtime_ns, about.st_ctime_ns
 
 
 def _read_tensors(form: Format, folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
