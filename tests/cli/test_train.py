@@ -131,7 +131,7 @@ def test_a_recipe_is_trained_where_it_was_told_to_with_what_was_replaced(
 def trains(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, Path]]:
     """What would be trained, and where."""
     seen: list[tuple[Recipe, Path]] = []
-    monkeypatch.setattr(train_module, "fit", lambda recipe, folder: not seen.append((recipe, folder)))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(train_module, "fit", lambda recipe, folder, **_: not seen.append((recipe, folder)))  # type: ignore[func-returns-value]
     return seen
 
 
@@ -158,7 +158,7 @@ def test_a_run_has_a_folder_by_its_recipe_and_seed(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_stop_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(train_module, "fit", lambda recipe, folder: False)
+    monkeypatch.setattr(train_module, "fit", lambda recipe, folder, **_: False)
     line = fails(capsys, "train", "demo", "--out", "x", code=130)
     assert line == "vnd: stopped: saved in x; go on with: vnd train --resume x"
 
@@ -181,6 +181,8 @@ WRONG: list[tuple[list[str], str]] = [
     (["--resume", "nowhere", "--train.epochs", "2"], "leave out --train.epochs"),
     (["--resume", "nowhere", "--out", "x"], "leave out --out"),
     (["demo", "--resume", "nowhere"], "leave out demo"),
+    (["demo", "--new_epochs", "3"], "--new_epochs is for --resume RUN; to begin, give --train.epochs"),
+    (["--resume", "nowhere", "--new_epochs", "x"], "--new-epochs: invalid int value: 'x'"),
     (["demos", "--help"], "unknown recipe 'demos'"),
 ]
 

@@ -58,6 +58,19 @@ def die_in_save(calls: int) -> None:
     files.sync = dying
 
 
+def die_in_last(calls: int) -> None:
+    """Die after the last checkpoint, before the last network is written, or before the n-th call that makes it last."""
+    own = Session.finish
+
+    def dying(self: Session) -> None:
+        if calls == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        die_in_save(calls - 1)
+        own(self)
+
+    Session.finish = dying  # type: ignore[method-assign]
+
+
 def main(recipe: Recipe, folder: Path, kills: int) -> None:
     torch.set_num_threads(1)
     if child(lambda: loop.fit(recipe, folder / "whole", quiet=True)) != 0:
@@ -81,6 +94,15 @@ def main(recipe: Recipe, folder: Path, kills: int) -> None:
             import shutil
 
             shutil.rmtree(target)
+    for point in range(5):  # two files, each made durable itself and in its folder
+
+        def last(point: int = point) -> None:
+            die_in_last(point)
+            loop.fit(recipe, target, quiet=True)
+
+        ended = child(last)
+        if not os.WIFSIGNALED(ended):
+            sys.exit(f"a run that was to be killed before its end, at {point}, ended with {ended}")
     if child(lambda: loop.fit(recipe, target, quiet=True)) != 0:
         sys.exit("the last run failed")
     print(json.dumps({"killed": killed, "inside saves": inside}))

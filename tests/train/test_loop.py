@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,12 +17,14 @@ import pytest
 import torch
 from torch import nn
 
+import hostile
 import vnd
 from vnd.cli import main
 from vnd.models import MODELS
 from vnd.nn import BayesConv2d
 from vnd.train import checkpoint, loop
 from vnd.train.loop import fit
+from vnd.train.parse import parse, parse_run
 from vnd.train.run import Log
 from vnd.train.session import Session
 
@@ -132,6 +136,29 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
+def hashes(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+LASTS: dict[str, dict[str, Any]] = {
+    "sizes that are evaluated": {},
+    "other sizes": {"train": {"validate_at": [0.3, 0.7]}},
+    "average": {"train": {"validate_at": [0.3, 0.7], "ema": 0.9}},
+    "plain": {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}},
+}
+
+
+@pytest.mark.parametrize("name", LASTS)
+def test_a_run_that_stopped_before_its_last_network_makes_the_same_one(tmp_path: Path, data: Path, name: str) -> None:
+    wanted = recipe(data, **LASTS[name])
+    assert fit(wanted, tmp_path / "run", quiet=True)
+    whole = hashes(tmp_path / "run" / "last")
+    assert len(whole) == 2
+    shutil.rmtree(tmp_path / "run" / "last")
+    assert fit(wanted, tmp_path / "run", quiet=True)
+    assert hashes(tmp_path / "run" / "last") == whole
+
+
 def test_the_check_notices_a_state_that_is_not_brought_back(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +192,8 @@ def test_checkpoints_are_written_after_so_many_epochs_and_after_the_last(
 
 def kill(tmp_path: Path, data: Path, kills: int) -> None:
     """Train in processes that kill themselves, at steps and inside saves; then compare with a run left alone."""
-    (tmp_path / "recipe.json").write_text(json.dumps(settings(data, train={"epochs": 4, "checkpoint_every": 2})))
+    given = settings(data, train={"epochs": 4, "checkpoint_every": 2, "validate_at": [0.3, 0.7]})
+    (tmp_path / "recipe.json").write_text(json.dumps(given))
     words = [sys.executable, str(HERE / "killed.py"), str(tmp_path / "recipe.json"), str(tmp_path), str(kills)]
     ran = subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -173,6 +201,8 @@ def kill(tmp_path: Path, data: Path, kills: int) -> None:
     assert told["killed"] == kills
     assert told["inside saves"] >= kills // 4
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
+    for which in ("best", "last"):
+        assert hashes(tmp_path / "whole" / which) == hashes(tmp_path / "killed" / which)
 
 
 def test_ten_kills_change_nothing(tmp_path: Path, data: Path) -> None:
@@ -244,6 +274,100 @@ def test_a_folder_of_another_recipe_is_refused(tmp_path: Path, data: Path) -> No
     assert fit(recipe(data, train={"epochs": 1}), tmp_path / "run", quiet=True)
     with pytest.raises(ValueError, match="holds a run of another recipe"):
         fit(recipe(data, train={"epochs": 2}), tmp_path / "run", quiet=True)
+
+
+def edit(folder: Path, *words: str) -> None:
+    """Change the recipe that a run keeps."""
+    (folder / "recipe.yaml").write_text(parse(folder / "recipe.yaml", words).to_yaml())
+
+
+def refused(folder: Path, words: str, **options: Any) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        fit(parse_run(folder), folder, quiet=True, **options)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("train: ")
+
+
+def test_a_checkpoint_of_another_recipe_is_refused_by_the_keys_that_differ(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    stopping_at(monkeypatch, 3)
+    assert not fit(recipe(data), folder, quiet=True)
+    kept = (folder / "recipe.yaml").read_text()
+    before = {path: path.read_bytes() for path in (folder / "checkpoints").rglob("*") if path.is_file()}
+    for words, keys in (
+        (["--optimiser.lr=0.02"], ["optimiser.lr"]),
+        (["--data.augment.pad=2", "--train.seed=5"], ["data.augment.pad", "train.seed"]),
+        (["--evaluate.samples=3"], ["evaluate.samples"]),
+        (["--train.epochs=3", "--method.base=2"], ["method.base", "train.epochs"]),
+    ):
+        edit(folder, *words)
+        for allowed in (False, True):  # new epochs allow nothing else
+            refused(folder, f"another recipe than recipe.yaml; it differs in {', '.join(keys)};", new_epochs=allowed)
+        (folder / "recipe.yaml").write_text(kept)
+    edit(folder, "--train.epochs=3")
+    refused(folder, r"of a recipe with train\.epochs 2, and recipe\.yaml says 3; .* allow it by --new_epochs 3$")
+    assert {path: path.read_bytes() for path in before} == before
+    (folder / "recipe.yaml").write_text(kept.replace("about: ''", "about: other words"))
+    assert fit(parse_run(folder), folder, quiet=True)  # what is for people decides nothing
+
+
+def resealed(folder: Path, change: Any) -> None:
+    """Change what the newest checkpoint says, with the right checksum."""
+    newest = max((folder / "checkpoints").iterdir())
+    hostile.rewrite(newest / "checkpoint.json", change)
+
+
+def test_a_checkpoint_that_says_nothing_of_its_recipe_or_nonsense_is_refused(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    stopping_at(monkeypatch, 3)
+    assert not fit(recipe(data), folder, quiet=True)
+    (path,) = (folder / "checkpoints").glob("*/checkpoint.json")
+    whole = path.read_bytes()
+    cases: list[tuple[Any, str]] = [
+        (lambda m: m["state"].pop("recipe"), "does not say which recipe it is of; an older version wrote it"),
+        (lambda m: m["state"].pop("recipe_digest"), "does not say which recipe"),
+        (lambda m: m["state"].update(recipe=3), "is damaged"),
+        (lambda m: m["state"].update(recipe={"method": {}}), "is damaged"),
+        (lambda m: m["state"]["recipe"]["train"].update(seed=9), "another digest than it says"),
+        (lambda m: m["state"].pop("best"), "is damaged: KeyError: 'best'"),
+        (lambda m: m["state"].update(best=[1]), "is damaged"),
+        (lambda m: m["state"].pop("world"), "is damaged: KeyError: 'world'"),
+    ]
+    for change, words in cases:
+        resealed(folder, change)
+        refused(folder, words)
+        path.write_bytes(whole)
+    resealed(folder, lambda m: m.update(step=10**17))
+    path.parent.rename(path.parent.with_name(f"step-{10**17:08d}"))
+    refused(folder, f"is at step {10**17}, beyond the 10 steps that train.epochs 2 has")
+
+
+def test_more_epochs_are_trained_where_that_is_asked_for(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert fit(recipe(data), folder, quiet=True)
+    before = hashes(folder / "last")
+    refusals = {1: "is at step 10, beyond the 5 steps that train.epochs 1 has", 0: "train.epochs must be at least 1"}
+    for epochs, words in refusals.items():
+        with pytest.raises(SystemExit):
+            main(["train", "--resume", str(folder), "--new_epochs", str(epochs)])
+        assert words in capsys.readouterr().err
+        assert hashes(folder / "last") == before
+    main(["train", "--resume", str(folder), "--new_epochs", "2"])  # as many as before
+    assert hashes(folder / "last") == before
+    main(["train", "--resume", str(folder), "--new_epochs", "3"])
+    assert parse_run(folder).train.epochs == 3
+    assert checkpoint.read(folder / "checkpoints").step == 15
+    after = hashes(folder / "last")
+    assert after != before
+    main(["train", "--resume", str(folder)])
+    assert "is finished" in capsys.readouterr().out
+    assert hashes(folder / "last") == after
 
 
 def test_another_number_of_processes_is_told(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

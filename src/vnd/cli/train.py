@@ -14,16 +14,23 @@ from vnd.train.loop import fit
 from vnd.train.parse import help_parser, parse, parse_run
 from vnd.train.recipe import Recipe
 
-USAGE = "vnd train RECIPE [--out RUN] [--SECTION.KEY VALUE ...]\n       vnd train --resume RUN"
+USAGE = "vnd train RECIPE [--out RUN] [--SECTION.KEY VALUE ...]\n       vnd train --resume RUN [--new_epochs N]"
 HELP = """Train a recipe: a name of `vnd recipes`, or a YAML file.
 
 Examples: vnd train fashion/bn3 --out runs/first --train.epochs 2
           vnd train --resume runs/first
+          vnd train --resume runs/first --new_epochs 4
           torchrun --nproc-per-node 2 -m vnd train cifar10/vgg11-bn3 --data.folder data
 """
 
 
-def train(recipe: str = "", out: Path | None = None, resume: Path | None = None, overrides: Sequence[str] = ()) -> None:
+def train(
+    recipe: str = "",
+    out: Path | None = None,
+    resume: Path | None = None,
+    new_epochs: int | None = None,
+    overrides: Sequence[str] = (),
+) -> None:
     """Train a recipe, any of its keys replaced on the way; Ctrl-C saves, and the run can go on.
 
     Example: vnd train fashion/bn3 --out runs/first --train.epochs 2
@@ -32,10 +39,16 @@ def train(recipe: str = "", out: Path | None = None, resume: Path | None = None,
         recipe: A name of `vnd recipes`, or a YAML file.
         out: Folder of the run; runs/RECIPE-SEED if not given.
         resume: Folder of a run that was stopped, to go on with; then there is no recipe.
+        new_epochs: With --resume: go on to this number of epochs, in place of the one that the run began with.
         overrides: Keys to replace: --train.epochs 2.
     """
+    if new_epochs is not None and not resume:
+        raise ValueError("train: --new_epochs is for --resume RUN; to begin, give --train.epochs")
     settings, folder = _resumed(resume, recipe, out, overrides) if resume else _begun(recipe, out, overrides)
-    if (folder / "last" / "network.json").exists():
+    changed = new_epochs is not None and new_epochs != settings.train.epochs
+    if new_epochs is not None:
+        settings = settings.with_epochs(new_epochs)
+    if (folder / "last" / "network.json").exists() and not changed:
         Console().print(
             f"{folder} is finished; evaluate it with: vnd evaluate {folder}",
             soft_wrap=True,
@@ -44,7 +57,7 @@ def train(recipe: str = "", out: Path | None = None, resume: Path | None = None,
         )
         return
     first = os.environ.get("RANK", "0") == "0"  # of the processes of a launcher, one speaks
-    if fit(settings, folder):
+    if fit(settings, folder, new_epochs=new_epochs is not None):
         Console(quiet=not first).print(
             f"done: {folder}\nevaluate it with: vnd evaluate {folder}", soft_wrap=True, highlight=False, markup=False
         )
@@ -58,6 +71,7 @@ def main(args: list[str]) -> None:
     parser.add_argument("recipe", nargs="?", default="")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--resume", type=Path)
+    parser.add_argument("--new_epochs", "--new-epochs", type=int)
     options, overrides = parser.parse_known_args(args)
     if options.help:
         print(f"usage: {USAGE}\n\n{HELP}")
@@ -65,7 +79,7 @@ def main(args: list[str]) -> None:
         return
     if options.recipe and not options.resume and overrides and args.index(overrides[0]) < args.index(options.recipe):
         raise ValueError(f"train: the recipe comes before the keys that are replaced; got {overrides[0]} first")
-    train(options.recipe, options.out, options.resume, overrides)
+    train(options.recipe, options.out, options.resume, options.new_epochs, overrides)
 
 
 class RecipeParser(argparse.ArgumentParser):

@@ -22,13 +22,15 @@ from vnd.train.session import Session
 from vnd.train.watch import Stop, Watch
 
 
-def fit(recipe: Recipe, folder: Path, *, quiet: bool = False) -> bool:
+def fit(recipe: Recipe, folder: Path, *, quiet: bool = False, new_epochs: bool = False) -> bool:
     """Train a recipe in a folder, or go on where that run stopped; the same bits either way.
 
     Args:
         recipe: What decides the run.
         folder: Where it is kept; one process at a time.
         quiet: Show nothing.
+        new_epochs: Go on although the run was begun with another number of epochs; the recipe that it keeps becomes
+            this one. Schedules are those of the new number, from the step on that the run stands at.
 
     Returns:
         Whether it is done; False if it was stopped, by Ctrl-C or SIGTERM, after saving where it stands.
@@ -37,9 +39,9 @@ def fit(recipe: Recipe, folder: Path, *, quiet: bool = False) -> bool:
     held = lock(folder) if accelerator.is_main_process else nullcontext()
     with held, deterministic(recipe.train.deterministic):
         accelerator.wait_for_everyone()  # a refusal of the lock comes before anything is touched
-        check_same(recipe, folder)
+        check_same(recipe, folder, new_epochs)
         session = Session(recipe, folder, accelerator)
-        if not session.resume():
+        if not session.resume(new_epochs):
             session.begin()
         done = _train(session, quiet)
         if done:
@@ -104,9 +106,14 @@ def _train(session: Session, quiet: bool) -> bool:
     return True
 
 
-def check_same(recipe: Recipe, folder: Path) -> None:
-    """Refuse a folder that holds a run of another recipe."""
-    if (folder / "recipe.yaml").exists() and parse_run(folder) != recipe:
+def check_same(recipe: Recipe, folder: Path, new_epochs: bool = False) -> None:
+    """Refuse a folder that holds a run of another recipe, which may differ in its epochs if that is allowed."""
+    if not (folder / "recipe.yaml").exists():
+        return
+    kept = parse_run(folder)
+    if new_epochs:
+        kept = kept.with_epochs(recipe.train.epochs)
+    if kept != recipe:
         raise ValueError(f"train: {folder} holds a run of another recipe; give another folder, or go on with that one")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -175,6 +176,13 @@ class Recipe:
         wanted = self.evaluate.augmented if wanted is None else wanted
         return self.data.augment.cutmix > 0 if wanted is None else wanted
 
+    def with_epochs(self, epochs: int) -> Recipe:
+        """The recipe with another number of epochs."""
+        try:
+            return dataclasses.replace(self, train=dataclasses.replace(self.train, epochs=epochs))
+        except ValueError as error:
+            raise ValueError(f"train.{error}") from None
+
     def to_dict(self) -> dict[str, Any]:
         """The recipe as YAML and JSON hold it."""
         sections = {name: _plain(dataclasses.asdict(getattr(self, name))) for name in SECTIONS}
@@ -193,6 +201,25 @@ def digest_of(settings: dict[str, Any]) -> str:
     if rules := decides["method"].get("rules"):  # of these the later ones win: their order decides
         decides["method"] = {**decides["method"], "rules": list(rules.items())}
     return hashlib.sha256(json.dumps(decides, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def differing_keys(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """The keys, such as `train.epochs`, in which two of what `Recipe.to_dict` gave differ; `about` is none of them.
+
+    >>> differing_keys({"about": "a", "train": {"seed": 0}}, {"about": "b", "train": {"seed": 1}})
+    ['train.seed']
+    """
+    mine, theirs = (dict(_leaves({k: v for k, v in x.items() if k != "about"})) for x in (one, other))
+    keys = [key for key in {**mine, **theirs} if key not in mine or key not in theirs or mine[key] != theirs[key]]
+    return keys or ["the order of method.rules"]
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and (value or not key):
+        for name, part in value.items():
+            yield from _leaves(part, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, json.dumps(value)
 
 
 def _plain(value: Any) -> Any:

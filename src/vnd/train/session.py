@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,14 +22,14 @@ from vnd.data.batches import Batches, Normalise, in_order, key
 from vnd.evaluate.coding import error_of
 from vnd.evaluate.segmenting import distance_of
 from vnd.evaluate.sweep import accuracy_of, check_readings
-from vnd.files import write_text
+from vnd.files import one_line, write_text
 from vnd.methods import Coder, Segmenter, Size, Sizes
 from vnd.methods.single import Single
 from vnd.models.autoencoder import CodedNetwork
-from vnd.nn.plan import unwrap
+from vnd.nn.plan import plan_of, unwrap
 from vnd.store import save
 from vnd.train import checkpoint
-from vnd.train.recipe import Recipe
+from vnd.train.recipe import Recipe, differing_keys, digest_of
 from vnd.train.run import Log, environment
 from vnd.train.splits import Splits, owners_of, read_splits
 from vnd.train.temper import Temper
@@ -95,23 +96,67 @@ class Session:
         write_text(self.folder / "recipe.yaml", self.recipe.to_yaml())
         self.log.truncate(-1)  # of a run that was killed before its first checkpoint
 
-    def resume(self) -> bool:
-        """Go back to the newest good checkpoint; False if there is none."""
+    def resume(self, new_epochs: bool = False) -> bool:
+        """Go back to the newest good checkpoint; False if there is none.
+
+        Args:
+            new_epochs: The checkpoint may be of a recipe with another number of epochs. The recipe that is kept becomes
+                this one, and the last network of a run that was finished goes, until there is a new one.
+        """
         found = checkpoint.read(self.folder / "checkpoints")
         if found is None:
             return False
+        best, trained_by = self._check(found, new_epochs)
         checkpoint.restore(self.root, self._inner(), self.ema, self.accelerator.scaler, found)
         self.temper.restore(found.state.get("log_temper"))
-        self.step, self.best = found.step, float(found.state["best"])
+        self.step, self.best = found.step, best
         world = self.accelerator.num_processes
-        if found.state["world"] != world:
-            text = (
-                f"train: this run was trained by {found.state['world']} processes and goes on with {world}: other noise"
-            )
+        if trained_by != world:
+            text = f"train: this run was trained by {trained_by} processes and goes on with {world}: other noise"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         if self.accelerator.is_main_process:
+            if found.state["recipe"]["train"]["epochs"] != self.recipe.train.epochs:
+                (self.folder / "last" / "network.json").unlink(missing_ok=True)  # first: without it there is none
+                shutil.rmtree(self.folder / "last", ignore_errors=True)
+                write_text(self.folder / "recipe.yaml", self.recipe.to_yaml())
             self.log.truncate(self.step)
         return True
+
+    def _check(self, found: checkpoint.Checkpoint, new_epochs: bool) -> tuple[float, int]:
+        """Refuse a checkpoint of another recipe, or beyond the end of this one; its best score, and its processes."""
+        recipe, state = self.recipe.to_dict(), found.state
+        if "recipe" not in state or "recipe_digest" not in state:
+            raise ValueError(
+                f"train: {found.path} does not say which recipe it is of; an older version wrote it: train anew"
+            )
+        try:
+            if digest_of(state["recipe"]) != state["recipe_digest"]:
+                raise ValueError("its recipe has another digest than it says")
+            epochs = state["recipe"]["train"]["epochs"]
+            best, world = float(state["best"]), state["world"]
+            if type(world) is not int or type(epochs) is not int:
+                raise ValueError("world and train.epochs must be whole numbers")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"train: {found.path} is damaged: {one_line(error)}") from None
+        if digest_of(recipe) != state["recipe_digest"]:
+            keys = differing_keys(state["recipe"], recipe)
+            if keys == ["train.epochs"] and not new_epochs:
+                wanted = self.recipe.train.epochs
+                raise ValueError(
+                    f"train: {found.path} is of a recipe with train.epochs {epochs}, and recipe.yaml says {wanted}; "
+                    f"change it back, or allow it by --new_epochs {wanted}"
+                )
+            if keys != ["train.epochs"]:
+                raise ValueError(
+                    f"train: {found.path} is of another recipe than recipe.yaml; it differs in {', '.join(keys)}; "
+                    "change that back, or train in another folder"
+                )
+        if found.step > self.steps:
+            raise ValueError(
+                f"train: {found.path} is at step {found.step}, beyond the {self.steps} steps that train.epochs "
+                f"{self.recipe.train.epochs} has; give more epochs, or train in another folder"
+            )
+        return best, world
 
     def save(self) -> None:
         """Write a checkpoint, unless a parameter is not finite: the ones before are worth more."""
@@ -122,12 +167,15 @@ class Session:
                     f" train.clip; the last checkpoint in {self.folder / 'checkpoints'} is from before it"
                 )
         if self.accelerator.is_main_process:
+            recipe = self.recipe.to_dict()
             tensors, state = checkpoint.capture(self.root, self._inner(), self.ema, self.accelerator.scaler)
             checkpoint.write(
                 self.folder / "checkpoints",
                 self.step,
                 tensors,
-                state | {"best": self.best, "world": self.accelerator.num_processes, "log_temper": self.temper.state()},
+                state
+                | {"best": self.best, "world": self.accelerator.num_processes, "log_temper": self.temper.state()}
+                | {"recipe": recipe, "recipe_digest": digest_of(recipe)},
             )
 
     def validate(self) -> dict[str, float]:
@@ -163,9 +211,13 @@ class Session:
         return accuracy_of(self.method, model, size, images, normalise, samples=0)
 
     def finish(self) -> None:
-        """Keep the last network too, calibrated for the recipe's sizes."""
+        """Keep the last network too, calibrated for the recipe's sizes.
+
+        What validation left is dropped: a run that was stopped after its last checkpoint does not have it.
+        """
         if self.accelerator.is_main_process:
             with self.averaged():
+                _drop_statistics(self.root)
                 sizes = self.method.sizes(self.root, self.recipe.evaluate.sizes)
                 for samples in (False, True):
                     torch.manual_seed(key(self.recipe.train.seed, "calibration"))
@@ -299,6 +351,14 @@ def calibration(
         return
     for part in np.array_split(chosen, parts):  # as even as can be: each counts as much as another
         yield from in_order(splits.train.take(part), splits.normalise(device), device, len(part))
+
+
+def _drop_statistics(root: nn.Module) -> None:
+    """Forget the BatchNorm statistics of all widths of a nested network."""
+    if hasattr(root, "_vnd_plan"):
+        plan = plan_of(root)
+        plan.statistics.clear()
+        plan.stamps.clear()
 
 
 def _average_of(root: nn.Module) -> dict[str, Tensor]:
