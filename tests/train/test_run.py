@@ -192,35 +192,74 @@ def git(folder: Path, *words: str) -> str:
     ).stdout
 
 
-def test_the_commit_is_that_of_the_source_or_else_of_the_current_folder(monkeypatch, tmp_path):
-    source, project = tmp_path / "source", tmp_path / "project"
-    installed = project / "venv" / "vnd"
-    for folder, name in ((source, "__init__.py"), (project, "work.py")):
-        folder.mkdir()
-        git(folder, "init", "-q")
-        (folder / name).write_text("1")
-        git(folder, "add", ".")
-        git(folder, "commit", "-q", "-m", "x")
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    """A checkout of the library, by itself; within a hook's environment, and another current folder."""
+    folder = tmp_path / "checkout"
+    (folder / "src" / "vnd").mkdir(parents=True)
+    git(folder, "init", "-q")
+    for name in ("pyproject.toml", "src/vnd/files.py"):
+        (folder / name).write_text("")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "x")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(run.files, "__file__", str(folder / "src" / "vnd" / "files.py"))
+    return folder
+
+
+def commit_of(folder: Path) -> dict[str, str]:
+    return {"folder": str(folder / "src" / "vnd"), "commit": git(folder, "rev-parse", "HEAD").strip()}
+
+
+def test_the_commit_is_that_of_the_source(source, tmp_path, monkeypatch):
+    assert environment()["git"] == commit_of(source)
+    git(source, "pack-refs", "--all")
+    assert not [path for path in (source / ".git" / "refs" / "heads").rglob("*") if path.is_file()]
+    assert environment()["git"] == commit_of(source)
+    git(source, "checkout", "-q", "--detach")
+    assert environment()["git"] == commit_of(source)
+    git(source, "worktree", "add", "-q", "-b", "feature/a", str(tmp_path / "second"))
+    git(tmp_path / "second", "commit", "-q", "--allow-empty", "-m", "y")
+    monkeypatch.setattr(run.files, "__file__", str(tmp_path / "second" / "src" / "vnd" / "files.py"))
+    assert environment()["git"] == commit_of(tmp_path / "second")
+    assert environment()["git"]["commit"] != commit_of(source)["commit"]
+
+
+def test_an_installed_copy_has_no_commit_wherever_it_is_used(source, monkeypatch):
+    installed = source / "venv" / "lib" / "vnd"
     installed.mkdir(parents=True)
-    (installed / "__init__.py").write_text("1")
-    commits = {folder: git(folder, "rev-parse", "HEAD").strip() for folder in (source, project)}
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))  # as within a hook
-    monkeypatch.chdir(project)
-
-    monkeypatch.setattr(run.files, "__file__", str(source / "files.py"))
-    assert environment()["git"] == {"folder": str(source), "commit": commits[source], "dirty": False}
-    (source / "new.py").write_text("2")  # a module that was not added is part of what ran
-    assert environment()["git"] == {"folder": str(source), "commit": commits[source], "dirty": True}
-
     monkeypatch.setattr(run.files, "__file__", str(installed / "files.py"))
-    assert environment()["git"] == {"folder": str(project), "commit": commits[project], "dirty": False}
-    (project / "work.py").write_text("2")
-    assert environment()["git"]["dirty"] is True
+    monkeypatch.chdir(source)
+    assert environment()["git"] is None
 
-    monkeypatch.chdir(tmp_path)
+
+@pytest.mark.parametrize("head", ["", "ref: refs/heads/none", "ref: ../../x", "x" * 40, "ref: /etc/passwd"])
+def test_a_head_that_cannot_be_read_is_no_commit(head, source):
+    (source / ".git" / "HEAD").write_text(head)
     assert environment()["git"] is None
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert environment()["git"] is None
+
+
+def test_no_program_is_run(source, tmp_path, monkeypatch):
+    """A configuration that names a program: of the current folder, and of the source."""
+    here = tmp_path / "here"
+    here.mkdir()
+    git(here, "init", "-q")
+    for folder in (here, source):
+        git(folder, "config", "core.fsmonitor", f"touch {tmp_path / 'RAN'}; false")
+        (folder / "a").write_text("a")
+        git(folder, "add", "a")
+    (tmp_path / "RAN").unlink(missing_ok=True)
+    monkeypatch.delenv("GIT_DIR")
+    subprocess.run(["git", "status"], cwd=here, check=True, capture_output=True)
+    assert (tmp_path / "RAN").exists()  # it is a trap indeed
+    (tmp_path / "RAN").unlink()
+    monkeypatch.chdir(here)
+    assert environment()["git"] == commit_of(source)
+    (tmp_path / "RAN").unlink(missing_ok=True)  # of the test's own git
+    for name in ("Popen", "run"):
+        monkeypatch.setattr(subprocess, name, lambda *args, **kwargs: pytest.fail(f"ran {args}"))
+    environment()
+    assert not (tmp_path / "RAN").exists()
 
 
 # What it measured

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from vnd.train import source
-from vnd.train.parse import names, parse
+from vnd.train import source, sweeps
+from vnd.train.parse import names, parse, parse_run
 from vnd.train.source import read
 
 PARENT: dict[str, Any] = {
@@ -223,3 +223,70 @@ def test_shipped_recipes_are_like_shipped_ones() -> None:
     for name in names():
         given = yaml.safe_load(source.find(name).read_text(encoding="utf-8"))
         assert given.get("like", "demo") in names(), name
+
+
+# What YAML may not say
+
+
+def refused_yaml(text: str, tmp_path: Path) -> str:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"x\.yaml: ") as caught:
+        parse(tmp_path / "x.yaml")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "lines"),
+    [
+        ("like: demo", "like", (1, 5)),
+        ("train: {epochs: 7}", "train", (2, 5)),
+        ("data: {limit: 9, size: 8, limit: 9}", "limit", (5, 5)),
+        ("schedule:\n  lr:\n    start: 1.0\n    end: 0.5\n    start: 1.0", "start", (7, 9)),
+        ("method: {rules: {a: {base: 1, base: 2}}}", "base", (5, 5)),
+        ("evaluate: {sizes: {fractions: [{a: 1, 'a': 2}]}}", "a", (5, 5)),
+    ],
+)
+def test_a_key_given_twice_is_refused_with_its_lines(
+    more: str, key: str, lines: tuple[int, int], tmp_path: Path
+) -> None:
+    text = "like: fashion/bn3\ntrain:\n  epochs: 2\n  seed: 3\n"
+    (tmp_path / "x.yaml").write_text(text)
+    parse(tmp_path / "x.yaml")
+    told = refused_yaml(text + more + "\n", tmp_path)
+    assert told.endswith(f"key {key!r} must be given once; got it in line {lines[0]} and line {lines[1]}")
+
+
+def test_a_key_given_twice_is_refused_in_a_sweep_and_in_the_recipe_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("runs: [fashion/bn3]\nseeds: [0]\nruns: [demo]\n")
+    with pytest.raises(ValueError, match=r"key 'runs' must be given once; got it in line 1 and line 3$"):
+        sweeps.read(tmp_path / "s.yaml")
+    recipe = parse("fashion/bn3")
+    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
+    assert sweeps.holds(tmp_path, sweeps.digest(recipe))
+    again = recipe.to_yaml() + "train: {epochs: 7}\n"
+    (tmp_path / "recipe.yaml").write_text(again)
+    with pytest.raises(
+        ValueError, match=r"recipe\.yaml: key 'train' must be given once; got it in line \d+ and line \d+$"
+    ):
+        parse_run(tmp_path)
+    with pytest.raises(ValueError, match="key 'train' must be given once"):
+        sweeps.holds(tmp_path, sweeps.digest(recipe))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "like: fashion/bn3\nmethod: {rules: &a {x: *a}}\n",
+        "like: fashion/bn3\nmethod:\n  rules: {x: {a: &a [1, 1]}, y: {a: [*a, *a]}}\n",
+        "like: &name fashion/bn3\n",
+        "like: demo\ntrain: &t {epochs: 2}\ndata: {<<: *t}\n",
+    ],
+)
+def test_anchors_and_aliases_are_refused(text: str, tmp_path: Path) -> None:
+    assert "must be spelt out; got an anchor or an alias" in refused_yaml(text, tmp_path)
+
+
+def test_eight_levels_of_nine_aliases_are_refused_at_once(tmp_path: Path) -> None:
+    levels = ", ".join(f"k{n}: {{a: &a{n} [{', '.join(['1' if n == 0 else f'*a{n - 1}'] * 9)}]}}" for n in range(8))
+    assert "&a0 must be spelt out" in refused_yaml(f"like: fashion/bn3\nmethod: {{rules: {{{levels}}}}}\n", tmp_path)

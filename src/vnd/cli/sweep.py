@@ -15,6 +15,7 @@ from rich.text import Text
 from vnd.files import write_text
 from vnd.train import jobs as work
 from vnd.train import slurm as cluster
+from vnd.train.source import RefusedYAMLError, load_yaml
 from vnd.train.sweeps import Run, Worklist, read
 
 BEGUN = {"new": "train", "begun": "go on", "trained": "evaluate"}
@@ -173,8 +174,10 @@ def _submit(book: _Book, options: dict[str, Any]) -> None:
 def _options(worklist: Worklist, text: str) -> dict[str, Any] | None:
     """Options of the cluster's jobs, those of the command over those of the file; None to run here."""
     try:
-        given = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        given = load_yaml(text)
+    except RefusedYAMLError as error:
+        raise ValueError(f"sweep: slurm: {error}") from None
+    except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"sweep: slurm is not YAML: {' '.join(str(error).split())}") from None
     if given is False:
         return None

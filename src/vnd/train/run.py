@@ -11,9 +11,9 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
 import socket
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -27,6 +27,7 @@ import torch
 from vnd import files
 
 LOCK = "lock"
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _held: set[int] = set()  # the open lock files of this process
 
@@ -195,24 +196,47 @@ def _command() -> list[str]:
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
-def _commit() -> dict[str, Any] | None:
-    """The commit of the library's source, or else of the current folder; None where there is no git."""
-    source = Path(files.__file__).parent
-    for folder, known, what in ((source, ["__init__.py"], "--untracked-files=all"), (Path.cwd(), [], "-uno")):
-        try:
-            for name in known:  # or else an installed copy within the folder of another project
-                _git(folder, "ls-files", "--error-unmatch", name)
-            dirty = bool(_git(folder, "status", "--porcelain", what, "."))
-            return {"folder": str(folder), "commit": _git(folder, "rev-parse", "HEAD"), "dirty": dirty}
-        except (OSError, subprocess.SubprocessError):
-            continue
-    return None
+def _commit() -> dict[str, str] | None:
+    """The commit of the library's own source, where it runs from a checkout; None for an installed copy.
+
+    Read by hand: git would obey the configuration that it finds, which can name programs to run. The current folder is
+    not looked at.
+    """
+    source = Path(files.__file__).resolve().parent
+    root = source.parent.parent
+    if source.parent.name != "src" or not (root / "pyproject.toml").is_file():
+        return None
+    try:
+        commit = _head(root / ".git")
+    except (OSError, ValueError):
+        return None
+    return None if commit is None else {"folder": str(source), "commit": commit}
 
 
-def _git(folder: Path, *words: str) -> str:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # as within a git hook
-    command = ["git", "-C", str(folder), *words]
-    return subprocess.run(command, env=own, capture_output=True, check=True, text=True, timeout=20).stdout.strip()
+def _head(git: Path) -> str | None:
+    """The commit that a checkout stands at; None if it cannot be told."""
+    if git.is_file():  # of a second working tree, or a submodule
+        git = git.parent / _short(git).removeprefix("gitdir: ")
+    common = git / _short(git / "commondir") if (git / "commondir").is_file() else git
+    said = _short(git / "HEAD")
+    if COMMIT.fullmatch(said):
+        return said
+    name = said.removeprefix("ref: ")
+    if name == said or not re.fullmatch(r"refs/[^\x00-\x20]+", name) or ".." in name:
+        return None
+    for place in (git, common):
+        if (place / name).is_file():
+            said = _short(place / name)
+            return said if COMMIT.fullmatch(said) else None
+    packed = common / "packed-refs"
+    lines = packed.read_text(encoding="utf-8").splitlines() if packed.is_file() else []
+    found = [line.split(" ")[0] for line in lines if line.endswith(f" {name}")]
+    return found[0] if found and COMMIT.fullmatch(found[0]) else None
+
+
+def _short(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.read(4096).strip()
 
 
 def _finite(value: Any) -> Any:

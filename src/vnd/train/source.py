@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -110,14 +110,51 @@ def _load(path: Path) -> dict[str, Any]:
 def read_yaml(path: Path, where: str, wanted: str) -> dict[str, Any]:
     """What a YAML file holds, which must be a mapping; in a refusal `where` names it and `wanted` says what of."""
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        given = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{where} does not exist") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+    except RefusedYAMLError as error:
+        raise ValueError(f"{where}: {error}") from None
     if not isinstance(given, dict):
         raise ValueError(f"{where} must hold {wanted}; got {type(given).__name__}")
     return given
+
+
+def load_yaml(text: str) -> Any:
+    """What YAML says, by the safe loader; a key given twice, an anchor or an alias is refused by a `RefusedYAMLError`.
+
+    An alias can stand for more than memory holds, and recipes have `like` for what they share.
+
+    >>> load_yaml("train: {epochs: 2}")
+    {'train': {'epochs': 2}}
+    """
+    for event in yaml.parse(text, Loader=_Loader):
+        if getattr(event, "anchor", None) is not None:
+            sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
+            raise RefusedYAMLError(
+                f"line {event.start_mark.line + 1}: {sign}{event.anchor} must be spelt out; got an anchor or an alias"
+            )
+    return yaml.load(text, _Loader)  # a safe one
+
+
+class RefusedYAMLError(ValueError):
+    """YAML that says what no recipe may."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        lines: dict[Any, int] = {}
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            key, line = self.construct_object(key_node, deep=True), key_node.start_mark.line + 1
+            if isinstance(key, Hashable):  # of another kind, YAML's own refusal follows
+                if key in lines:
+                    raise RefusedYAMLError(
+                        f"key {key!r} must be given once; got it in line {lines[key]} and line {line}"
+                    )
+                lines[key] = line
+        return super().construct_mapping(node, deep)
 
 
 def _called(path: Path) -> str:

@@ -17,7 +17,7 @@ import yaml
 
 from vnd.train.parse import parse, parse_run
 from vnd.train.recipe import Network, Recipe, digest_of
-from vnd.train.source import read_yaml
+from vnd.train.source import load_yaml, read_yaml
 from vnd.words import nearest
 
 KEYS = ("about", "out", "seeds", "set", "runs", "evaluate", "slurm")
@@ -138,7 +138,7 @@ def holds(folder: Path, wanted: str) -> bool:
         ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError
     ):  # it is much faster to look than to parse
         text = (folder / "recipe.yaml").read_text(encoding="utf-8")
-        if digest_of(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))) == wanted:
+        if digest_of(load_yaml(text)) == wanted:
             return True
     return digest(parse_run(folder)) == wanted
 
