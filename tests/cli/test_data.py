@@ -1,7 +1,9 @@
 """`vnd data`: the list, the way to a data set, and what is said of one that lies in a folder."""
 
 import json
+import os
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +246,32 @@ def test_help_says_what_each_command_is_for(command, words, capsys):
     assert told[0] in printed
     assert words in printed
     assert told[2].strip().startswith(f"Example: vnd data {command}")
+
+
+# Where the numbers go
+
+
+@pytest.mark.parametrize("words", [["data", "list", "--json"], ["recipes", "--only", "demo", "--out"]])
+def test_an_output_that_is_a_link_a_pipe_or_a_device_stays_what_it_is(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, link, pipe, null = (tmp_path / name for name in ("target.json", "link.json", "pipe", "null"))
+    link.symlink_to("target.json")
+    null.symlink_to("/dev/null")
+    os.mkfifo(pipe)
+    main([*words, str(link)])
+    assert link.is_symlink()
+    whole = target.read_text(encoding="utf-8")
+    assert json.loads(whole)
+    main([*words, str(null)])
+    assert null.is_symlink()
+    assert Path("/dev/null").is_char_device()
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text(encoding="utf-8")))
+    reader.start()
+    main([*words, str(pipe)])
+    reader.join()
+    assert pipe.is_fifo()
+    assert read == [whole]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "null", "pipe", "target.json"]
+    capsys.readouterr()

@@ -1,5 +1,6 @@
 """The cache of decoded images: served while the files are the same, never when they are not, and never half-written."""
 
+import hashlib
 import os
 import resource
 from pathlib import Path
@@ -8,8 +9,11 @@ import numpy as np
 import pytest
 
 from data.layouts import flat, picture
+from vnd.data import cache as cache_module
 from vnd.data import decode, load
 from vnd.data.cache import data_root
+
+DAMAGED = r"^cache: .*\.npy is damaged: its SHA-256 is not the one that was written; decoding the images anew$"
 
 
 @pytest.fixture
@@ -40,7 +44,11 @@ def values(own: Path, split: str = "train") -> list[int]:
 
 
 def caches(own: Path) -> list[Path]:
-    return sorted((own.parent / f".{own.name}.vnd-cache").glob("*"))
+    """The cached arrays; beside each lies its checksum, and nothing else."""
+    found = sorted((own.parent / f".{own.name}.vnd-cache").glob("*"))
+    arrays = [path for path in found if path.suffix == ".npy"]
+    assert found == sorted([*arrays, *(path.with_suffix(".sha256") for path in arrays)])
+    return arrays
 
 
 def test_the_second_reading_decodes_nothing(own, decoded):
@@ -108,15 +116,67 @@ def test_a_damaged_cache_is_made_anew(content, own, decoded):
     whole = cache.read_bytes()
     for damage in (content, whole[:-1], whole[: len(whole) // 2], whole.replace(b"(5, 1, 8, 8)", b"(5, 8, 8, 1)")):
         cache.write_bytes(damage)
-        assert values(own) == [0, 1, 2, 3, 4]
+        with pytest.warns(RuntimeWarning, match=DAMAGED):
+            assert values(own) == [0, 1, 2, 3, 4]
         assert cache.read_bytes() == whole
     assert len(decoded) == 25
+
+
+def test_one_flipped_bit_is_found_wherever_it_is(own, decoded):
+    values(own)
+    (cache,) = caches(own)
+    whole = cache.read_bytes()
+    for at in (0, 20, 100, 128, len(whole) // 2, len(whole) - 1):
+        broken = bytearray(whole)
+        broken[at] ^= 4
+        cache.write_bytes(broken)
+        with pytest.warns(RuntimeWarning, match=DAMAGED):
+            assert values(own) == [0, 1, 2, 3, 4]
+        assert cache.read_bytes() == whole
+    assert len(decoded) == 35
+
+
+def test_a_cache_is_checked_once_a_process(own, monkeypatch):
+    values(own)
+    checked: list[str] = []
+    real = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, how: (checked.append(file.name), real(file, how))[1])
+    for _ in range(3):
+        values(own)
+    assert len(checked) <= 1
+    checked.clear()
+    monkeypatch.setattr(cache_module, "_checked", set())  # as in another process
+    for _ in range(3):
+        values(own)
+    assert checked == [str(caches(own)[0])]
+
+
+def test_a_checksum_that_is_missing_or_damaged_is_made_anew(own, decoded):
+    values(own)
+    (cache,) = caches(own)
+    sums = cache.with_suffix(".sha256")
+    whole = sums.read_text()
+    assert whole == f"{hashlib.sha256(cache.read_bytes()).hexdigest()}  {cache.name}\n"
+    cache_module._checked.clear()
+    sums.unlink()  # as a kill leaves it: the array is there, and nobody knows whether it is right
+    assert values(own) == [0, 1, 2, 3, 4]
+    assert len(decoded) == 10
+    for damage in ("", "x" * 64, "\udcff".encode("utf-8", "surrogateescape")):
+        cache_module._checked.clear()
+        sums.write_bytes(damage if isinstance(damage, bytes) else damage.encode())
+        with pytest.warns(RuntimeWarning, match=DAMAGED):
+            assert values(own) == [0, 1, 2, 3, 4]
+        assert sums.read_text() == whole
 
 
 def test_a_cache_of_a_pickle_is_not_run(own):
     values(own)
     (cache,) = caches(own)
     np.save(cache, np.array([print], object), allow_pickle=True)
+    with pytest.warns(RuntimeWarning, match=DAMAGED):
+        assert values(own) == [0, 1, 2, 3, 4]
+    np.save(cache, np.array([print], object), allow_pickle=True)
+    cache.with_suffix(".sha256").write_text(hashlib.sha256(cache.read_bytes()).hexdigest())
     assert values(own) == [0, 1, 2, 3, 4]
 
 
