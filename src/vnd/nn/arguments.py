@@ -56,6 +56,11 @@ class Arguments:
         """Whether there is one argument only."""
         return len(self.args) + len(self.kwargs) == 1
 
+    @property
+    def given(self) -> tuple[Any, ...] | dict[str, Any]:
+        """The arguments as `of` takes them."""
+        return self.kwargs or self.args
+
     def run(self, net: nn.Module) -> Any:
         """The network's output."""
         return net(*self.args, **self.kwargs)
@@ -127,7 +132,9 @@ def pick_tensor(out: Any, output: Output | None, who: str) -> Tensor:
     else:
         value = parts.get(output, None if isinstance(out, Mapping | Tensor) else getattr(out, output, None))
     if not isinstance(value, Tensor):
-        raise ValueError(f"{who}: output {output!r} is no tensor of the network's {type(out).__name__}; it has {choice}")
+        raise ValueError(
+            f"{who}: output {output!r} is no tensor of the network's {type(out).__name__}; it has {choice}"
+        )
     return value
 
 
@@ -189,7 +196,7 @@ def batch_inputs(
             found = None
     if found is None:
         raise ValueError(f"a batch must be {_expected(plan.example)}; got {describe_value(batch)}")
-    return _to(found[0], device), _to(found[1], device)
+    return to_device(found[0], device), to_device(found[1], device)
 
 
 def tensors_of(x: Any) -> Iterator[Tensor]:
@@ -245,12 +252,13 @@ def _signature(root: nn.Module) -> inspect.Signature | None:
         return None
 
 
-def _to(x: Any, device: torch.device) -> Any:
+def to_device(x: Any, device: torch.device) -> Any:
+    """Arguments with their tensors on a device."""
     if isinstance(x, Tensor):
         return x.to(device)
     if type(x) is dict:
-        return {name: _to(value, device) for name, value in x.items()}
-    return type(x)(_to(value, device) for value in x) if type(x) in (tuple, list) else x
+        return {name: to_device(value, device) for name, value in x.items()}
+    return type(x)(to_device(value, device) for value in x) if type(x) in (tuple, list) else x
 
 
 def _expected(example: tuple[tuple[Any, ...], dict[str, Any]]) -> str:

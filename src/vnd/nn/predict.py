@@ -228,5 +228,5 @@ def _summarise_dirichlet(parts: Tensor, samples: int, classes: int) -> Predictio
 
 
 def _binary_entropy(probs: Tensor) -> Tensor:
-    own: Tensor = torch.special.entr(probs)
-    return own + torch.special.entr(1 - probs)
+    entropy: Tensor = torch.special.entr(probs) + torch.special.entr(1 - probs)
+    return entropy
