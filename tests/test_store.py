@@ -367,13 +367,43 @@ def test_mixed_dtypes_and_odd_tensors_come_back(tmp_path):
     assert_equal_state(odd, vnd.load(tmp_path, bare))
 
 
-def test_values_that_are_not_finite_come_back(tmp_path):
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_weights_that_are_not_finite_are_warned_of_at_save_and_refused_at_load(value, tmp_path):
     net = UNet(channels=(4,))
     with torch.no_grad():
-        net.output.weight[0, 0], net.output.weight[0, 1], net.output.weight[0, 2] = torch.nan, torch.inf, -0.0
-    vnd.save(net, tmp_path)
-    mine, theirs = (one.output.weight.detach().view(torch.int32) for one in (net, vnd.load(tmp_path)))
-    assert torch.equal(mine, theirs)
+        net.output.weight[0, 0] = value
+    with pytest.warns(UserWarning, match=r"save: output\.weight has 1 of \d+ values that are not finite; load will"):
+        vnd.save(net, tmp_path)
+    refusal(tmp_path, "output.weight has 1 of", "not finite")
+
+
+@pytest.mark.parametrize(("part", "value"), [("mean", torch.nan), ("variance", torch.inf), ("variance", -1.0)])
+@pytest.mark.parametrize("kept", [True, False])
+def test_statistics_that_no_batch_has_are_refused_by_name(part, value, kept, tmp_path):
+    net = lived(vgg(), images())
+    key = next(iter(plan_of(net).statistics))
+    name, norm = next(iter(batch_norms(net)))
+    own = (norm.running_mean, norm.running_var)
+    pair = plan_of(net).statistics[key][name] if kept else own
+    pair[part == "variance"][1] = value
+    with pytest.warns(UserWarning, match="load will refuse"):
+        vnd.save(net, tmp_path)
+    refusal(tmp_path, f"/{part}/{name}" if kept else f"{name}.running_", "below 0" if value == -1.0 else "not finite")
+
+
+def test_a_weight_without_noise_and_a_buffer_of_infinities_are_none_of_this(tmp_path):
+    plain = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    plain.register_buffer("mask", torch.full((2,), -torch.inf))
+    net = vnd.to_nested(plain, torch.randn(2, 4), rules={"2": Rule(granularity="weight")}, num_groups=3)
+    small = vnd.extract(net.eval(), 0.5, bayesian=True)
+    assert any((p == -torch.inf).any() for name, p in small.named_parameters() if name.endswith("log_variance"))
+    vnd.save(small, tmp_path)
+    assert_equal_state(small, vnd.load(tmp_path, plain))
+    with torch.no_grad():
+        next(p for name, p in small.named_parameters() if name.endswith("log_variance")).view(-1)[0] = torch.inf
+    with pytest.warns(UserWarning, match="log_variance has 1 of"):
+        vnd.save(small, tmp_path)
+    refusal(tmp_path, "log_variance", model=plain)
 
 
 def test_a_width_that_is_set_does_not_change_what_is_saved(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ NETWORK = files.Format(MANIFEST, FORMAT, saver="save", loader="load", writer="vn
 def save(net: nn.Module, folder: str | Path) -> Path:
     """Save a nested network, one extracted from it, or a plain one, with its BatchNorm statistics.
 
+    Warns of weights and statistics that are not finite: `load` will refuse them.
+
     Args:
         net: The network.
         folder: Where to; it is made if need be, and a network in it is replaced in one step.
@@ -64,6 +67,9 @@ def save(net: nn.Module, folder: str | Path) -> Path:
             manifest["of"] = _encode_origin(plan.origin)
     elif root in ORIGINS:
         manifest |= {"kind": "extracted", **_encode_origin(ORIGINS[root])}
+    fault = _unfit(root, tensors)
+    if fault is not None:
+        warnings.warn(f"save: {fault}; load will refuse this network", stacklevel=2)
     manifest["model"] = _model_of(root, _comparable(manifest), tensors)
     manifest["buffers"] = {  # those that are not saved, but change their dtype with the network
         name: _name_of(value.dtype)
@@ -76,6 +82,8 @@ def save(net: nn.Module, folder: str | Path) -> Path:
 
 def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
     """Load a network that `save` wrote, on the CPU, in evaluation mode; every tensor is checked against its SHA-256.
+
+    Weights and statistics that are not finite, and negative variances, are refused by name.
 
     Args:
         folder: What was given to `save`.
@@ -90,7 +98,31 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
         _fill(net, manifest, tensors)
     except Exception as error:
         raise ValueError(f"load: the network in {folder} cannot be built: {files.one_line(error)}") from error
+    fault = _unfit(net, tensors)
+    if fault is not None:
+        raise ValueError(f"load: the network in {folder} is of no use: {fault}")
     return net.eval()
+
+
+def _unfit(net: nn.Module, tensors: dict[str, Tensor]) -> str | None:
+    """The first weight or statistic that is not finite, or variance below 0, in words; other buffers are free.
+
+    A log-variance of −∞ is a weight without noise: `extract` gives it to single weights that are cut.
+    """
+    checked = {name for name, _ in net.named_parameters(remove_duplicate=False)}
+    for name, value in tensors.items():
+        statistic = name.startswith("statistics/") or name.rpartition(".")[2] in ("running_mean", "running_var")
+        if not (statistic or name in checked) or not value.is_floating_point():
+            continue
+        bad = ~value.isfinite()
+        if name.rpartition(".")[2] == "log_variance" and name.removesuffix("log_variance") + "weight" in tensors:
+            bad &= value != -torch.inf
+        if bad.any():
+            return f"{name} has {int(bad.sum())} of {value.numel()} values that are not finite"
+        variance = name.rpartition(".")[2] == "running_var" or name.split("/")[2:3] == ["variance"]
+        if statistic and variance and bool((value < 0).any()):
+            return f"{name} has {int((value < 0).sum())} of {value.numel()} variances below 0"
+    return None
 
 
 def _state(root: nn.Module) -> dict[str, Tensor]:

@@ -177,7 +177,7 @@ def samples_of(net: nn.Module, x: Tensor, samples: int, rows: int) -> Tensor:
     """The outputs of each sample, (samples, batch, outputs)."""
     net.eval()
     with torch.no_grad(), module.sampling(net, True):
-        return module._run(net, x, samples, rows, "identity")
+        return module._run(net, module.Arguments.of(x, "predict"), samples, rows, module._Reading("identity"))
 
 
 def nested(make_model: type[nn.Module] | None) -> nn.Module:

@@ -162,7 +162,7 @@ def test_no_batches_and_odd_batches_are_refused():
     net = make("flatten")[1]
     with pytest.raises(ValueError, match="recalibrate: batches must hold at least one batch; got none"):
         vnd.recalibrate(net, [])
-    with pytest.raises(ValueError, match="a batch must be a tensor, begin with one, or be a dict; got str"):
+    with pytest.raises(ValueError, match=r"batch 0: a batch must be a tensor of shape \(2, 1, 8, 8\) .*; got a str"):
         vnd.recalibrate(net, ["batch"])
 
 

@@ -108,7 +108,7 @@ def test_an_uncertainty_that_is_not_a_number_is_not_accepted():
         ({"x": [], "y": None}, "selective: x must hold at least one batch; got none"),
         (
             {"x": [torch.zeros(2)], "y": None},
-            r"selective: a batch must be two tensors \(inputs, labels\); got a Tensor",
+            r"selective: a batch must be \(inputs, labels\); got a Tensor",
         ),
         ({"y": torch.zeros(3).long()}, "as many labels as inputs; got 3 labels and 20 inputs"),
         ({"y": torch.full((20,), 7)}, "labels must lie in 0 … 2; got 7"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from vnd.nn.arguments import Arguments, Output
 from vnd.nn.plan import plan_of, unwrap
 from vnd.nn.predict import predict
 from vnd.nn.profile import profile
@@ -39,7 +40,7 @@ class Cascade:
 @torch.no_grad()
 def cascade(
     net: nn.Module | Sequence[nn.Module],
-    x: Tensor,
+    x: Tensor | tuple[Any, ...] | Mapping[str, Any],
     levels: Sequence[Width] | None = None,
     *,
     threshold: float | Sequence[float],
@@ -47,6 +48,8 @@ def cascade(
     score: Score = "entropy",
     macs: Sequence[int] | None = None,
     seed: int | None = None,
+    dim: int | None = None,
+    output: Output | None = None,
 ) -> Cascade:
     r"""Run the narrowest level on all examples, and each wider one on those that are still uncertain.
 
@@ -68,7 +71,8 @@ def cascade(
     Args:
         net: A nested network, recalibrated at the levels; or a list of networks from small to large, plain or with
             Bayesian layers (`extract(…, bayesian=True)`).
-        x: A batch of inputs, (B, …).
+        x: A batch of inputs, (B, …), a tuple of arguments or a dict of keyword arguments, as `predict` takes them; a
+            wider level gets the rows that reach it of every tensor with B of them.
         levels: The widths of a nested network, `Shape`s or fractions, each costlier than the one before; 0.1, 0.4 and
             1.0 if None. A list of networks has none.
         threshold: The uncertainty above which an example goes on; one for all levels, or one for each but the last.
@@ -77,19 +81,24 @@ def cascade(
         macs: Multiply-accumulates of one example and pass at each level; if None, counted by running the first
             example through a copy of every level, each time.
         seed: Makes the draws repeatable; the global generator is left as it was.
+        dim: The dimension of classes of the outputs, which must be (B, C).
+        output: The tensor that counts, where the networks give several, as in `predict`.
     """
     check_score(score, "cascade")
-    if not isinstance(x, Tensor) or x.dim() < 1 or len(x) == 0:
-        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"cascade: x must be a tensor of at least one example; got {got}")
+    inputs = Arguments.of(x, "cascade")
+    if len(inputs) == 0:
+        raise ValueError(f"cascade: x must hold at least one example; got shape {tuple(inputs.lead.shape)}")
     steps = _steps(net, levels)
     limits = [*_limits(threshold, len(steps) - 1), math.inf]
-    costs = _costs(steps, x[:1], macs)
-    waiting = torch.arange(len(x), device=x.device)  # the rows that no level has answered yet
+    costs = _costs(steps, inputs.rows(slice(0, 1)).given, macs)
+    waiting = torch.arange(len(inputs), device=inputs.lead.device)  # the rows that no level has answered yet
     level, spent = torch.zeros_like(waiting), torch.zeros_like(waiting)
     for index, (network, width) in enumerate(steps):
-        rows = x if index == 0 else x[waiting]
-        answer = predict(network, rows, width, samples, seed=None if seed is None else seed + index)
+        rows = inputs if index == 0 else inputs.rows(waiting)
+        draws = None if seed is None else seed + index
+        answer = predict(
+            network, rows.given, width, samples, seed=draws, dim=-1 if dim is None else dim, output=output
+        )  # of (B, C) the last is the only one; any other output is refused below
         found = uncertainty_of(answer, score, "cascade")
         if index == 0:
             probs, uncertainty = answer.probs, found
@@ -144,7 +153,7 @@ def _limits(threshold: Any, count: int) -> list[float]:
     return [float(limit) for limit in limits]
 
 
-def _costs(steps: list[tuple[nn.Module, Width]], example: Tensor, macs: Sequence[int] | None) -> list[int]:
+def _costs(steps: list[tuple[nn.Module, Width]], example: Any, macs: Sequence[int] | None) -> list[int]:
     """Multiply-accumulates of one example and pass at each level, which must grow."""
     if macs is not None and len(macs) != len(steps):
         raise ValueError(f"cascade: macs must be {len(steps)} numbers, one a level; got {len(macs)}")
@@ -158,7 +167,7 @@ def _costs(steps: list[tuple[nn.Module, Width]], example: Tensor, macs: Sequence
     return costs
 
 
-def _count(net: nn.Module, width: Width, example: Tensor) -> int:
+def _count(net: nn.Module, width: Width, example: Any) -> int:
     root = unwrap(net)
     if not hasattr(root, "_vnd_plan"):  # of a nested network the profile itself makes a copy
         root = copy.deepcopy(root)

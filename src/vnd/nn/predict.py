@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from vnd.functional import concentration, widen
+from vnd.nn.arguments import Arguments, Output, check_output, class_dim, pick_tensor
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.plan import Plan, plan_of, unwrap
 from vnd.nn.recalibrate import sampling
@@ -18,12 +19,6 @@ from vnd.nn.width import Width
 from vnd.nn.width import width as at_width
 
 Link = Literal["softmax", "dirichlet", "sigmoid", "identity"]
-LINKS: dict[str, Callable[[Tensor], Tensor]] = {
-    "softmax": lambda out: out.softmax(1),
-    "dirichlet": concentration,
-    "sigmoid": torch.sigmoid,
-    "identity": lambda out: out,
-}
 ROWS = 16384  # examples times samples in one pass
 
 
@@ -46,12 +41,14 @@ class Prediction:
 @torch.no_grad()
 def predict(
     net: nn.Module,
-    x: Tensor,
+    x: Tensor | tuple[Any, ...] | Mapping[str, Any],
     width: Width = None,
     samples: int = 6,
     link: Link | None = None,
     seed: int | None = None,
     rows: int | None = None,
+    dim: int | None = None,
+    output: Output | None = None,
 ) -> Prediction:
     r"""Predict at a width with several draws of the weights, averaging probabilities.
 
@@ -64,20 +61,37 @@ def predict(
     Args:
         net: A nested network, one with Bayesian layers, such as `extract(…, bayesian=True)` gives, or a plain one, of
             which all draws are the same: one is made.
-        x: A batch of inputs, (batch, …).
+        x: A batch of inputs, (batch, …); or a tuple of positional arguments, or a dict or other mapping of keyword
+            arguments. The first tensor with a dimension says how many examples there are. Tensors of that size along
+            dimension 0 are split and repeated with the examples, all else is handed on as it is.
         width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
         samples: Draws of the weights; 0 for one pass with the posterior means.
-        link: From the network's outputs to what is averaged: "softmax" over dimension 1 (classes), "sigmoid" for
+        link: From the network's outputs to what is averaged: "softmax" over `dim` (classes), "sigmoid" for
             masks, "identity" for regression; "dirichlet" for a student of SN³, whose outputs give a Dirichlet over
             probabilities: its mean, entropy and mutual information in closed form, see `vnd.functional.concentration`.
             None for what a nested network was made with, "softmax" but for students, and "softmax" for others.
         seed: Makes the draws repeatable; the global generator is left as it was.
         rows: Most examples times samples in one pass.
+        dim: The dimension of the output that counts classes, for the links "softmax" and "dirichlet"; the others need
+            none. None for 1, as in (batch, classes), images and volumes; an output of three dimensions, which may be
+            (batch, time, classes) or (batch, classes, time), is refused without it.
+        output: The tensor that counts, where the network gives several: a key or an attribute, an index, or a function
+            of what the network gives. None for the only tensor, or the one named `logits`.
+
+    >>> import vnd
+    >>> net = nn.Linear(4, 3)
+    >>> tokens = torch.zeros(2, 7, 4)
+    >>> vnd.predict(net, tokens, dim=-1).probs.sum(-1).shape
+    torch.Size([2, 7])
+    >>> vnd.predict(net, {"input": tokens[:, 0]}, output=lambda out: 2 * out).probs.shape
+    torch.Size([2, 3])
     """
     if link is not None and link not in get_args(Link):
         raise ValueError(f"predict: link must be one of {', '.join(map(repr, get_args(Link)))}; got {link!r}")
-    if not isinstance(x, Tensor):
-        raise ValueError(f"predict: x must be a tensor; got a {type(x).__name__}")
+    if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int)):
+        raise ValueError(f"predict: dim must be a whole number or None; got {dim!r}")
+    check_output(output, "predict")
+    inputs = Arguments.of(x, "predict")
     if isinstance(rows, int) and rows < 1:
         raise ValueError(f"predict: rows must be at least 1; got {rows}")
     if not isinstance(samples, int) or samples < 0:
@@ -91,7 +105,7 @@ def predict(
     count = samples if drawing else 1
     modes = [(module, module.training) for module in root.modules()]
     root.eval()
-    devices = [x.get_device()] if x.is_cuda else []
+    devices = [inputs.lead.get_device()] if inputs.lead.is_cuda else []
     try:
         with (
             torch.random.fork_rng(devices=devices) if seed is not None else nullcontext(),
@@ -100,25 +114,52 @@ def predict(
         ):
             if seed is not None:
                 torch.manual_seed(seed)
-            parts = _run(net, x, count, rows or ROWS, stands_for)
+            parts = _run(net, inputs, count, rows or ROWS, _Reading(stands_for, dim, output))
     finally:
         for module, mode in modes:
             module.training = mode
-    return _summarise(parts, stands_for, count)
+    return _summarise(parts, stands_for, count, dim)
 
 
-def _run(net: nn.Module, x: Tensor, samples: int, rows: int, link: Link) -> Tensor:
+@dataclass(frozen=True)
+class _Reading:
+    """How an output is read: the tensor that counts, and the link along its classes."""
+
+    link: Link
+    dim: int | None = None
+    output: Output | None = None
+
+    def __call__(self, out: Any, count: int, batch: int) -> Tensor:
+        """The output of a pass after the link, (count, batch, …)."""
+        found = widen(pick_tensor(out, self.output, "predict"))
+        if found.dim() == 0 or found.size(0) != count * batch:
+            told = f"{count} × {batch}" if count > 1 else batch
+            raise ValueError(
+                f"predict: the output must have a row for each example, {told}; got one of shape {tuple(found.shape)}"
+            )
+        if self.link == "identity":
+            linked = found
+        elif self.link == "sigmoid":
+            linked = found.sigmoid()
+        else:
+            dim = class_dim((batch, *found.shape[1:]), self.dim, "predict")
+            linked = found.softmax(dim) if self.link == "softmax" else concentration(found.movedim(dim, 1))
+            linked = linked if self.link == "softmax" else linked.movedim(1, dim)
+        return linked.reshape(count, batch, *linked.shape[1:])
+
+
+def _run(net: nn.Module, x: Arguments, samples: int, rows: int, reading: _Reading) -> Tensor:
     """Outputs after the link, (samples, batch, …); halves the chunk when the device's memory does not suffice."""
     while True:
         try:
-            at_once = max(1, min(samples, rows // max(1, min(rows, x.size(0))))) if _separable(net) else 1
-            step = max(1, min(x.size(0), rows))
-            chunks = [_pass(net, part, samples, at_once, link) for part in x.split(step)]
+            at_once = max(1, min(samples, rows // max(1, min(rows, len(x))))) if _separable(net) else 1
+            step = max(1, min(len(x), rows))
+            chunks = [_pass(net, part, samples, at_once, reading) for part in x.split(step)]
             return torch.cat(chunks, 1)
         except RuntimeError as error:  # CUDA has a kind of its own, a CPU has not
             if rows <= 1 or not (isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)):
                 raise
-            rows = max(1, min(rows, samples * x.size(0)) // 2)
+            rows = max(1, min(rows, samples * len(x)) // 2)
             torch.cuda.empty_cache()
 
 
@@ -127,65 +168,65 @@ def _separable(net: nn.Module) -> bool:
     return all(m.estimator == "local" for m in unwrap(net).modules() if isinstance(m, BayesLayer) and m.bayesian)
 
 
-def _pass(net: nn.Module, x: Tensor, samples: int, at_once: int, link: Link) -> Tensor:
+def _pass(net: nn.Module, x: Arguments, samples: int, at_once: int, reading: _Reading) -> Tensor:
     outputs = []
     done = 0
     while done < samples:
         count = min(at_once, samples - done)
-        out = widen(_draw(net, x, count))
-        out = LINKS[link](out)
-        outputs.append(out.view(count, x.size(0), *out.shape[1:]))
+        outputs.append(reading(_draw(net, x, count), count, len(x)))
         done += count
     return torch.cat(outputs)
 
 
-def _draw(net: nn.Module, x: Tensor, count: int) -> Tensor:
+def _draw(net: nn.Module, x: Arguments, count: int) -> Any:
     """One pass with `count` draws for every example, (count · batch, …), samples first."""
     if count == 1:
-        return torch.as_tensor(net(x))
+        return x.run(net)
     root = unwrap(net)
     plan: Plan | None = getattr(root, "_vnd_plan", None)
-    first = [] if plan is None else [root.get_submodule(name) for name in plan.first_consumers]
+    first = [] if plan is None or not x.single else [root.get_submodule(name) for name in plan.first_consumers]
     if len(first) == 1 and isinstance(first[0], BayesLayer) and first[0].bayesian:
         first[0].expansion = count
         try:
-            return torch.as_tensor(net(x))
+            return x.run(net)
         finally:
             first[0].expansion = 1
-    return torch.as_tensor(net(x.repeat(count, *[1] * (x.dim() - 1))))
+    return x.repeat(count).run(net)
 
 
-def _summarise(parts: Tensor, link: Link, samples: int) -> Prediction:
-    if link == "dirichlet":
-        return _summarise_dirichlet(parts, samples)
+def _summarise(parts: Tensor, link: Link, samples: int, dim: int | None = None) -> Prediction:
     probs = parts.mean(0)
     variance = parts.var(0, correction=0)
     if link == "identity":
         return Prediction(probs, None, None, variance, samples)
-    entropy, inner = _entropy(probs, link), _entropy(parts.flatten(0, 1), link)
-    inner = inner.view(samples, -1, *inner.shape[1:]).mean(0)
+    if link == "sigmoid":
+        entropy, inner = _binary_entropy(probs), _binary_entropy(parts).mean(0)
+        return Prediction(probs, entropy, (entropy - inner).clamp(min=0.0), variance, samples)
+    classes = class_dim(tuple(probs.shape), dim, "predict")
+    if link == "dirichlet":
+        return _summarise_dirichlet(parts, samples, classes)
+    entropy = torch.special.entr(probs).sum(classes)
+    inner = torch.special.entr(parts).sum(classes + 1).mean(0)
     return Prediction(probs, entropy, (entropy - inner).clamp(min=0.0), variance, samples)
 
 
-def _summarise_dirichlet(parts: Tensor, samples: int) -> Prediction:
-    r"""A mixture of Dirichlets with concentrations a, (samples, batch, classes, …), each of total $a_0$.
+def _summarise_dirichlet(parts: Tensor, samples: int, classes: int) -> Prediction:
+    r"""A mixture of Dirichlets with concentrations a, (samples, *output), each of total $a_0$ along the classes.
 
     $$\bar p = \frac1S \sum_s \frac{a_s}{a_{s0}}, \qquad \mathbb E\, H[p] = \frac1S \sum_s \Bigl[ ψ(a_{s0} + 1) -
       \sum_c \frac{a_{sc}}{a_{s0}}\, ψ(a_{sc} + 1) \Bigr], \qquad
       \operatorname{Var} p_c = \frac1S \sum_s \frac{p_{sc} (1 - p_{sc})}{a_{s0} + 1} + \operatorname{Var}_s p_{sc}$$
     """
-    total = parts.sum(2, keepdim=True)
+    within = classes + 1
+    total = parts.sum(within, keepdim=True)
     means = parts / total
     probs = means.mean(0)
-    inner = (total + 1).digamma().squeeze(2) - (means * (parts + 1).digamma()).sum(2)
+    inner = (total + 1).digamma().squeeze(within) - (means * (parts + 1).digamma()).sum(within)
     variance = (means * (1 - means) / (total + 1)).mean(0) + means.var(0, correction=0)
-    entropy = _entropy(probs, "softmax")
+    entropy = torch.special.entr(probs).sum(classes)
     return Prediction(probs, entropy, (entropy - inner.mean(0)).clamp(min=0.0), variance, samples)
 
 
-def _entropy(probs: Tensor, link: Link) -> Tensor:
-    own: Tensor = torch.special.entr(probs)
-    if link == "softmax":
-        return own.sum(1)
-    other: Tensor = torch.special.entr(1 - probs)
-    return own + other
+def _binary_entropy(probs: Tensor) -> Tensor:
+    entropy: Tensor = torch.special.entr(probs) + torch.special.entr(1 - probs)
+    return entropy

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from vnd.nn.arguments import batch_inputs, tensors_of
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.extract import extract
 from vnd.nn.plan import Plan, Shape, Statistics, batch_norms, plan_of, unwrap
@@ -18,7 +19,10 @@ from vnd.nn.width import Width, as_shape, pin_width
 
 @torch.no_grad()
 def recalibrate(
-    net: nn.Module, batches: Iterable[Any], widths: Sequence[Width] | Width = (1.0,), samples: bool = False
+    net: nn.Module,
+    batches: Iterable[Any],
+    widths: Sequence[Width] | Width = (1.0,),
+    samples: bool | Literal["both"] = False,
 ) -> None:
     """Collect BatchNorm's statistics for some widths, in one pass over the batches, and keep them with the network.
 
@@ -29,16 +33,25 @@ def recalibrate(
     ones keep those of training, and nobody sees them. The extracted networks are in memory together. Where there are
     none of exactly the same function, or no room for them, the masked network runs, at full cost.
 
+    An empty batch, or one that is not finite or whose statistics are not, is refused by its number, counted from 0;
+    the network then keeps the statistics that it had.
+
     Args:
         net: A nested network.
-        batches: Inputs: tensors, or tuples or lists that begin with one, or dicts of keyword arguments.
+        batches: Batches of inputs, such as a data loader or a generator. A batch is a tensor; a tuple or list that
+            begins with as many inputs as the example of the conversion had, labels after them or not; ((a, b), labels);
+            a dict of keyword arguments, of which `forward` gets those that it knows; or (dict, labels).
         widths: Shapes, fractions in (0, 1], or None for full width.
-        samples: Run with sampled weights instead of their means.
+        samples: Run with sampled weights instead of their means; "both" collects the statistics of either kind.
     """
+    if not isinstance(samples, bool) and samples != "both":
+        raise ValueError(f"recalibrate: samples must be True, False or 'both'; got {samples!r}")
     plan, norms = plan_of(net), dict(batch_norms(net))
     if isinstance(batches, Tensor):
         raise ValueError("recalibrate: batches must be an iterable of batches; got one tensor, give it in a list")
-    widths = [widths] if widths is None or isinstance(widths, float | Shape) else list(widths)
+    if not isinstance(batches, Iterable):
+        raise ValueError(f"recalibrate: batches must be an iterable of batches; got a {type(batches).__name__}")
+    widths = [widths] if isinstance(widths, Shape) or not isinstance(widths, Iterable) else list(widths)
     if not widths:
         raise ValueError("recalibrate: widths must name at least one width; got none")
     shapes = list(dict.fromkeys(as_shape(net, width) for width in widths))
@@ -46,21 +59,53 @@ def recalibrate(
         return
     root = unwrap(net)
     device = next(root.parameters()).device
-    sliced = _sliced(root, plan, shapes, samples)
-    averages = {shape: _Average(sliced.get(shape, root), norms) for shape in shapes}
-    with nullcontext() if sliced else _collecting(root, norms, samples):
-        for batch in batches:
-            args, kwargs = _inputs(batch, device)
-            for shape, average in averages.items():
-                if not sliced:
+    kinds = (False, True) if samples == "both" else (bool(samples),)
+    sliced = {kind: _sliced(root, plan, shapes, kind) for kind in kinds}
+    averages = {(shape, kind): _Average(sliced[kind].get(shape, root), norms) for kind in kinds for shape in shapes}
+    with nullcontext() if all(sliced.values()) else _collecting(root, norms, kinds[0]):
+        for number, batch in enumerate(batches):
+            args, kwargs = _checked(plan, root, batch, number, device)
+            for (shape, kind), average in averages.items():
+                if not sliced[kind]:
                     pin_width(root, shape)
-                average.add(*args, **kwargs)
+                with nullcontext() if sliced[kind] else sampling(root, kind):
+                    average.add(*args, **kwargs)
+                average.check(f"batch {number}")
     if any(average.count == 0 for average in averages.values()):
         raise ValueError("recalibrate: batches must hold at least one batch; got none")
-    for shape, average in averages.items():
-        plan.stamps[shape, samples] = plan.stamp(root)
-        plan.statistics[shape, samples] = average.statistics(plan, dict(shape) if sliced else None)
+    for average in averages.values():
+        average.check("the average over batches")
+    found = {
+        (shape, kind): average.statistics(plan, dict(shape) if sliced[kind] else None)
+        for (shape, kind), average in averages.items()
+    }
+    for key, statistics in found.items():  # not before all of them are known to be good
+        plan.stamps[key] = plan.stamp(root)
+        plan.statistics[key] = statistics
     plan.load_statistics(root)
+
+
+def _checked(
+    plan: Plan, root: nn.Module, batch: Any, number: int, device: torch.device
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments in a batch; a ValueError that names its number if there are none, or they are not finite."""
+    try:
+        args, kwargs = batch_inputs(plan, root, batch, device)
+    except ValueError as error:
+        raise ValueError(f"recalibrate: batch {number}: {error}") from None
+    lead = next((x for x in tensors_of((args, kwargs)) if x.dim()), None)
+    if lead is not None and lead.numel() == 0:
+        raise ValueError(f"recalibrate: batch {number} is empty; got a tensor of shape {tuple(lead.shape)}")
+    for x in tensors_of((args, kwargs)):
+        if not x.is_floating_point():
+            continue
+        bad = ~x.isfinite() if x is lead else x.isnan() | (x == torch.inf)  # masks to be added have −∞ in them
+        if bad.any():
+            raise ValueError(
+                f"recalibrate: batch {number} must be finite; got {int(bad.sum())} of {x.numel()} values that are not, "
+                f"in a tensor of shape {tuple(x.shape)}"
+            )
+    return args, kwargs
 
 
 class _Average:
@@ -77,6 +122,14 @@ class _Average:
         self.network(*args, **kwargs)
         torch._foreach_add_(self.totals, self.shown)  # one kernel for all of them
         self.count += 1
+
+    def check(self, what: str) -> None:
+        """Refuse statistics that are not finite."""
+        if torch.cat([total.flatten() for total in self.totals]).isfinite().all():
+            return
+        names = [name for name in self.norms for _ in range(2)]
+        bad = next(name for name, total in zip(names, self.totals, strict=True) if not total.isfinite().all())
+        raise ValueError(f"recalibrate: {what} gives statistics of {bad} that are not finite")
 
     def statistics(self, plan: Plan, groups: dict[str, int] | None) -> Statistics:
         """Full-size statistics, if groups are given from those of a network that keeps as many."""
@@ -167,14 +220,3 @@ def sampling(root: nn.Module, on: bool) -> Any:
     finally:
         for layer, value in zip(layers, before, strict=True):
             layer.sampling = value
-
-
-def _inputs(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(batch, dict):
-        return (), {key: x.to(device) if isinstance(x, Tensor) else x for key, x in batch.items()}
-    first = batch[0] if isinstance(batch, list | tuple) else batch
-    if not isinstance(first, Tensor):
-        raise ValueError(
-            f"recalibrate: a batch must be a tensor, begin with one, or be a dict; got {type(batch).__name__}"
-        )
-    return (first.to(device),), {}

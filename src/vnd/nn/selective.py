@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd import metrics
+from vnd.nn.arguments import Arguments, Output, to_device
 from vnd.nn.plan import unwrap
 from vnd.nn.predict import Prediction, predict
 from vnd.nn.width import Width
@@ -48,7 +49,7 @@ class Selective:
 
 def selective(
     net: nn.Module,
-    x: Tensor | Iterable[Any],
+    x: Tensor | Mapping[str, Any] | Iterable[Any],
     y: Tensor | None = None,
     *,
     risk: float = 0.05,
@@ -57,6 +58,8 @@ def selective(
     score: Score = "entropy",
     confidence: float | None = None,
     seed: int | None = None,
+    dim: int | None = None,
+    output: Output | None = None,
 ) -> Selective:
     r"""Fit on validation data the largest threshold on the uncertainty at which the accepted are seldom wrong.
 
@@ -67,7 +70,8 @@ def selective(
 
     Args:
         net: A nested network, or any that `predict` takes.
-        x: Inputs (N, …) that the network was not trained on, with `y`; or batches of (inputs, labels).
+        x: Inputs (N, …) that the network was not trained on, with `y`: a tensor, a tuple of arguments or a dict of
+            keyword arguments; or batches of (inputs, labels).
         y: Classes (N,); None where `x` is batches.
         risk: Largest share of wrong ones among the accepted.
         width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
@@ -77,11 +81,14 @@ def selective(
         confidence: Probability with which the risk on new data of the same kind is to be at most `risk`; it costs
             coverage. See `vnd.metrics.threshold_for_risk`.
         seed: Makes the draws repeatable.
+        dim: The dimension of classes of the outputs, which must be (N, C).
+        output: The tensor that counts, where the network gives several, as in `predict`.
     """
     check_score(score, "selective")
     probs, labels, uncertainty, drawn = [], [], [], 1
     for index, (inputs, classes) in enumerate(_batches(net, x, y)):
-        answer = predict(net, inputs, width, samples, seed=None if seed is None else seed + index)
+        draws = None if seed is None else seed + index
+        answer = predict(net, inputs, width, samples, seed=draws, dim=-1 if dim is None else dim, output=output)
         uncertainty.append(uncertainty_of(answer, score, "selective").cpu())
         probs.append(answer.probs.cpu())
         labels.append(classes.cpu())
@@ -114,20 +121,23 @@ def check_score(score: str, who: str) -> None:
         raise ValueError(f"{who}: score must be 'entropy', 'mutual_information' or 'confidence'; got {score!r}")
 
 
-def _batches(net: nn.Module, x: Any, y: Tensor | None) -> Iterable[tuple[Tensor, Tensor]]:
+def _batches(net: nn.Module, x: Any, y: Tensor | None) -> Iterable[tuple[Any, Tensor]]:
     """Inputs where the network is, and their labels."""
-    if isinstance(x, Tensor) and not isinstance(y, Tensor):
+    whole = isinstance(x, Tensor | Mapping) or (isinstance(x, tuple) and y is not None)
+    if whole and not isinstance(y, Tensor):
         raise ValueError(f"selective: y must be a tensor of classes, one for each row of x; got a {type(y).__name__}")
-    if not isinstance(x, Tensor) and y is not None:
+    if not whole and y is not None:
         raise ValueError("selective: y must be None where x is batches of (inputs, labels); got both")
     like = next(unwrap(net).parameters(), None)
-    batches: Iterable[Any] = [(x, y)] if isinstance(x, Tensor) else x
+    batches: Iterable[Any] = [(x, y)] if whole else x
     for batch in batches:
-        if not (isinstance(batch, list | tuple) and len(batch) == 2 and all(isinstance(t, Tensor) for t in batch)):
-            raise ValueError(f"selective: a batch must be two tensors (inputs, labels); got a {type(batch).__name__}")
-        if len(batch[0]) != len(batch[1]):
+        if not (isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor)):
+            raise ValueError(f"selective: a batch must be (inputs, labels); got a {type(batch).__name__}")
+        given = tuple(batch[0]) if isinstance(batch[0], list) else batch[0]  # a data loader makes lists of tuples
+        inputs = Arguments.of(given, "selective")
+        if len(inputs) != len(batch[1]):
             raise ValueError(
                 f"selective: a batch must have as many labels as inputs; got {len(batch[1])} labels "
-                f"and {len(batch[0])} inputs"
+                f"and {len(inputs)} inputs"
             )
-        yield batch[0] if like is None else batch[0].to(like.device), batch[1]
+        yield inputs.given if like is None else to_device(inputs.given, like.device), batch[1]

@@ -1,0 +1,283 @@
+"""Inputs and outputs of any network: arguments by position or by name, batches with labels, one tensor of many."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vnd.nn.plan import Plan
+
+Output = str | int | Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a forward pass on a batch of B examples.
+
+    The first tensor with a dimension says what B is. Tensors of that size along dimension 0 have a row for each
+    example; all other values belong to the whole batch, and are handed on as they are.
+
+    >>> inputs = Arguments.of({"tokens": torch.zeros(3, 5), "scale": torch.tensor(2.0)}, "predict")
+    >>> len(inputs), len(inputs.rows(slice(0, 2))), len(inputs.repeat(4))
+    (3, 2, 12)
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    lead: Tensor
+
+    @classmethod
+    def of(cls, x: Any, who: str) -> Arguments:
+        """Arguments from a tensor, a tuple of positional arguments or a mapping of keyword arguments."""
+        if not isinstance(x, Tensor | tuple | Mapping):
+            raise ValueError(
+                f"{who}: x must be a tensor, a tuple of arguments or a dict of keyword arguments; "
+                f"got a {type(x).__name__}"
+            )
+        args = (x,) if isinstance(x, Tensor) else tuple(x) if isinstance(x, tuple) else ()
+        kwargs = dict(x) if isinstance(x, Mapping) else {}
+        if not all(isinstance(name, str) for name in kwargs):
+            raise ValueError(f"{who}: x must name its arguments by words; got the keys {list(kwargs)}")
+        lead = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim()), None)
+        if lead is None:
+            raise ValueError(f"{who}: x must hold a tensor with examples along dimension 0; got {describe_value(x)}")
+        return cls(args, kwargs, lead)
+
+    def __len__(self) -> int:
+        return self.lead.size(0)
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one argument only."""
+        return len(self.args) + len(self.kwargs) == 1
+
+    @property
+    def given(self) -> tuple[Any, ...] | dict[str, Any]:
+        """The arguments as `of` takes them."""
+        return self.kwargs or self.args
+
+    def run(self, net: nn.Module) -> Any:
+        """The network's output."""
+        return net(*self.args, **self.kwargs)
+
+    def rows(self, index: slice | Tensor) -> Arguments:
+        """The arguments of some of the examples."""
+        return self._each(lambda value: value[index if isinstance(index, slice) else index.to(value.device)])
+
+    def split(self, size: int) -> Iterator[Arguments]:
+        """Parts of at most `size` examples; one, without examples, of an empty batch."""
+        for start in range(0, max(1, len(self)), size):
+            yield self.rows(slice(start, start + size))
+
+    def repeat(self, count: int) -> Arguments:
+        """All examples `count` times, one whole batch after the other."""
+        return self._each(lambda value: value.repeat(count, *[1] * (value.dim() - 1)))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Arguments:
+        def one(value: Any) -> Any:
+            batched = isinstance(value, Tensor) and value.dim() > 0 and value.size(0) == len(self)
+            return change(value) if batched else value
+
+        args = tuple(one(value) for value in self.args)
+        return Arguments(args, {name: one(value) for name, value in self.kwargs.items()}, one(self.lead))
+
+
+# -- outputs ----------------------------------------------------------------------------------------------------------
+
+
+def check_output(output: Any, who: str) -> None:
+    """Refuse an `output` that can pick nothing."""
+    if output is not None and (isinstance(output, bool) or not (isinstance(output, str | int) or callable(output))):
+        raise ValueError(
+            f"{who}: output must be a key or attribute, an index or a function that picks a tensor; got {output!r}"
+        )
+
+
+def pick_tensor(out: Any, output: Output | None, who: str) -> Tensor:
+    """The tensor of a network's output that is meant.
+
+    Args:
+        out: A tensor, a mapping, a tuple or list, or an object with attributes, such as a `ModelOutput`.
+        output: A key or attribute, an index, or a function of `out`. None for `out` itself; of several the `logits`,
+            or else the only tensor that there is.
+        who: The caller, for messages.
+
+    >>> pick_tensor({"logits": torch.ones(2), "hidden": torch.zeros(2)}, None, "predict")
+    tensor([1., 1.])
+    """
+    if callable(output):
+        found = output(out)
+        if not isinstance(found, Tensor):
+            raise ValueError(f"{who}: output must pick a tensor; its function gave {describe_value(found)}")
+        return found
+    if output is None and isinstance(out, Tensor):
+        return out
+    parts = _parts(out)
+    tensors = {name: value for name, value in parts.items() if isinstance(value, Tensor)}
+    choice = ", ".join(map(repr, tensors)) or "no tensor"
+    if output is None:
+        if "logits" in tensors:
+            return tensors["logits"]
+        if len(tensors) == 1:
+            return next(iter(tensors.values()))
+        raise ValueError(f"{who}: the network gives a {type(out).__name__}; pass output=, one of {choice}")
+    if isinstance(output, int):  # of a mapping or an object, too, the place of a tensor
+        values = list(parts.values())
+        value = values[output] if -len(values) <= output < len(values) else None
+    else:
+        value = parts.get(output, None if isinstance(out, Mapping | Tensor) else getattr(out, output, None))
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"{who}: output {output!r} is no tensor of the network's {type(out).__name__}; it has {choice}"
+        )
+    return value
+
+
+def _parts(out: Any) -> dict[Any, Any]:
+    """What an output is made of, by key, name or index."""
+    if isinstance(out, Mapping):
+        return dict(out)
+    if isinstance(out, tuple) and hasattr(out, "_fields"):
+        return dict(zip(out._fields, out, strict=True))
+    if isinstance(out, tuple | list):
+        return dict(enumerate(out))
+    if is_dataclass(out):
+        return {field.name: getattr(out, field.name) for field in fields(out)}
+    return {} if isinstance(out, Tensor) else dict(getattr(out, "__dict__", {}))
+
+
+def class_dim(shape: tuple[int, ...], dim: int | None, who: str) -> int:
+    """The dimension of an output that counts classes: the one given, or 1 where nobody would ask.
+
+    >>> class_dim((8, 10), None, "predict"), class_dim((8, 7, 10), -1, "predict")
+    (1, 2)
+    """
+    if len(shape) < 2:
+        raise ValueError(f"{who}: the output must have a dimension of classes; got one of shape {shape}, see link=")
+    if dim is None:
+        if len(shape) in (2, 4, 5):
+            return 1
+        raise ValueError(f"{who}: the output of shape {shape} does not say where its classes are; pass dim=-1 or dim=1")
+    found = dim + len(shape) if dim < 0 else dim
+    if not 0 < found < len(shape):
+        raise ValueError(f"{who}: dim must be a dimension of the output {shape} other than 0, its examples; got {dim}")
+    return found
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+def batch_inputs(
+    plan: Plan, root: nn.Module, batch: Any, device: torch.device
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of a nested network from a batch of data, which may have labels in it.
+
+    The example of the conversion tells how many tensors the network reads: so many a tuple or list must begin with,
+    and what follows is labels. It may begin with them in a tuple or a dict of their own, too. Of a dict what `forward`
+    does not know is left out.
+
+    Args:
+        plan: Of the network.
+        root: The network, without wrappers.
+        batch: A tensor, a tuple or list, or a mapping.
+        device: Where the tensors are brought to.
+    """
+    forward = _signature(root)
+    found = _read_batch(plan.example, forward, batch)
+    if found is not None and forward is not None:
+        try:
+            forward.bind(*found[0], **found[1])
+        except TypeError:
+            found = None
+    if found is None:
+        raise ValueError(f"a batch must be {_expected(plan.example)}; got {describe_value(batch)}")
+    return to_device(found[0], device), to_device(found[1], device)
+
+
+def tensors_of(x: Any) -> Iterator[Tensor]:
+    """All tensors in arguments, however deep they lie."""
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, Mapping | list | tuple):
+        for value in x.values() if isinstance(x, Mapping) else x:
+            yield from tensors_of(value)
+
+
+def _read_batch(
+    example: tuple[tuple[Any, ...], dict[str, Any]], forward: inspect.Signature | None, batch: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The arguments in a batch, or None if it cannot be understood."""
+    args, count = example[0], sum(isinstance(x, Tensor) for x in example[0])
+    if isinstance(batch, Tensor):
+        batch = (batch,)
+    if isinstance(batch, Mapping):
+        kinds = [] if forward is None else [p.kind for p in forward.parameters.values()]
+        all_known = forward is None or inspect.Parameter.VAR_KEYWORD in kinds
+        known = {name: x for name, x in batch.items() if all_known or (forward and name in forward.parameters)}
+        return ((), known) if known else None
+    if not isinstance(batch, tuple | list) or len(batch) == 0:
+        return None
+    if _alike(args, batch):
+        return tuple(batch[: len(args)]), {}
+    first = batch[0]
+    if isinstance(first, Mapping):
+        return _read_batch(example, forward, first)
+    if isinstance(first, tuple | list):  # the inputs by themselves: exactly as many
+        return _read_batch(example, forward, first) if len(first) in (len(args), max(1, count)) else None
+    if isinstance(first, Tensor) and (count == 0 or len(batch) == 1 < count):  # further ones have names, or defaults
+        return (first,), {}
+    values = iter(batch)
+    filled = tuple(next(values, None) if isinstance(x, Tensor) else x for x in args)
+    return (filled, {}) if _alike(args, filled) else None
+
+
+def _alike(args: tuple[Any, ...], batch: Any) -> bool:
+    """Whether a batch begins with values of the kinds that the example has."""
+
+    def kind(x: Any) -> Any:
+        return Tensor if isinstance(x, Tensor) else list if isinstance(x, tuple | list) else type(x)
+
+    return 0 < len(args) <= len(batch) and all(kind(a) == kind(b) for a, b in zip(args, batch, strict=False))
+
+
+def _signature(root: nn.Module) -> inspect.Signature | None:
+    try:
+        return inspect.signature(root.forward)
+    except (TypeError, ValueError):
+        return None
+
+
+def to_device(x: Any, device: torch.device) -> Any:
+    """Arguments with their tensors on a device."""
+    if isinstance(x, Tensor):
+        return x.to(device)
+    if type(x) is dict:
+        return {name: to_device(value, device) for name, value in x.items()}
+    return type(x)(to_device(value, device) for value in x) if type(x) in (tuple, list) else x
+
+
+def _expected(example: tuple[tuple[Any, ...], dict[str, Any]]) -> str:
+    """The form of a batch, in words, after the example of the conversion."""
+    args, kwargs = example
+    if kwargs:
+        return f"a dict with {', '.join(map(repr, kwargs))} as in the example of the conversion, or (dict, labels)"
+    inner = ", ".join(describe_value(x) for x in args)
+    if len(args) == 1:
+        return f"{inner} as in the example of the conversion, (inputs, labels) or a dict"
+    return f"({inner}) as in the example of the conversion, labels after them or not, or a dict"
+
+
+def describe_value(x: Any) -> str:
+    """A value in a few words: of tensors the shape."""
+    if isinstance(x, Tensor):
+        return f"a tensor of shape {tuple(x.shape)}"
+    if isinstance(x, Mapping):
+        return f"a {type(x).__name__} with the keys {', '.join(map(repr, x)) or 'none'}"
+    if isinstance(x, tuple | list):
+        return f"a {type(x).__name__} of ({', '.join(describe_value(value) for value in x)})"
+    return "None" if x is None else f"a {type(x).__name__}"
