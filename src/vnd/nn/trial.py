@@ -1,57 +1,158 @@
-"""A trial at conversion: does a sliced network run, and compute what the masked one does?"""
+"""A trial at conversion: does a sliced network run, and compute what the masked one does?
+
+It is made where it can fail: on a copy with random weights, so that a head that starts at zero hides nothing, at base
+width, where a size that enters the arithmetic differs most, and in float64, where only rounding separates the two.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vnd.nn.extract import extract
+from vnd.nn.ordering import OrderingUnit
 from vnd.nn.plan import Shape, plan_of
-from vnd.nn.width import pin_width
+from vnd.nn.width import set_width
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}  # relative to the largest output; of narrower dtypes 0.05
+Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @torch.no_grad()
 def try_slicing(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, str]:
-    """Slice the units by one group and run the example: which of them fail, and why."""
-    plan = plan_of(net)
-    full = {name: unit.num_groups for name, unit in plan.units.items()}
-    smaller = {name: max(unit.base, unit.num_groups - 1) for name, unit in plan.units.items()}
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
-    try:
-        if _failure(net, smaller, args, kwargs) is None:
-            return {}
-        found = {name: _failure(net, full | {name: smaller[name]}, args, kwargs) for name in full}
-        failures = {name: reason for name, reason in found.items() if reason is not None}
-        return failures or dict.fromkeys(full, "slicing fails for all units together")
-    finally:
-        pin_width(net, None)
-        for module, mode in modes:
-            module.training = mode
+    """Slice units down to base and to half, and run a random copy of the network: which of them fail, and why."""
+    if not plan_of(net).units:
+        return {}
+    devices = {x.device.index for x in net.parameters() if x.is_cuda}
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _Trial(net, (args, kwargs)).failures()
 
 
-def _failure(net: nn.Module, groups: dict[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    shape = Shape.of(groups)
-    try:
-        pin_width(net, shape)
-        masked = net(*args, **kwargs)
-        sliced = extract(net, shape)(*args, **kwargs)
-    except Exception as error:
-        return f"slicing it fails: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-    return None if _alike(masked, sliced) else "a sliced network does not compute what the masked one does"
+class _Trial:
+    """A copy of a nested network to be sliced, with an example of its dtype.
+
+    Its weights are random, of a scale by which activations stay near 1 at the width that is tried: positive at base
+    width, so that no ReLU is dead and nothing cancels, of both signs at half. Where user code insists on a dtype the
+    copy keeps the one given; where random numbers make outputs that are not finite, the weights and the example given.
+    """
+
+    def __init__(self, net: nn.Module, example: Example) -> None:
+        self.given = net, example
+        self.random = True
+        for dtype, self.random in ((torch.float64, True), (None, True), (torch.float64, False), (None, False)):
+            self.net = copy.deepcopy(net).eval()
+            self.example = example
+            if dtype is not None:
+                self.net, self.example = self.net.to(dtype), _map(example, lambda x: x.to(dtype))
+            self.plan = plan_of(self.net)
+            if self.random:
+                self.example = _map(self.example, torch.rand_like)
+            full = {name: unit.num_groups for name, unit in self.plan.units.items()}
+            try:
+                outputs = list(_tensors(self.run(full, False)[0]))
+            except Exception:
+                continue
+            if all(bool(x.isfinite().all()) for x in outputs):
+                break
+
+    def failures(self) -> dict[str, str]:
+        """Units whose slices fail, with the reason."""
+        units = self.plan.units
+        base = {name: max(unit.base, 1) for name, unit in units.items()}
+        half = {name: max(base[name], unit.num_groups // 2) for name, unit in units.items()}
+        return self.search(list(units), base, False) or (self.search(list(units), half, True) if half != base else {})
+
+    def search(self, names: list[str], smaller: dict[str, int], signed: bool) -> dict[str, str]:
+        """Those of the units that fail, found by halves: all together, then each half of those that do."""
+        full = {name: unit.num_groups for name, unit in self.plan.units.items()}
+        reason = self.failure(full | {name: smaller[name] for name in names}, signed)
+        if reason is None or len(names) == 1:
+            return {} if reason is None else {names[0]: reason}
+        middle = len(names) // 2
+        found = self.search(names[:middle], smaller, signed) | self.search(names[middle:], smaller, signed)
+        return found or dict.fromkeys(names, f"together with others {reason}")
+
+    def failure(self, groups: dict[str, int], signed: bool) -> str | None:
+        """The reason why the slice of a shape is not the masked network, or None."""
+        try:
+            masked, sliced = self.run(groups, signed)
+        except Exception as error:
+            return f"slicing it fails: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        return None if alike(masked, sliced) else "a sliced network does not compute what the masked one does"
+
+    def run(self, groups: dict[str, int], signed: bool) -> tuple[Any, Any]:
+        """Outputs of the masked and of the sliced network of a shape, with the same random numbers."""
+        shape = Shape.of(groups)
+        torch.manual_seed(int(signed))
+        if self.random:
+            self.randomize(groups, signed)
+        set_width(self.net, shape, warn=False)
+        outputs = []
+        for network in (self.net, extract(self.net, shape)):
+            torch.manual_seed(2)
+            args, kwargs = copy.deepcopy(self.example)
+            outputs.append(network(*args, **kwargs))
+        return outputs[0], outputs[1]
+
+    def randomize(self, groups: dict[str, int], signed: bool) -> None:
+        """Draw all parameters and running statistics anew; a parameter that is shared is drawn once."""
+        drawn: set[int] = set()
+        for name, module in self.net.named_modules():
+            if isinstance(module, OrderingUnit):
+                continue
+            kept = self.plan.kept(self.plan.inputs.get(name), groups)
+            total = 1 if kept is None else sum(s.channels * s.repeat for s in self.plan.inputs[name])
+            share = 1.0 if kept is None else len(kept) / total
+            for key, value in (*module._parameters.items(), *module._buffers.items()):
+                statistic = key in ("running_mean", "running_var")
+                if value is None or not value.is_floating_point() or id(value) in drawn:
+                    continue
+                if key in ("log_alpha", "log_variance") or (key in module._buffers and not statistic):
+                    continue
+                drawn.add(id(value))
+                fan_in = max(1.0, value[0].numel() * share) if value.dim() > 1 and len(value) else 1.0
+                if key == "running_var" or (value.dim() < 2 and not signed):
+                    value.uniform_(0.5, 1.5)
+                elif signed:
+                    value.normal_(0.0, fan_in**-0.5)
+                else:
+                    value.uniform_(0.0, 2.0 / fan_in)
 
 
-def _alike(a: Any, b: Any) -> bool:
+def _map(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """An example with its floating tensors changed."""
+    if isinstance(x, Tensor):
+        return change(x) if x.is_floating_point() else x
+    if isinstance(x, dict):
+        return {key: _map(value, change) for key, value in x.items()}
+    return type(x)(_map(value, change) for value in x) if type(x) in (tuple, list) else x
+
+
+def _tensors(x: Any) -> Iterator[Tensor]:
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, Mapping | list | tuple):
+        for value in x.values() if isinstance(x, Mapping) else x:
+            yield from _tensors(value)
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two outputs are equal but for rounding."""
     if isinstance(a, Tensor):
         if not isinstance(b, Tensor) or a.shape != b.shape:
             return False
+        if not a.is_floating_point():
+            return torch.equal(a, b)
         scale = a.abs().max().clamp(min=1e-30) if a.numel() else 1.0
-        return bool(((a - b).abs() <= 1e-3 * scale).all())
+        return bool(((a - b).abs() <= TOLERANCE.get(a.dtype, 0.05) * scale).all())
     if isinstance(a, Mapping):
-        return all(_alike(a[key], b[key]) for key in a)
+        return all(alike(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(_alike(x, y) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(alike(x, y) for x, y in zip(a, b, strict=True))
     return True
