@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class _Trial:
             self.net = copy.deepcopy(net).eval()
             self.example = example
             if dtype is not None:
-                self.net, self.example = self.net.to(dtype), _map(example, lambda x: x.to(dtype))
+                self.net, self.example = self.net.to(dtype), _map(example, methodcaller("to", dtype))
             self.plan = plan_of(self.net)
             if self.random:
                 self.example = _map(self.example, torch.rand_like)
