@@ -442,26 +442,32 @@ def test_a_link_that_leads_to_itself_is_refused(tmp_path):
 
 
 def test_into_a_pipe_and_a_device_is_written_and_neither_is_replaced(tmp_path):
-    pipe, null = tmp_path / "pipe", tmp_path / "null"
+    pipe, link = tmp_path / "pipe", tmp_path / "terminal"
     os.mkfifo(pipe)
-    null.symlink_to("/dev/null")
+    terminal, device = os.openpty()  # a device of the test's own, which a fault may not take from the machine
+    link.symlink_to(os.ttyname(device))
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     files.write_text(pipe, "through – ä\n")
     assert os.read(reader, 100).decode() == "through – ä\n"
     os.close(reader)
     assert pipe.is_fifo()
-    files.write_text(null, "nowhere")
-    assert null.is_symlink()
-    assert Path("/dev/null").is_char_device()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["null", "pipe"]
+    for path in (link, Path(os.ttyname(device))):
+        files.write_text(path, "shown")
+        assert os.read(terminal, 100) == b"shown"
+        assert path.is_char_device()
+    assert link.is_symlink()
+    os.close(terminal)
+    os.close(device)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe", "terminal"]
     with pytest.raises(IsADirectoryError):
         files.write_text(tmp_path, "x")
 
 
 def test_standard_output_is_written_into_whatever_it_is(tmp_path):
     """Also a regular file, which others have open: replaced, it would be lost to them."""
-    code = "from pathlib import Path; from vnd.files import write_text; write_text(Path('/dev/stdout'), 'said\\n')"
-    out = tmp_path / "out.txt"
+    link, out = tmp_path / "stdout", tmp_path / "out.txt"
+    link.symlink_to("/proc/self/fd/1")  # as /dev/stdout is, which a fault may not take from the machine
+    code = f"from pathlib import Path; from vnd.files import write_text; write_text(Path({str(link)!r}), 'said\\n')"
     out.write_text("before\n")
     inode = out.stat().st_ino
     with out.open("a") as file:
@@ -470,3 +476,4 @@ def test_standard_output_is_written_into_whatever_it_is(tmp_path):
     assert out.stat().st_ino == inode
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == "said\n"
+    assert link.is_symlink()
