@@ -394,7 +394,9 @@ def test_statistics_that_no_batch_has_are_refused_by_name(part, value, kept, tmp
 def test_a_weight_without_noise_and_a_buffer_of_infinities_are_none_of_this(tmp_path):
     plain = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     plain.register_buffer("mask", torch.full((2,), -torch.inf))
-    net = vnd.to_nested(plain, torch.randn(2, 4), rules={"2": Rule(granularity="weight")}, num_groups=3)
+    net = vnd.to_nested(
+        plain, torch.randn(2, 4), rules={"2": Rule(granularity="weight")}, num_groups=3, free_variance=True
+    )
     small = vnd.extract(net.eval(), 0.5, bayesian=True)
     assert any((p == -torch.inf).any() for name, p in small.named_parameters() if name.endswith("log_variance"))
     vnd.save(small, tmp_path)

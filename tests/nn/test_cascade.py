@@ -344,3 +344,34 @@ def test_levels_of_other_classes_and_outputs_that_are_no_classes_are_refused():
         cascade([two, three], x, threshold=0.0)
     with pytest.raises(ValueError, match=r"class scores of shape \(B, C\), link 'softmax'; got \(1, 5, 2\)"):
         cascade([two], torch.randn(1, 5, 4), threshold=0.0)
+
+
+# -- arguments and outputs of any form --------------------------------------------------------------------------------
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(4, 12), nn.Linear(3, 12), nn.Linear(24, 3)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.head(torch.tanh(torch.cat((self.a(a), self.b(b)), 1)))
+
+
+def test_every_tensor_of_the_batch_goes_on_with_its_rows_and_the_logits_are_found():
+    torch.manual_seed(0)
+    a, b = torch.randn(40, 4).double(), torch.randn(40, 3).double()
+    net = vnd.to_nested(TwoInputs().double(), (a[:2], b[:2]), num_groups=6, log_alpha_init=-1.0).eval()
+    alone = [vnd.predict(net, (a, b), width=width, samples=0) for width in LEVELS]
+    limit = float(alone[0].entropy.median())
+    for x in ((a, b), {"b": b, "a": a}):
+        answer = cascade(net, x, LEVELS, threshold=limit)
+        assert len(answer.level.unique()) > 1
+        for level, wanted in enumerate(alone):
+            assert torch.allclose(answer.probs[answer.level == level], wanted.probs[answer.level == level])
+    net.register_forward_hook(lambda module, args, out: {"hidden": 2 * out, "scores": out})
+    again = cascade(net, (a, b), LEVELS, threshold=limit, output="scores", dim=1)
+    assert torch.equal(
+        again.probs, cascade(net, (a, b), LEVELS, threshold=limit, output=lambda out: out["scores"]).probs
+    )
+    assert torch.allclose(again.probs[again.level == 0], alone[0].probs[again.level == 0])

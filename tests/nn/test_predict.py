@@ -2,6 +2,9 @@
 
 import importlib
 import math
+from collections import OrderedDict, UserDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -320,3 +323,189 @@ def test_predictions_at_a_calibrated_width_use_the_statistics_of_samples():
 def test_bad_arguments_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         vnd.predict(network(), X, **options)
+
+
+# -- inputs and outputs of any form -----------------------------------------------------------------------------------
+
+
+class Pair(nn.Module):
+    """Two inputs, a number that belongs to the whole batch, and a table that every example reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.head = nn.Linear(4, 8), nn.Linear(3, 8), nn.Linear(16, 3)
+
+    def forward(self, a: Tensor, b: Tensor, scale: Any = 1.0, table: Tensor | None = None) -> Tensor:
+        if table is not None:
+            b = b + table.mean(0)
+        return self.head(torch.tanh(torch.cat((self.left(a), self.right(b)), 1))) * scale
+
+
+def pair(log_alpha: float = -80.0) -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(0)
+    a, b = torch.randn(5, 4).double(), torch.randn(5, 3).double()
+    return vnd.to_nested(Pair().double(), (a[:2], b[:2]), num_groups=4, log_alpha_init=log_alpha), a, b
+
+
+class Wrapped(nn.Module):
+    """Gives the logits of a linear layer in some form."""
+
+    def __init__(self, form: Any) -> None:
+        super().__init__()
+        self.layer, self.form = nn.Linear(4, 3).double(), form
+
+    def forward(self, x: Tensor) -> Any:
+        return self.form(self.layer(x))
+
+
+class ModelOutput(OrderedDict):
+    """As Hugging Face has it: keys, attributes and places."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+@dataclass
+class Answer:
+    scores: Tensor
+    note: str
+
+
+Both = namedtuple("Both", ["hidden", "logits"])
+
+
+@pytest.mark.parametrize("link", ["softmax", "dirichlet"])
+def test_three_dimensions_are_refused_unless_it_is_said_which_counts_classes(link):
+    net, x = nn.Linear(4, 6).double(), torch.randn(2, 5, 4).double()
+    with pytest.raises(ValueError, match=r"predict: the output of shape \(2, 5, 6\) .* pass dim=-1 or dim=1") as caught:
+        vnd.predict(net, x, link=link)
+    assert "\n" not in str(caught.value)
+    flat = vnd.predict(net, x.flatten(0, 1), link=link)
+    for dim in (-1, 2):
+        p = vnd.predict(net, x, link=link, dim=dim)
+        assert torch.allclose(p.probs.sum(-1), torch.ones(2, 5).double())
+        for name in ("probs", "entropy", "mutual_information", "variance"):
+            assert torch.allclose(getattr(p, name).flatten(0, 1), getattr(flat, name)), name
+    other = vnd.predict(Wrapped(lambda out: out.transpose(1, 2)), x, link=link, dim=1)
+    assert other.probs.shape == (2, 3, 5)
+    assert other.entropy.shape == (2, 5)
+    assert torch.allclose(other.probs.sum(1), torch.ones(2, 5).double())
+
+
+@pytest.mark.parametrize("link", ["sigmoid", "identity"])
+def test_links_without_classes_need_no_dimension(link):
+    assert vnd.predict(nn.Linear(4, 6), torch.randn(2, 5, 4), link=link).probs.shape == (2, 5, 6)
+
+
+@pytest.mark.parametrize("size", [(2, 3, 4, 5), (2, 3, 4, 5, 6)])
+def test_images_and_volumes_have_their_classes_first(size):
+    p = vnd.predict(nn.Identity(), torch.randn(size))
+    assert torch.allclose(p.probs.sum(1), torch.ones(2, *size[2:]))
+
+
+def test_samples_of_several_dimensions_have_the_entropy_of_their_classes(monkeypatch):
+    draws = [torch.randn(1, 5, 3).double() for _ in range(4)]
+    net = network()
+    given_logits(monkeypatch, net, draws)
+    p = vnd.predict(net, X[:1], samples=4, dim=-1)
+    each = torch.stack(draws).softmax(-1)
+    entropy = -(each.mean(0) * each.mean(0).log()).sum(-1)
+    assert torch.allclose(p.entropy, entropy)
+    assert torch.allclose(p.mutual_information, entropy + (each * each.log()).sum(-1).mean(0))
+
+
+def test_arguments_by_position_and_by_name_are_split_and_repeated_alike():
+    net, a, b = pair()
+    table = torch.randn(7, 3).double()
+    plain = vnd.predict(net, (a, b, torch.tensor(2.0).double(), table), samples=0).probs
+    assert torch.allclose(plain, net.eval()(a, b, 2.0, table).softmax(1))
+    for rows in (1, 2, 7, 11, 100):
+        for x in (
+            (a, b, torch.tensor(2.0).double(), table),
+            {"a": a, "b": b, "scale": 2.0, "table": table},
+            UserDict(b=b, table=table, a=a, scale=2.0),
+        ):
+            assert torch.allclose(vnd.predict(net, x, samples=3, rows=rows).probs, plain, atol=1e-5)
+
+
+def test_a_further_argument_keeps_samples_from_beginning_at_the_first_layer():
+    class Optional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.middle, self.head = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
+            h = self.middle(torch.tanh(self.inner(x)))
+            return self.head(h if shift is None else h + shift)
+
+    net = vnd.to_nested(Optional().double(), X[:2], num_groups=3, log_alpha_init=-80.0)
+    assert plan_of(net).first_consumers == ["inner"]
+    shift = torch.randn(5, 6).double()
+    p = vnd.predict(net, (X, shift), samples=4)
+    assert torch.allclose(p.probs, net.eval()(X, shift).softmax(1), atol=1e-5)
+
+
+FORMS: dict[str, tuple[Any, Any]] = {
+    "a dict with logits": (lambda z: {"hidden": z * 2, "logits": z}, None),
+    "a dict of one": (lambda z: {"scores": z}, None),
+    "a key": (lambda z: {"logits": z * 2, "scores": z}, "scores"),
+    "a ModelOutput": (lambda z: ModelOutput(loss=None, logits=z, states=(z * 2, z)), None),
+    "a named tuple": (lambda z: Both(z * 2, z), None),
+    "an attribute of a data class": (lambda z: Answer(z, "fine"), "scores"),
+    "the only tensor of a data class": (lambda z: Answer(z, "fine"), None),
+    "a list of one": (lambda z: [z], None),
+    "a place": (lambda z: (z * 2, z), 1),
+    "a place from the end": (lambda z: (z * 2, z), -1),
+    "a function": (lambda z: {"states": (z * 2, z)}, lambda out: out["states"][1]),
+}
+
+
+@pytest.mark.parametrize("case", FORMS)
+def test_outputs_of_any_form_are_understood(case):
+    form, output = FORMS[case]
+    net = Wrapped(form)
+    assert torch.allclose(vnd.predict(net, X, output=output).probs, net.layer(X).softmax(1))
+    nested = vnd.to_nested(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double(), X[:2], num_groups=4)
+    nested.register_forward_hook(lambda module, args, out: form(out))
+    assert vnd.predict(nested, X, samples=3, output=output, rows=4).probs.shape == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("form", "output", "message"),
+    [
+        (lambda z: {"a": z, "b": z}, None, "the network gives a dict; pass output=, one of 'a', 'b'"),
+        (lambda z: (z, z), None, "the network gives a tuple; pass output=, one of 0, 1"),
+        (lambda z: {"a": z}, "c", "output 'c' is no tensor of the network's dict; it has 'a'"),
+        (lambda z: (z, "x"), 1, "output 1 is no tensor of the network's tuple; it has 0"),
+        (lambda z: (z,), 3, "output 3 is no tensor of the network's tuple; it has 0"),
+        (lambda z: "words", None, "the network gives a str; pass output=, one of no tensor"),
+        (lambda z: z, lambda out: 3, "output must pick a tensor; its function gave a int"),
+        (lambda z: z, 1.5, "output must be a key or attribute, an index or a function"),
+        (lambda z: z[:2], None, r"must have a row for each example, 5; got one of shape \(2, 3\)"),
+        (lambda z: z[:, 0], None, r"must have a dimension of classes; got one of shape \(5,\)"),
+    ],
+)
+def test_outputs_that_are_not_understood_are_refused_in_one_line(form, output, message):
+    with pytest.raises(ValueError, match="predict: .*" + message) as caught:
+        vnd.predict(Wrapped(form), X, output=output)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "message"),
+    [
+        ([X], {}, "x must be a tensor, a tuple of arguments or a dict of keyword arguments; got a list"),
+        ("x", {}, "x must be a tensor, a tuple .*; got a str"),
+        (torch.tensor(1.0), {}, r"x must hold a tensor with examples along dimension 0; got a tensor of shape \(\)"),
+        ((), {}, "x must hold a tensor with examples"),
+        ({"input": 3}, {}, "x must hold a tensor with examples .* the keys 'input'"),
+        ({1: X}, {}, r"x must name its arguments by words; got the keys \[1\]"),
+        (X, {"dim": 0}, r"dim must be a dimension of the output \(5, 3\) other than 0, its examples; got 0"),
+        (X, {"dim": 2}, "dim must be a dimension of the output"),
+        (X, {"dim": 1.0}, "dim must be a whole number or None; got 1.0"),
+    ],
+)
+def test_inputs_that_are_not_understood_are_refused_in_one_line(x, options, message):
+    with pytest.raises(ValueError, match="predict: " + message) as caught:
+        vnd.predict(network(), x, **options)
+    assert "\n" not in str(caught.value)

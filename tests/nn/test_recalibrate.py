@@ -1,6 +1,7 @@
 """BatchNorm's statistics for every width: reset, averaged, kept, and missed when they are not there."""
 
 import functools
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 import torch
 from structures import NETWORKS, Example, gap, make, mixed_shapes, run, uniform_shapes
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import vnd
 from vnd.nn import BayesLayer
@@ -484,3 +486,164 @@ def test_an_uncalibrated_width_does_not_run_on_the_statistics_of_another():
     vnd.set_width(net, 0.25)
     vnd.set_width(net, None)
     assert gap(as_trained, run(net, x)) == 0
+
+
+# -- batches that are no good, and batches of any form -----------------------------------------------------------------
+
+
+def kept(net: nn.Module) -> list[Tensor]:
+    return [x.clone() for found in plan_of(net).statistics.values() for pair in found.values() for x in pair]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda x: x * math.nan, r"recalibrate: batch 1 must be finite; got 448 of 448 values that are not"),
+        (lambda x: x.index_fill(0, torch.tensor([2]), math.inf), r"batch 1 must be finite; got 64 of 448"),
+        (lambda x: x[:0], r"recalibrate: batch 1 is empty; got a tensor of shape \(0, 1, 8, 8\)"),
+        (lambda x: x * 1e200, "recalibrate: batch 1 gives statistics of 1 that are not finite"),
+    ],
+)
+def test_batches_that_are_no_good_are_named_and_the_good_statistics_kept(spoil, message, masked):
+    net = make("flatten")[1]
+    if masked:
+        hang_hook(net)
+    vnd.recalibrate(net, batches(), widths=(0.5, 1.0))
+    before, training = kept(net), state(net)
+    first, second, third = batches(seed=3)
+    with pytest.raises(ValueError, match=message) as caught:
+        vnd.recalibrate(net, [first, spoil(second), third], widths=(0.5, 1.0))
+    assert "\n" not in str(caught.value)
+    assert len(before) == len(kept(net)) > 0
+    assert all(torch.equal(a, b) for a, b in zip(before, kept(net), strict=True))
+    assert all(torch.equal(value, training[key]) for key, value in state(net).items())
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_both_kinds_of_statistics_come_of_one_pass_over_the_batches(masked):
+    net, other = (make("flatten", log_alpha_init=0.0)[1] for _ in range(2))
+    if masked:
+        hang_hook(net)
+        hang_hook(other)
+    torch.manual_seed(3)
+    vnd.recalibrate(net, iter(batches()), widths=(0.5, 1.0), samples="both")
+    torch.manual_seed(3)
+    vnd.recalibrate(other, batches(), widths=(0.5, 1.0))
+    vnd.recalibrate(other, batches(), widths=(0.5, 1.0), samples=True)
+    mine, theirs = plan_of(net).statistics, plan_of(other).statistics
+    assert mine.keys() == theirs.keys()
+    assert len(mine) == 4
+    for key, found in mine.items():
+        for name, pair in found.items():
+            assert all(torch.equal(a, b) for a, b in zip(pair, theirs[key][name], strict=True)), (key, name)
+    assert all(m.sampling is None for m in net.modules() if isinstance(m, BayesLayer))
+
+
+class Two(nn.Module):
+    """Two inputs, a third that may be left out, and BatchNorm behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 6), nn.Linear(3, 6)
+        self.norm, self.head = nn.BatchNorm1d(12), nn.Linear(12, 2)
+
+    def forward(self, a: Tensor, b: Tensor, shift: Tensor | None = None) -> Tensor:
+        h = torch.cat((self.a(a), self.b(b)), 1)
+        return self.head(torch.relu(self.norm(h if shift is None else h + shift)))
+
+
+A, B, LABELS = torch.randn(9, 4).double(), torch.randn(9, 3).double(), torch.arange(9) % 2
+FORMS: dict[str, Any] = {
+    "(a, b)": (A, B),
+    "[a, b]": [A, B],
+    "(a, b, label)": (A, B, LABELS),
+    "((a, b), label)": ((A, B), LABELS),
+    "[[a, b], label]": [[A, B], LABELS],
+    "a dict": {"b": B, "a": A},
+    "a dict with labels": {"a": A, "b": B, "labels": LABELS},
+    "(dict, label)": ({"a": A, "b": B}, LABELS),
+}
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_networks_of_several_inputs_read_batches_of_any_form(form, named):
+    torch.manual_seed(0)
+    example: Any = {"a": A[:2], "b": B[:2]} if named else (A[:2], B[:2])
+    net = vnd.to_nested(Two().double(), example, num_groups=3, bayesian=False)
+    batch = FORMS[form]
+    if named and form in ("(a, b)", "[a, b]", "(a, b, label)", "((a, b), label)", "[[a, b], label]"):
+        with pytest.raises(
+            ValueError, match=r"batch 0: a batch must be a dict with 'a', 'b' as in .*; got a (tuple|list)"
+        ):
+            vnd.recalibrate(net, [batch])
+        return
+    vnd.recalibrate(net, (batch for _ in range(2)))
+    hidden = torch.cat((net.a(A), net.b(B)), 1)
+    mean, variance = plan_of(net).statistics[vnd.shape(net, fraction=1.0), False]["norm"]
+    assert gap(mean, hidden.mean(0).detach()) <= 1e-12
+    assert gap(variance, hidden.var(0).detach()) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("batch", "got"),
+    [
+        (A, r"a tensor of shape \(9, 4\)"),
+        ((A,), r"a tuple of \(a tensor of shape \(9, 4\)\)"),
+        ((A, "label"), r"a tuple of \(a tensor of shape \(9, 4\), a str\)"),
+        ({"a": A, "labels": LABELS}, "a dict with the keys 'a', 'labels'"),
+        ({"labels": LABELS}, "a dict with the keys 'labels'"),
+        (((A, B, A), LABELS), "a tuple of"),
+        ([], r"a list of \(\)"),
+        (None, "None"),
+    ],
+)
+def test_batches_that_are_not_understood_are_refused_with_the_form_of_the_example(batch, got):
+    net = vnd.to_nested(Two().double(), (A[:2], B[:2]), num_groups=3)
+    expected = r"recalibrate: batch 1: a batch must be \(a tensor of shape \(2, 4\), .* \(2, 3\)\) as in .*; got "
+    with pytest.raises(ValueError, match=expected + got) as caught:
+        vnd.recalibrate(net, [(A, B), batch])
+    assert "\n" not in str(caught.value)
+    assert not plan_of(net).statistics
+
+
+def test_a_data_loader_with_labels_is_a_source_of_batches():
+    net, other = make("flatten")[1], make("flatten")[1]
+    x = torch.cat(batches())
+    vnd.recalibrate(net, DataLoader(TensorDataset(x, torch.zeros(21)), 7), widths=(0.5,))
+    vnd.recalibrate(other, x.split(7), widths=(0.5,))
+    assert all(torch.equal(a, b) for a, b in zip(kept(net), kept(other), strict=True))
+
+
+def test_whole_numbers_and_masks_to_be_added_are_no_faults():
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.up = nn.Embedding(5, 4), nn.Linear(4, 6)
+            self.norm, self.head = nn.BatchNorm1d(6), nn.Linear(6, 2)
+
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            shares = (self.table(ids).sum(-1) + mask).softmax(1)
+            return self.head(torch.relu(self.norm(self.up((self.table(ids) * shares[..., None]).sum(1)))))
+
+    ids, mask = torch.randint(5, (6, 3)), torch.tensor([0.0, 0.0, -math.inf]).expand(6, 3)
+    net = vnd.to_nested(Tokens(), (ids, mask), num_groups=3)
+    vnd.recalibrate(net, [(ids, mask)])
+    assert all(x.isfinite().all() for x in kept(net))
+    with pytest.raises(ValueError, match="batch 0 must be finite"):
+        vnd.recalibrate(net, [(ids, mask * math.nan)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": "all"}, "recalibrate: samples must be True, False or 'both'; got 'all'"),
+        ({"samples": 6}, "recalibrate: samples must be True, False or 'both'; got 6"),
+        ({"batches": None}, "recalibrate: batches must be an iterable of batches; got a NoneType"),
+        ({"widths": 2}, "ambiguous"),
+    ],
+)
+def test_bad_arguments_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        vnd.recalibrate(**{"net": make("flatten")[1], "batches": batches(), **options})

@@ -140,3 +140,19 @@ def test_the_page_runs(capsys):
     assert blocks
     exec(compile("\n".join(blocks), PAGE.name, "exec"), {"__name__": "page"})
     assert capsys.readouterr().out
+
+
+def test_inputs_by_name_or_position_and_outputs_of_many_give_the_same_threshold():
+    net, x, y = ready()
+    wanted = selective(net, x, y, risk=0.2, width=0.5, samples=0)
+    assert 0.05 < wanted.coverage < 0.95
+    for inputs in ((x,), {"input": x}):
+        assert selective(net, inputs, y, risk=0.2, width=0.5, samples=0) == wanted
+    for inputs in (x, (x,), [x], {"input": x}):
+        assert selective(net, [(inputs, y)], risk=0.2, width=0.5, samples=0) == wanted
+    net.register_forward_hook(lambda module, args, out: (-out, out))
+    assert selective(net, x, y, risk=0.2, width=0.5, samples=0, output=1, dim=-1) == wanted
+    with pytest.raises(ValueError, match="pass output=, one of 0, 1"):
+        selective(net, x, y, samples=0)
+    with pytest.raises(ValueError, match="selective: y must be a tensor of classes"):
+        selective(net, {"input": x})
