@@ -46,8 +46,9 @@ class _Trial:
     def __init__(self, net: nn.Module, example: Example) -> None:
         self.given = net, example
         self.random = True
+        arguments = plan_of(net).arguments  # shared with the copy: a prior of the user's may be part of a graph
         for dtype, self.random in ((torch.float64, True), (None, True), (torch.float64, False), (None, False)):
-            self.net = copy.deepcopy(net).eval()
+            self.net = copy.deepcopy(net, {id(arguments): arguments}).eval()
             self.example = example
             if dtype is not None:
                 self.net, self.example = self.net.to(dtype), _map(example, methodcaller("to", dtype))
