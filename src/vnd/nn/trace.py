@@ -61,6 +61,7 @@ def analyse(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         walk.visit(node)
     walk.tie_shared()
     result = walk.conclude(_first_consumers(nodes, walk.modules))
+    result.shared = walk.shared
     result.called = {str(node.target) for node in nodes if node.op == "call_module"}
     return result
 
@@ -121,6 +122,7 @@ class _Walk(Identities):
         self.modules = dict(model.named_modules())
         self.model = model
         self.labels: dict[fx.Node, Labels] = {}
+        self.shared: set[str] = set()
 
     def visit(self, node: fx.Node) -> None:
         """Work out the labels of one node's output from those of its inputs."""
@@ -154,7 +156,9 @@ class _Walk(Identities):
         if isinstance(module, known) and type(module) not in TORCH_LAYERS:
             self.leave(node, name, f"enters {name} ({type(module).__name__}), whose exact type is not known")
             base = next(kind.__name__ for kind in type(module).__mro__ if kind in (*TORCH_LAYERS, *CHANNEL_NORMS))
-            self.left[name] = f"a {type(module).__name__}, whose exact type is not known: only {base} itself is nested"
+            self.left[name] = (
+                f"{_article(type(module).__name__)}, whose exact type is not known: only {base} itself is nested"
+            )
         elif isinstance(module, known) and (source is None or len(node.all_input_nodes) > 1):
             self.leave(node, name, f"{name} has inputs that are not one tensor")
         elif isinstance(module, MIXING):
@@ -218,7 +222,7 @@ class _Walk(Identities):
             table.setdefault(name, ids)
 
     def tie_shared(self) -> None:
-        """Tie the channels along each dimension of a tensor that several layers share: they are cut alike, or not at all.
+        """Tie the channels along each dimension of a tensor that several layers share: they are cut alike or stay whole.
 
         A layer that cannot be cut keeps the others whole.
         """
@@ -234,18 +238,22 @@ class _Walk(Identities):
                     uses.setdefault(id(value), []).append((name, self.dimensions(name, module, key, value.dim())))
                 elif path not in self.parameters:
                     uses.setdefault(id(value), []).append((name or path, None))
-        for path, labels in self.parameters.items():
+        for path, dims in self.parameters.items():
             if path in owners:
-                uses.setdefault(owners[path], []).append((path, labels))
-        for members in uses.values():
+                uses.setdefault(owners[path], []).append((path, dims))
+        for tensor, members in uses.items():
             names = [name for name, _ in members]
+            if len(members) > 1:
+                self.shared |= {name for name in names if owners.get(f"{name}.weight") == tensor}
             for name, labels in members if len(members) > 1 else ():
                 other = next((n for n in names if n != name), name)
                 reason = f"{name} shares a tensor with {other}, which is not cut alike"
                 first = members[0][1]
-                if labels is None or first is None or any(x is None for _, x in members):
-                    self.keep_whole(labels, reason)
+                if any(x is None for _, x in members):
+                    self.keep_whole([*(labels or ()), self.inputs.get(name), self.outputs.get(name)], reason)
                     continue
+                assert labels is not None
+                assert first is not None
                 for mine, theirs in zip(labels, first, strict=True):
                     if mine is None or theirs is None:
                         self.keep_whole([mine, theirs], reason)
@@ -309,7 +317,7 @@ class _Walk(Identities):
         """Give up at a module that is not looked into."""
         self.give_up(node, reason)
         if any(True for _ in self.modules[name].parameters()):
-            self.left[name] = f"a {type(self.modules[name]).__name__}, which is used as it is"
+            self.left[name] = f"{_article(type(self.modules[name]).__name__)}, which is used as it is"
 
     def give_up(self, node: fx.Node, reason: str) -> None:
         for source in node.all_input_nodes:
@@ -409,6 +417,10 @@ class _Walk(Identities):
             if d not in kept:
                 self.keep_whole(entry, f"enters {name} over its channels")
         self.labels[node] = [labels[size - 2] if size >= 2 else None for size in sizes]
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[0] in 'AEIOU' else 'a'} {word}"
 
 
 def _none(node: fx.Node) -> Labels:

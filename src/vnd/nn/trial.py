@@ -43,13 +43,12 @@ class _Trial:
     """
 
     def __init__(self, net: nn.Module, example: Example) -> None:
-        self.given = net, example
         self.random = True
         for dtype, self.random in ((torch.float64, True), (None, True), (torch.float64, False), (None, False)):
             self.net = copy.deepcopy(net).eval()
             self.example = example
             if dtype is not None:
-                self.net, self.example = self.net.to(dtype), _map(example, lambda x: x.to(dtype))
+                self.net, self.example = self.net.double(), _map(example, Tensor.double)
             self.plan = plan_of(self.net)
             if self.random:
                 self.example = _map(self.example, torch.rand_like)
