@@ -450,11 +450,11 @@ class Subclasses(nn.Module):
         super().__init__()
         self.stem, self.norm = nn.Conv2d(3, 5, 3), NormReLU(5)
         self.conv, self.hidden, self.head = nn.Conv2d(5, 8, 3), OwnLinear(8, 7), nn.Linear(7, 3)
-        self.widen, self.narrow = nn.Linear(3, 60), nn.Linear(60, 2)
+        self.last_norm, self.widen, self.narrow = nn.BatchNorm1d(3), nn.Linear(3, 60), nn.Linear(60, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.conv(self.norm(self.stem(x)))).mean((2, 3))
-        return self.narrow(F.relu(self.widen(self.head(F.relu(self.hidden(x))))))
+        return self.narrow(F.relu(self.widen(self.last_norm(self.head(F.relu(self.hidden(x)))))))
 
 
 class Random(nn.Module):

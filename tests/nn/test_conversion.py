@@ -573,7 +573,7 @@ def test_odd_uses_are_followed_or_left_whole(model, x, units, whole):
 
 
 def test_norms_over_positions_that_are_channels_leave_nothing_to_nest():
-    with pytest.raises(ValueError, match="nothing of Twisted can be nested.*a: enters norm as positions"):
+    with pytest.raises(ValueError, match=r"nothing of Twisted can be nested.*a: enters norm as positions"):
         vnd.to_nested(Twisted(), torch.randn(2, 3, 4), num_groups=4)
 
 

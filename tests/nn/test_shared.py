@@ -9,7 +9,6 @@ from structures import NETWORKS, TiedEmbedding, TiedPair, gap, make, mixed_shape
 from torch import Tensor, nn
 
 import vnd
-
 from vnd.nn import BayesLayer
 from vnd.nn.plan import plan_of
 

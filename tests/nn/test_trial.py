@@ -26,12 +26,12 @@ class Scaled(nn.Module):
 
 
 def test_arithmetic_on_a_size_is_found_among_many_groups():
-    with pytest.raises(ValueError, match="nothing of Scaled .* a: a sliced network does not compute what the masked"):
+    with pytest.raises(ValueError, match=r"nothing of Scaled .* a: a sliced network does not compute what the masked"):
         vnd.to_nested(Scaled(2048), torch.randn(2, 8), num_groups=2048)
 
 
 def test_a_difference_that_is_slight_is_found():
-    with pytest.raises(ValueError, match="nothing of Scaled .* a: a sliced network does not compute what the masked"):
+    with pytest.raises(ValueError, match=r"nothing of Scaled .* a: a sliced network does not compute what the masked"):
         vnd.to_nested(Scaled(64, slight=True), torch.randn(2, 8), num_groups=8)
 
 

@@ -376,9 +376,11 @@ def _check_share(net: nn.Module, rules: Mapping[str, Rule]) -> None:
         return
     if not plan.units:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in [*plan.whole.items()][:3])
+        residual = any(reason.startswith("a residual stream") for reason in plan.whole.values())
+        advice = "give rules={'*': vnd.Rule(nest=True)}" if residual else "change what keeps its layers whole"
         raise ValueError(
-            f"to_nested: nothing of {type(net).__name__} can be nested; give rules={{'*': vnd.Rule(nest=True)}} for "
-            f"residual streams, or change the layers that stay whole: {reasons or 'it has no linear or convolution'}"
+            f"to_nested: nothing of {type(net).__name__} can be nested; {advice}: "
+            f"{reasons or 'it has no linear layer or convolution'}"
         )
     share = droppable_share(net)
     if share < 0.1 and any(unit.base < unit.num_groups for unit in plan.units.values()):

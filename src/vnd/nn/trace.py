@@ -222,7 +222,7 @@ class _Walk(Identities):
             table.setdefault(name, ids)
 
     def tie_shared(self) -> None:
-        """Tie the channels along each dimension of a tensor that several layers share: they are cut alike or stay whole.
+        """Tie the channels along each dimension of a tensor that several layers share: cut alike, or whole.
 
         A layer that cannot be cut keeps the others whole.
         """
