@@ -21,7 +21,7 @@ from vnd import files
 from vnd.distributions import BernoulliChain
 from vnd.models import MODELS, build
 from vnd.nn import Rule, Shape, extract, to_nested
-from vnd.nn.extract import ORIGINS
+from vnd.nn.extract import ORIGINS, shared_tensors
 from vnd.nn.plan import Plan, batch_norms, unwrap
 
 FORMAT = 1
@@ -76,6 +76,8 @@ def save(net: nn.Module, folder: str | Path) -> Path:
         for name, value in root.named_buffers()
         if name not in tensors and value.is_floating_point()
     }
+    if tied := _tied(root, tensors):
+        manifest["tied"] = tied
     files.write(NETWORK, folder, manifest, tensors)
     return folder
 
@@ -162,7 +164,9 @@ def _nested(entry: dict[str, Any], model: nn.Module) -> nn.Module:
     dtypes = {x.dtype for x in (*example[0], *example[1].values()) if isinstance(x, Tensor) and x.is_floating_point()}
     if len(dtypes) == 1:  # as at the conversion; the state's own dtypes come with the state
         model = model.to(dtypes.pop())
-    return to_nested(model, example[1] or example[0], **_decode(entry["conversion"]))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="to_nested: ")  # said when it was made
+        return to_nested(model, example[1] or example[0], **_decode(entry["conversion"]))
 
 
 def _extracted(entry: dict[str, Any], model: nn.Module) -> nn.Module:
@@ -185,6 +189,7 @@ def _comparable(manifest: dict[str, Any]) -> str:
 def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Give a network its state, in the dtypes that were saved, and its statistics."""
     own = {name: value for name, value in tensors.items() if not name.startswith("statistics/")}
+    _check_tied(net, manifest.get("tied", []), own)
     dtypes = {name: _dtype_of(dtype) for name, dtype in manifest["buffers"].items()}
     dtypes |= {name: value.dtype for name, value in own.items()}
     for name, value in (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)):
@@ -206,6 +211,30 @@ def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) 
         key = Shape.of(entry["shape"]), bool(entry["samples"])
         plan.statistics[key] = found  # type: ignore[assignment]
         plan.stamps[key] = plan.stamp(net)
+
+
+def _tied(net: nn.Module, tensors: dict[str, Tensor]) -> list[list[str]]:
+    """Names of the saved tensors that are one in the network."""
+    groups = [[name for name in group if name in tensors] for group in shared_tensors(net)]
+    return [group for group in groups if len(group) > 1]
+
+
+def _check_tied(net: nn.Module, tied: list[list[str]], tensors: dict[str, Tensor]) -> None:
+    """Refuse a network that shares other tensors than the one that was saved."""
+    groups = _tied(net, tensors)
+    for first, *others in groups:
+        for name in others:
+            if not _same_bits(tensors[first], tensors[name]):
+                raise ValueError(f"{first} and {name} are one tensor in the model, but two were saved; untie them")
+    found = {name: group for group in groups for name in group}
+    for first, *others in tied:
+        if lost := next((name for name in others if name not in found.get(first, [])), None):
+            raise ValueError(f"{first} and {lost} were saved as one tensor; tie them in the network given as model=")
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether tensors are equal, NaN to NaN."""
+    return a.shape == b.shape and a.dtype == b.dtype and bool(torch.eq(a, b).logical_or((a != a) & (b != b)).all())
 
 
 def _model_of(root: nn.Module, kind: str, tensors: dict[str, Tensor]) -> dict[str, Any] | None:

@@ -355,6 +355,108 @@ class Mixer(nn.Module):
         return self.head(self.norms[2](x).mean(1))
 
 
+class TiedPair(nn.Module):
+    """Two layers in a row that share one weight, between two that have their own: all are cut alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.a, self.b, self.head = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.b(F.relu(self.a(F.relu(self.first(x)))))))
+
+
+class TiedApart(nn.Module):
+    """Two layers of one weight, of which one reads the network's input and the other a layer: that stays whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.inner, self.b, self.head = nn.Linear(6, 8), nn.Linear(8, 6), nn.Linear(6, 8), nn.Linear(8, 3)
+        self.b.weight = self.a.weight
+        self.last, self.out = nn.Linear(3, 9), nn.Linear(9, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.head(torch.tanh(self.b(torch.tanh(self.inner(torch.tanh(self.a(x)))))))
+        return self.out(torch.tanh(self.last(x)))
+
+
+class TiedEmbedding(nn.Module):
+    """A language model whose embedding is its head, which stay whole, with an MLP between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(12, 6), nn.Linear(6, 12, bias=False)
+        self.head.weight = self.embed.weight
+        self.widen, self.narrow = nn.Linear(6, 16), nn.Linear(16, 6)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        return self.head(x + self.narrow(F.gelu(self.widen(x))))
+
+
+class TiedDecoder(nn.Module):
+    """An auto-encoder that reads its first weight backwards by a function: that stays whole, what lies within not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.inner, self.outer = nn.Linear(5, 8), nn.Linear(8, 10), nn.Linear(10, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.outer(torch.tanh(self.inner(torch.tanh(self.encode(x))))))
+        return F.linear(x, self.encode.weight.t())
+
+
+class SizeArithmetic(nn.Module):
+    """Divides by the root of the number of channels, before a head that starts at zero."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.before, self.a, self.b = nn.Linear(8, 9), nn.Linear(9, width), nn.Linear(width, 3)
+        nn.init.zeros_(self.b.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.a(F.relu(self.before(x))))
+        return self.b(h * h.shape[-1] ** -0.5)
+
+
+class ZeroHead(nn.Module):
+    """A head that starts at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(4, 9), nn.Linear(9, 8), nn.Linear(8, 3)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.b(F.relu(self.a(x)))))
+
+
+class NormReLU(nn.BatchNorm2d):
+    """A norm with its activation."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.relu(super().forward(input))
+
+
+class OwnLinear(nn.Linear):
+    """Torch's layer under another name."""
+
+
+class Subclasses(nn.Module):
+    """Layers that inherit from torch's, among others that are torch's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 5, 3), NormReLU(5)
+        self.conv, self.hidden, self.head = nn.Conv2d(5, 8, 3), OwnLinear(8, 7), nn.Linear(7, 3)
+        self.last_norm, self.widen, self.narrow = nn.BatchNorm1d(3), nn.Linear(3, 60), nn.Linear(60, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv(self.norm(self.stem(x)))).mean((2, 3))
+        return self.narrow(F.relu(self.widen(self.last_norm(self.head(F.relu(self.hidden(x)))))))
+
+
 class Random(nn.Module):
     """A network of random operations, each of which reads any tensors before it."""
 
@@ -460,6 +562,26 @@ STRUCTURES: dict[str, Structure] = {
     ),
     "uneven": Structure(Uneven, lambda: torch.randn(4, 3), ("layers.0", "layers.1", "layers.2"), {"layers.3": OUTPUT}),
     "functional": Structure(Functional, images, ("conv", "hidden"), {"head": OUTPUT}),
+    "tied pair": Structure(TiedPair, lambda: torch.randn(3, 4), ("first",), {"head": OUTPUT}),
+    "tied apart": Structure(
+        *(TiedApart, lambda: torch.randn(3, 6), ("a", "head", "last")),
+        {"inner": "b shares a tensor with a, which is not cut alike"},
+    ),
+    "tied embedding": Structure(TiedEmbedding, lambda: torch.arange(10).view(2, 5), ("widen",), {"head": OUTPUT}),
+    "tied decoder": Structure(TiedDecoder, lambda: torch.randn(3, 5), ("inner",), {"encode": "enters t"}),
+    "size arithmetic": Structure(
+        SizeArithmetic, lambda: torch.randn(3, 8), ("before",), {"a": "does not compute what the masked one does"}
+    ),
+    "zero head": Structure(ZeroHead, lambda: torch.randn(3, 4), ("a", "b"), {"head": OUTPUT}),
+    "subclasses": Structure(
+        *(Subclasses, images, ("head", "widen")),
+        {
+            "stem": "enters norm (NormReLU), whose exact type is not known",
+            "norm": "a NormReLU, whose exact type is not known: only BatchNorm2d itself is nested",
+            "conv": "enters hidden (OwnLinear), whose exact type is not known",
+            "hidden": "an OwnLinear, whose exact type is not known: only Linear itself is nested",
+        },
+    ),
     "mixer": Structure(
         *(Mixer, lambda: torch.randn(2, 4, 5), ("embed", "tokens.0", "channels.0")), {}, {"rules": {"embed": OPEN}}
     ),
@@ -505,6 +627,8 @@ def randomise(net: nn.Module) -> nn.Module:
                     value.uniform_(0.5, 2)
                 elif value.is_floating_point() and value.dim() == 1:
                     value.normal_(0.3, 0.5)
+                elif value.is_floating_point() and value.dim() > 1 and not value.any():
+                    value.normal_(0.0, value[0].numel() ** -0.5)
     return net
 
 
@@ -513,7 +637,7 @@ def cast(example: Any, dtype: torch.dtype) -> Any:
         return {key: cast(value, dtype) for key, value in example.items()}
     if isinstance(example, tuple):
         return tuple(cast(value, dtype) for value in example)
-    return example.to(dtype)
+    return example.to(dtype) if example.is_floating_point() else example
 
 
 def run(net: nn.Module, example: Example) -> Tensor:

@@ -555,7 +555,6 @@ class Twisted(nn.Module):
         (ByKeyword, torch.randn(3, 4), ["a"], {}),
         (Constant, torch.randn(3, 4), ["b"], {"a": "a constant"}),
         (TransposedWave, torch.randn(2, 2, 9), ["b"], {"a": "ConvTranspose1d"}),
-        (Twisted, torch.randn(2, 3, 4), [], {"a": "enters norm as positions"}),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
@@ -573,6 +572,12 @@ def test_odd_uses_are_followed_or_left_whole(model, x, units, whole):
                 assert gap(run(net, x), run(vnd.extract(net, shape), x)) <= 1e-5
 
 
+def test_norms_over_positions_that_are_channels_leave_nothing_to_nest():
+    with pytest.raises(ValueError, match=r"nothing of Twisted can be nested.*a: enters norm as positions"):
+        vnd.to_nested(Twisted(), torch.randn(2, 3, 4), num_groups=4)
+
+
+@pytest.mark.filterwarnings("ignore:to_nested. only .* can be dropped")
 def test_a_whole_transformer_layer_of_torch_is_listed_as_left_alone():
     net = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 6), nn.Linear(6, 2))
     nested = vnd.to_nested(net, torch.randn(2, 3, 8), num_groups=3)
@@ -583,6 +588,7 @@ def test_a_whole_transformer_layer_of_torch_is_listed_as_left_alone():
 # -- known faults -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:to_nested. only .* can be dropped")
 def test_layers_inside_a_module_that_is_left_alone_stay_torchs_own():
     net = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 6), nn.Linear(6, 2))
     nested = vnd.to_nested(net, torch.randn(2, 3, 8), num_groups=3)

@@ -187,7 +187,8 @@ def nested(make_model: type[nn.Module] | None) -> nn.Module:
     if make_model is None:
         return network(log_alpha=-1.0)
     torch.manual_seed(0)
-    return vnd.to_nested(make_model().double(), X[:2], num_groups=4, log_alpha_init=-1.0)
+    rules = None if make_model is ResidualOutput else {"*": vnd.Rule(nest=False)}  # else nothing can be nested
+    return vnd.to_nested(make_model().double(), X[:2], num_groups=4, log_alpha_init=-1.0, rules=rules)
 
 
 @pytest.mark.parametrize("model", [None, ResidualOutput, Recurrent, TimeFirst])

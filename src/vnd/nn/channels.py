@@ -41,6 +41,7 @@ class Analysis:
     parameters: dict[str, tuple[Layout | None, ...]] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
     first_consumers: list[str] = field(default_factory=list)
+    shared: set[str] = field(default_factory=set)  # layers whose weight is used elsewhere, too
     called: set[str] = field(default_factory=set)  # modules that the graph calls, not those inside of them
 
 

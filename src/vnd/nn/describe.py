@@ -1,18 +1,31 @@
 """A table of what is nested in a network, what is tied to what, and what was left whole and why."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
-from vnd.nn.plan import plan_of
+from vnd.nn.extract import cut
+from vnd.nn.ordering import OrderingUnit
+from vnd.nn.plan import Shape, plan_of, unwrap
 
 
 @dataclass(frozen=True)
 class Description:
-    """The rows of the table; printing it shows them."""
+    """The rows of the table; printing it shows them.
+
+    `share` is the part of the parameters that can be dropped: those of the full network that the one of base width
+    does not have.
+    """
 
     units: tuple[dict[str, str], ...]
     whole: tuple[tuple[str, str], ...]
+    share: float
+    numbers: tuple[dict[str, Any], ...] = ()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Units as plain dicts of numbers (unit, channels, groups, base, expected, tied), as pandas takes them."""
+        return [{**row, "tied": list(row["tied"])} for row in self.numbers]
 
     def __str__(self) -> str:
         rows = [{"unit": "unit", "channels": "channels", "groups": "groups", "expected": "expected", "tied": "tied to"}]
@@ -23,6 +36,7 @@ class Description:
             longest = max(len(name) for name, _ in self.whole)
             lines += ["", "left whole"]
             lines += [f"{name.ljust(longest)}  {reason}" for name, reason in self.whole]
+        lines += ["", f"{100 * self.share:.1f} % of the parameters can be dropped"]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -31,19 +45,44 @@ class Description:
 def describe(net: nn.Module) -> Description:
     """Describe a nested network: its units, their groups, what shares them, and what was left whole and why."""
     plan = plan_of(net)
-    rows = []
+    rows, numbers = [], []
     for name, unit in plan.units.items():
         readers = [layer for layer, layout in plan.inputs.items() if any(s.unit == name for s in layout)]
         makers = plan.groups[name].producers if name in plan.groups else []
         tied = makers[1:] + [r for r in readers if r not in makers]
         tiles = f" × {unit.tiles}" if unit.tiles > 1 else ""
+        expected = float(unit.report().expected_length)
         rows.append(
             {
                 "unit": name,
                 "channels": str(unit.channels),
                 "groups": f"{unit.base} + {unit.num_nested}{tiles}",
-                "expected": f"{unit.report().expected_length:.1f}",
+                "expected": f"{expected:.1f}",
                 "tied": ", ".join(tied),
             }
         )
-    return Description(tuple(rows), tuple(plan.whole.items()))
+        sizes = {"channels": unit.channels, "groups": unit.num_groups, "base": unit.base}
+        numbers.append({"unit": name, **sizes, "expected": expected, "tied": tied})
+    return Description(tuple(rows), tuple(plan.whole.items()), droppable_share(net), tuple(numbers))
+
+
+def droppable_share(net: nn.Module) -> float:
+    """Part of the parameters of the plain network that the one of base width does not have.
+
+    Single weights that a rule orders count as dropped where they become zero.
+    """
+    plan = plan_of(net)
+    full = {id(x): x.numel() for x in _weights(unwrap(net))}
+    small = cut(net, Shape.of({name: unit.base for name, unit in plan.units.items()}))
+    left = float(sum(x.numel() for x in small.parameters()))
+    for name, key in plan.elements.items():
+        unit, weight = plan.units[key], small.get_submodule(name).weight
+        left -= weight.numel() * (1 - len(unit.kept_channels(unit.base)) / unit.channels)  # type: ignore[operator]
+    return 1 - left / max(1, sum(full.values()))
+
+
+def _weights(root: nn.Module) -> list[nn.Parameter]:
+    """Parameters that the plain network has, too."""
+    owners = [module for module in root.modules() if not isinstance(module, OrderingUnit)]
+    names = ("log_alpha", "log_variance")
+    return [x for module in owners for name, x in module._parameters.items() if x is not None and name not in names]

@@ -14,7 +14,7 @@ from vnd.functional import LogUniformForm
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.norms import CalibratedNorm, _MaskedNorm
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import Plan, plan_of, unwrap
+from vnd.nn.plan import Plan, Shape, plan_of, unwrap
 
 if TYPE_CHECKING:
     from vnd.nn.width import Width
@@ -44,8 +44,13 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
         raise ValueError("extract: a network with placement='before_norm' has no exact smaller form")
     if bayesian and plan.elements and plan.arguments.get("weight_prior", "vnd") not in get_args(LogUniformForm):
         raise ValueError("extract: bayesian=True has no form for single weights cut under a Gaussian prior")
-    shape = as_shape(net, plan.shape if width is None else width)
-    groups = dict(shape)
+    return cut(net, as_shape(net, plan.shape if width is None else width), bayesian)
+
+
+@torch.no_grad()
+def cut(net: nn.Module, shape: Shape, bayesian: bool = False) -> nn.Module:
+    """Cut a network of a shape out of a nested one, exact or not; see `extract`."""
+    plan, groups = plan_of(net), dict(shape)
     root = unwrap(net)
     small = _copy(root, plan, bayesian)
     statistics = plan.valid_statistics(root, (shape, bayesian))
@@ -70,9 +75,12 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
             _slice(module, inputs, outputs)
     for name, layouts in plan.parameters.items():
         parent, _, child = name.rpartition(".")
+        if parent in plan.inputs or parent in plan.outputs:  # a layer's own, and cut with it
+            continue
         _keep(small.get_submodule(parent), child, {d: plan.kept(layout, groups) for d, layout in enumerate(layouts)})
     _forget(small, bayesian)
     _own(small, root)
+    _share(small, shared_tensors(root))
     ORIGINS[small] = {
         "arguments": plan.arguments, "example": plan.example, "shape": shape, "bayesian": bayesian,
         "of": plan.origin,
@@ -102,6 +110,30 @@ def _own(small: nn.Module, root: nn.Module) -> None:
         for name, parameter in module._parameters.items():
             if id(parameter) in theirs:
                 module._parameters[name] = copy.deepcopy(parameter, memo)
+
+
+def shared_tensors(root: nn.Module) -> list[list[str]]:
+    """Names of the parameters and buffers that several modules hold, those of one tensor together."""
+    names: dict[int, list[str]] = {}
+    for path, module in root.named_modules():
+        for key, value in (*module._parameters.items(), *module._buffers.items()):
+            if value is not None:
+                names.setdefault(id(value), []).append(f"{path}.{key}" if path else key)
+    return [group for group in names.values() if len(group) > 1]
+
+
+def _share(root: nn.Module, groups: list[list[str]]) -> None:
+    """Let the modules of each group hold one tensor again, after each was given its own."""
+    for first, *others in groups:
+        parent, _, key = first.rpartition(".")
+        owner = root.get_submodule(parent)
+        for name in others:
+            path, _, other = name.rpartition(".")
+            module = root.get_submodule(path)
+            if key in owner._parameters and other in module._parameters:
+                module._parameters[other] = owner._parameters[key]
+            elif key in owner._buffers and other in module._buffers:
+                module._buffers[other] = owner._buffers[key]
 
 
 def _rescale(root: nn.Module, plan: Plan) -> None:
@@ -282,11 +314,15 @@ def reorder(net: nn.Module, plan: Plan) -> None:
         within = score.view(unit.tiles, -1).prod(0).sort(descending=True, stable=True).indices
         starts = torch.arange(unit.tiles)[:, None] * (unit.channels // unit.tiles)
         orders[name] = (starts + within).flatten()
+    shared = shared_tensors(net)
     for layer in {*plan.inputs, *plan.outputs}:
         _slice(modules[layer], _permuted(plan.inputs.get(layer), orders), _permuted(plan.outputs.get(layer), orders))
     for path, layouts in plan.parameters.items():
         parent, _, child = path.rpartition(".")
+        if parent in plan.inputs or parent in plan.outputs:  # a layer's own, and sorted with it
+            continue
         _keep(net.get_submodule(parent), child, {dim: _permuted(x, orders) for dim, x in enumerate(layouts)})
+    _share(net, shared)
 
 
 def _permuted(layout: Any, orders: dict[str, Tensor]) -> Tensor | None:

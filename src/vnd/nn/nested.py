@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fnmatch import fnmatch
@@ -16,6 +17,7 @@ from vnd.distributions import BernoulliChain, LogUniform
 from vnd.functional import LogUniformForm
 from vnd.nn.bayesian import BAYES_OF, Estimator, Noise
 from vnd.nn.channels import Analysis, Group, Segment
+from vnd.nn.describe import droppable_share
 from vnd.nn.extract import ORIGINS, is_depthwise, reorder
 from vnd.nn.norms import CALIBRATED_OF, MASKED_OF
 from vnd.nn.ordering import OrderingUnit
@@ -25,6 +27,7 @@ from vnd.nn.trace import MIXING, analyse
 from vnd.nn.trial import try_slicing
 
 UNIT_OPTIONS = ("prior", "temperature", "initial_logit", "hard", "per_example", "gradient", "sampler")
+RULED_OUT = "a rule says so"
 Placement = Literal["after", "before_norm"]
 Rescale = Literal["none", "expected"]
 Granularity = Literal["output", "input", "weight"]
@@ -87,7 +90,11 @@ def to_nested(
     group of tied channels gets an `OrderingUnit`, and every layer that mixes channels multiplies those of its input by
     the units' masks: after normalisation and activation, whatever lies between. Channels that reach the output, that
     pass through something unknown, or whose slicing fails on the example, stay whole; `describe` says why. Residual
-    streams stay whole unless a rule asks for them.
+    streams stay whole unless a rule asks for them. A network of which nothing can be nested is an error, one of which
+    less than a tenth of the parameters can be dropped a warning.
+
+    Weights that several layers share stay shared: they are cut and sorted alike, or left whole, and they are point
+    weights, since the draws of two layers would be two weights.
 
     In training the masks are drawn at the start of each forward pass of the network. Other methods of it, called by
     themselves, run at the quantile of the last one.
@@ -137,6 +144,7 @@ def to_nested(
         raise ValueError(f"to_nested: weight_prior as a Gaussian's scale must be greater than 0; got {weight_prior}")
     if unknown := [name for name in unit_options if name not in UNIT_OPTIONS]:
         raise ValueError(f"to_nested: unknown option {unknown[0]!r}; known ones of units are {', '.join(UNIT_OPTIONS)}")
+    _check_layers(model)
     _check_rules(model, rules)
     args, kwargs = arguments_of(example_input)
     arguments = {
@@ -159,12 +167,15 @@ def to_nested(
     refused: dict[str, str] = {}
     while True:
         net = _build(copy.deepcopy(model), analysis, defaults, rules or {}, refused, options, (args, kwargs), order)
-        plan = plan_of(net)
-        plan.arguments, plan.origin = arguments, ORIGINS.get(model)
         failures = {} if placement == "before_norm" else try_slicing(net, args, kwargs)
         if not failures:
-            return net
+            break
         refused |= failures
+    plan = plan_of(net)
+    plan.arguments, plan.origin = arguments, ORIGINS.get(model)
+    _check_share(net, rules or {})
+    _check_effect(net, rules or {}, analysis)
+    return net
 
 
 def _build(
@@ -185,6 +196,8 @@ def _build(
         rule = _rule(group.producers, rules, defaults)
         units[group.name] = _make_unit(group, rule, unit_options).to(device)
     rows, elements = _own_units(net, rules, defaults)
+    if tied := next((name for name in (*rows, *elements) if name in analysis.shared), None):
+        raise ValueError(f"to_nested: granularity must be 'output' for {tied}, whose weight is used elsewhere, too")
     for name, key in (*rows.items(), *elements.items()):
         layer: Any = net.get_submodule(name)
         rule = _rule(name, rules, defaults)
@@ -221,7 +234,7 @@ def _build(
     )
     if order == "magnitude":
         reorder(net, plan)
-    _swap_layers(net, plan, rules, defaults, options["placement"], analysis.called)
+    _swap_layers(net, plan, rules, defaults, options["placement"], analysis)
     modules = dict(net.named_modules())
     for index, (name, unit) in enumerate(units.items()):
         modules[name.partition("[")[0]].add_module("ordering", unit)
@@ -247,7 +260,7 @@ def _choose(
         if reason is None and any(rule.granularity != "output" for rule in found):
             reason = "a rule orders its input rows or single weights instead"
         if reason is None and False in wish:
-            reason = "a rule says so"
+            reason = RULED_OUT
         if reason is None and group.residual and True not in wish:
             reason = "a residual stream (nest it with Rule(nest=True))"
         if reason is None:
@@ -299,15 +312,19 @@ def _make_unit(group: Group, rule: Rule, options: dict[str, Any]) -> OrderingUni
 
 
 def _swap_layers(
-    net: nn.Module, plan: Plan, rules: Mapping[str, Rule], defaults: Rule, placement: str, called: set[str]
+    net: nn.Module, plan: Plan, rules: Mapping[str, Rule], defaults: Rule, placement: str, analysis: Analysis
 ) -> None:
     """Put Bayesian layers and masked norms in the place of torch's own, and attach the masks."""
     seen: dict[int, nn.Module] = {}
-    own = {id(net.get_submodule(name)) for name in called}  # what lies within torch's composite modules stays as it is
+    own = {
+        id(net.get_submodule(name)) for name in analysis.called
+    }  # what lies within torch's composite modules stays as it is
     for name, module in list(net.named_modules(remove_duplicate=False)):
         if id(module) not in own:
             continue
         rule = _rule(name, rules, defaults)
+        if name in analysis.shared:
+            rule = Rule(bayesian=False).over(rule)
         layout = plan.inputs.get(name)
         mask: InputMask | ProductMask | None = None
         if layout is not None and placement == "after" and not is_depthwise(module):
@@ -343,6 +360,52 @@ def _swap_layers(
 def _replace(net: nn.Module, name: str, new: nn.Module) -> None:
     parent, _, child = name.rpartition(".")
     setattr(net.get_submodule(parent), child, new)
+
+
+def _check_layers(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():  # type: ignore[misc]
+            kind = type(module).__name__
+            raise ValueError(f"to_nested: {name} is a {kind} that has no size yet; run the model on an example first")
+
+
+def _check_share(net: nn.Module, rules: Mapping[str, Rule]) -> None:
+    """Refuse a network of which nothing is nested, and warn of one of which little is, unless rules say so."""
+    plan = plan_of(net)
+    if any(rule.nest is False for rule in rules.values()):
+        return
+    if not plan.units:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in [*plan.whole.items()][:3])
+        residual = any(reason.startswith("a residual stream") for reason in plan.whole.values())
+        advice = "give rules={'*': vnd.Rule(nest=True)}" if residual else "change what keeps its layers whole"
+        raise ValueError(
+            f"to_nested: nothing of {type(net).__name__} can be nested; {advice}: "
+            f"{reasons or 'it has no linear layer or convolution'}"
+        )
+    share = droppable_share(net)
+    if share < 0.1 and any(unit.base < unit.num_groups for unit in plan.units.values()):
+        warnings.warn(
+            f"to_nested: only {100 * share:.1f} % of the parameters of {type(net).__name__} can be dropped; "
+            "vnd.describe(net) says which layers stay whole, and why",
+            stacklevel=3,
+        )
+
+
+def _check_effect(net: nn.Module, rules: Mapping[str, Rule], analysis: Analysis) -> None:
+    """Warn of rules that ask for what no layer of theirs can have."""
+    plan = plan_of(net)
+    nested = {*plan.rows, *plan.elements, *(name for group in plan.groups.values() for name in group.producers)}
+    layers = [name for name, module in net.named_modules() if isinstance(module, MIXING)]
+    for pattern, rule in rules.items():
+        matched = [name for name in layers if _matches(name, pattern)]
+        reasons = [(name, plan.whole[name]) for name in matched if name in plan.whole]
+        if rule.nest and reasons and not nested & {*matched} and any(why != RULED_OUT for _, why in reasons):
+            name, reason = next(entry for entry in reasons if entry[1] != RULED_OUT)
+            warnings.warn(f"to_nested: nest=True of the rule {pattern!r} has no effect: {name} {reason}", stacklevel=3)
+        shared = [name for name in matched if name in analysis.shared]
+        if rule.bayesian and shared and len(shared) == len(matched):
+            message = f"to_nested: bayesian=True of the rule {pattern!r} has no effect: {shared[0]} shares its weight"
+            warnings.warn(message, stacklevel=3)
 
 
 def _check_rules(model: nn.Module, rules: Mapping[str, Rule] | None) -> None:

@@ -46,6 +46,10 @@ SPATIAL |= {F.adaptive_max_pool2d, F.interpolate, F.max_pool3d, F.avg_pool3d}
 ADDING = {operator.add, operator.iadd, operator.sub, operator.isub, torch.add, torch.sub, "add", "add_", "sub", "sub_"}
 SCALING = {operator.mul, operator.imul, operator.truediv, torch.mul, torch.div, "mul", "mul_", "div", "div_"}
 RESHAPING = {torch.flatten, torch.reshape, "flatten", "view", "reshape"}
+TORCH_LAYERS = (
+    *(*MIXING, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, *MIXING_NORMS),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+)
 CHEAP = {getattr, operator.getitem, "size", "dim"}  # ask for sizes
 
 
@@ -55,7 +59,9 @@ def analyse(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     walk = _Walk(model)
     for node in nodes:
         walk.visit(node)
+    walk.tie_shared()
     result = walk.conclude(_first_consumers(nodes, walk.modules))
+    result.shared = walk.shared
     result.called = {str(node.target) for node in nodes if node.op == "call_module"}
     return result
 
@@ -72,11 +78,18 @@ def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> f
             given.apply_defaults()
             simple = (bool, int, float, str)
             constants = {name: x for name, x in given.arguments.items() if x is None or isinstance(x, simple)}
-            traced = fx.symbolic_trace(model, concrete_args=constants)
+            traced = fx.GraphModule(model, _Tracer().trace(model, constants))
             _Sizes(traced).run(*given.arguments.values())
     except Exception as error:
         raise ValueError(f"to_nested: {type(model).__name__} cannot {doing}: {_where(error)}{error}") from error
     return traced
+
+
+class _Tracer(fx.Tracer):
+    """Traces a network down to layers: torch's own and what inherits from them, whatever these do inside."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, TORCH_LAYERS) or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Sizes(fx.Interpreter):
@@ -109,6 +122,7 @@ class _Walk(Identities):
         self.modules = dict(model.named_modules())
         self.model = model
         self.labels: dict[fx.Node, Labels] = {}
+        self.shared: set[str] = set()
 
     def visit(self, node: fx.Node) -> None:
         """Work out the labels of one node's output from those of its inputs."""
@@ -139,7 +153,13 @@ class _Walk(Identities):
         labels = self.labels[source] if source is not None else []
         dim = -1 if isinstance(module, (nn.Linear, nn.LayerNorm, nn.RMSNorm)) else 1
         known = (*MIXING, *CHANNEL_NORMS, *MIXING_NORMS)
-        if isinstance(module, known) and (source is None or len(node.all_input_nodes) > 1):
+        if isinstance(module, known) and type(module) not in TORCH_LAYERS:
+            self.leave(node, name, f"enters {name} ({type(module).__name__}), whose exact type is not known")
+            base = next(kind.__name__ for kind in type(module).__mro__ if kind in (*TORCH_LAYERS, *CHANNEL_NORMS))
+            self.left[name] = (
+                f"{_article(type(module).__name__)}, whose exact type is not known: only {base} itself is nested"
+            )
+        elif isinstance(module, known) and (source is None or len(node.all_input_nodes) > 1):
             self.leave(node, name, f"{name} has inputs that are not one tensor")
         elif isinstance(module, MIXING):
             self.visit_mixing(node, name, module, labels, dim)
@@ -201,6 +221,60 @@ class _Walk(Identities):
                 self.keep_whole(ids, f"{name} is used more than once")
             table.setdefault(name, ids)
 
+    def tie_shared(self) -> None:
+        """Tie the channels along each dimension of a tensor that several layers share: cut alike, or whole.
+
+        A layer that cannot be cut keeps the others whole.
+        """
+        uses: dict[int, list[tuple[str, Labels | None]]] = {}
+        owners: dict[str, int] = {}
+        for name, module in self.modules.items():
+            for key, value in (*module._parameters.items(), *module._buffers.items()):
+                if value is None:
+                    continue
+                path = f"{name}.{key}" if name else key
+                owners[path] = id(value)
+                if name in self.inputs or name in self.outputs:
+                    uses.setdefault(id(value), []).append((name, self.dimensions(name, module, key, value.dim())))
+                elif path not in self.parameters:
+                    uses.setdefault(id(value), []).append((name or path, None))
+        for path, dims in self.parameters.items():
+            if path in owners:
+                uses.setdefault(owners[path], []).append((path, dims))
+        for tensor, members in uses.items():
+            names = [name for name, _ in members]
+            if len(members) > 1:
+                self.shared |= {name for name in names if owners.get(f"{name}.weight") == tensor}
+            for name, labels in members if len(members) > 1 else ():
+                other = next((n for n in names if n != name), name)
+                reason = f"{name} shares a tensor with {other}, which is not cut alike"
+                first = members[0][1]
+                if any(x is None for _, x in members):
+                    self.keep_whole([*(labels or ()), self.inputs.get(name), self.outputs.get(name)], reason)
+                    continue
+                assert labels is not None
+                assert first is not None
+                for mine, theirs in zip(labels, first, strict=True):
+                    if mine is None or theirs is None:
+                        self.keep_whole([mine, theirs], reason)
+                    else:
+                        self.tie(theirs, mine, residual=False)
+
+    def dimensions(self, name: str, module: Any, key: str, dims: int) -> Labels | None:
+        """Channels along each dimension of a layer's tensor; None if they are not simply its inputs and outputs."""
+        inputs, outputs = self.inputs.get(name), self.outputs.get(name)
+        if dims == 0:
+            return []
+        if not isinstance(module, MIXING):
+            return [outputs] if dims == 1 else None
+        if getattr(module, "groups", 1) > 1:
+            return None
+        if key == "bias":
+            return [outputs]
+        transposed = not isinstance(module, nn.Linear) and module.transposed
+        ends = [inputs, outputs] if transposed else [outputs, inputs]
+        return [*ends, *[None] * (dims - 2)] if key == "weight" else None
+
     def visit_function(self, node: fx.Node) -> None:
         target, source = node.target, _first(node)
         labels = self.labels[source] if source is not None else []
@@ -243,7 +317,7 @@ class _Walk(Identities):
         """Give up at a module that is not looked into."""
         self.give_up(node, reason)
         if any(True for _ in self.modules[name].parameters()):
-            self.left[name] = f"a {type(self.modules[name]).__name__}, which is used as it is"
+            self.left[name] = f"{_article(type(self.modules[name]).__name__)}, which is used as it is"
 
     def give_up(self, node: fx.Node, reason: str) -> None:
         for source in node.all_input_nodes:
@@ -343,6 +417,10 @@ class _Walk(Identities):
             if d not in kept:
                 self.keep_whole(entry, f"enters {name} over its channels")
         self.labels[node] = [labels[size - 2] if size >= 2 else None for size in sizes]
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[0] in 'AEIOU' else 'a'} {word}"
 
 
 def _none(node: fx.Node) -> Labels:

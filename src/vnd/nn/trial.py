@@ -44,7 +44,6 @@ class _Trial:
     """
 
     def __init__(self, net: nn.Module, example: Example) -> None:
-        self.given = net, example
         self.random = True
         arguments = plan_of(net).arguments  # shared with the copy: a prior of the user's may be part of a graph
         for dtype, self.random in ((torch.float64, True), (None, True), (torch.float64, False), (None, False)):
@@ -57,10 +56,10 @@ class _Trial:
                 self.example = _map(self.example, torch.rand_like)
             full = {name: unit.num_groups for name, unit in self.plan.units.items()}
             try:
-                outputs = list(_tensors(self.run(full, False)[0]))
+                outputs = self.run(full, False, [])
             except Exception:
                 continue
-            if all(bool(x.isfinite().all()) for x in outputs):
+            if all(bool(x.isfinite().all()) for x in _tensors(outputs)):
                 break
 
     def failures(self) -> dict[str, str]:
@@ -83,24 +82,24 @@ class _Trial:
     def failure(self, groups: dict[str, int], signed: bool) -> str | None:
         """The reason why the slice of a shape is not the masked network, or None."""
         try:
-            masked, sliced = self.run(groups, signed)
+            masked, sliced = self.run(groups, signed, [extract])
         except Exception as error:
             return f"slicing it fails: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         return None if alike(masked, sliced) else "a sliced network does not compute what the masked one does"
 
-    def run(self, groups: dict[str, int], signed: bool) -> tuple[Any, Any]:
-        """Outputs of the masked and of the sliced network of a shape, with the same random numbers."""
+    def run(self, groups: dict[str, int], signed: bool, cuts: list[Callable[..., nn.Module]]) -> list[Any]:
+        """Outputs of the masked network of a shape and of what is cut out of it, with the same random numbers."""
         shape = Shape.of(groups)
         torch.manual_seed(int(signed))
         if self.random:
             self.randomize(groups, signed)
         set_width(self.net, shape, warn=False)
         outputs = []
-        for network in (self.net, extract(self.net, shape)):
+        for network in (self.net, *(cut(self.net, shape) for cut in cuts)):
             torch.manual_seed(2)
             args, kwargs = copy.deepcopy(self.example)
             outputs.append(network(*args, **kwargs))
-        return outputs[0], outputs[1]
+        return outputs
 
     def randomize(self, groups: dict[str, int], signed: bool) -> None:
         """Draw all parameters and running statistics anew; a parameter that is shared is drawn once."""
