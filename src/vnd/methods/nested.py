@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 import vnd.nn as nested
 from vnd.distributions import BernoulliChain
 from vnd.methods.method import Batch, Size, Sizes, Step, Untempered, cost_of, cross_entropy, rules_of
-from vnd.nn.plan import plan_of, unwrap
+from vnd.nn.extract import cut
+from vnd.nn.plan import OutputMask, plan_of, unwrap
 from vnd.nn.sliced import Sliced, can_be_sliced, sliced
-from vnd.nn.width import Width
+from vnd.nn.width import Width, as_shape
 from vnd.words import short
 
 
@@ -53,7 +55,12 @@ class Nested(Untempered):
         nested.recalibrate(model, batches(), widths, samples=samples and self.bayesian)
 
     def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
-        """The extracted network, with its posterior if it is to be drawn from: BatchNorm has statistics for each."""
+        """The extracted network, with its posterior if it is to be drawn from: BatchNorm has statistics for each.
+
+        One that is masked before its norms has no exact smaller form, and is run masked.
+        """
+        if plan_of(model).options["placement"] == "before_norm":
+            return _masked(model, width, samples=self.bayesian and samples > 0)
         return nested.extract(model, width, bayesian=self.bayesian and samples > 0)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> nested.Prediction:
@@ -61,7 +68,9 @@ class Nested(Untempered):
         return nested.predict(network, x, samples=samples)
 
     def extract(self, model: nn.Module, width: Width) -> nn.Module:
-        """The extracted network of posterior means."""
+        """The extracted network of posterior means; one masked before its norms, cut to the same size."""
+        if plan_of(model).options["placement"] == "before_norm":
+            return _unmasked(cut(model, as_shape(model, width)))
         return nested.extract(model, width)
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
@@ -84,6 +93,24 @@ class FixedOrder(Nested):
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Nothing."""
+
+
+def _masked(model: nn.Module, width: Width, samples: bool) -> nn.Module:
+    """A copy that runs masked at a width."""
+    for unit in plan_of(model).units.values():
+        unit.current = None  # of the last step, with its graph
+    network = copy.deepcopy(unwrap(model))
+    nested.set_width(network, width, samples=samples)
+    return network
+
+
+def _unmasked(network: nn.Module) -> nn.Module:
+    """The network without the masks on its layers' outputs."""
+    for module in network.modules():
+        for key, hook in list(module._forward_hooks.items()):
+            if isinstance(getattr(hook, "__self__", None), OutputMask):
+                del module._forward_hooks[key]
+    return network
 
 
 def _spread(model: nn.Module, count: int) -> list[float]:
