@@ -351,7 +351,7 @@ def coded_settings(path: Path, name: str = "vnd_ae, lengths", **sections: Any) -
     own: dict[str, Any] = {
         "method": {"name": called, **given},
         "network": DENSE,
-        "optimiser": {"chain_lr": None},
+        "optimizer": {"chain_lr": None},
         "evaluate": {"sizes": {"fractions": [0.5, 1.0]}},
     }
     return settings(path, **{**own, **sections})
@@ -419,8 +419,8 @@ def test_the_best_network_has_the_least_error_and_is_saved(tmp_path: Path, unlab
         unlabelled,
         "vnd_ae",
         train={"epochs": 6},
-        optimiser={"name": "adam", "lr": 0.01, "chain_lr": None},
-        schedule={"lr": {"kind": "steps", "every": 4, "factor": 60.0, "warm_up": 0}},
+        optimizer={"name": "adam", "lr": 0.01, "chain_lr": None},
+        schedule={"lr": {"kind": "steps", "step_size": 4, "gamma": 60.0, "warmup": 0}},
     )
     assert fit(wanted, tmp_path / "run", quiet=True)
     rows = [row for row in rows_of(tmp_path / "run") if "validation" in row]

@@ -194,7 +194,7 @@ def test_the_average_of_an_order_that_has_settled_is_that_order(tmp_path: Path) 
         write_blobs(tmp_path / "blobs.npz"),
         method=method,
         train={"epochs": 2, "ema": 0.99},
-        optimiser={"chain_lr": 30.0},
+        optimizer={"chain_lr": 30.0},
     )
     assert fit(wanted, tmp_path / "run", quiet=True)
     found = checkpoint.read(tmp_path / "run" / "checkpoints")

@@ -592,7 +592,7 @@ def test_a_student_goes_on_where_it_stopped_bit_for_bit(
         method={"name": "sn3", "teacher": str(taught / "teacher"), "samples": 2, "student_samples": 2} | size,
         network={"name": "convnet", "width": 0.5, "image_size": 8, "in_channels": 1, "num_classes": 3, "hidden": 32},
         data={"views": views, "validation": 60, "augment": {"cutmix": 0.5 * views}},
-        optimiser={"chain_lr": None},
+        optimizer={"chain_lr": None},
         train={"epochs": 1 + views, "temper": 2.0 * views},
     )
     from vnd.train.parse import parse
@@ -630,7 +630,7 @@ def test_a_teacher_that_is_not_there_is_refused(tmp_path: Path, capsys: Any) -> 
         with pytest.raises(ValueError, match=words):
             SN3(teacher=teacher).build(nn.Identity(), IMAGES)
     data = write_blobs(tmp_path / "blobs.npz")
-    assert fit(recipe(data, method={"name": "plain"}, optimiser={"chain_lr": None}), tmp_path / "plain", quiet=True)
+    assert fit(recipe(data, method={"name": "plain"}, optimizer={"chain_lr": None}), tmp_path / "plain", quiet=True)
     plain = str(tmp_path / "plain")
     for words in (["distill"], ["distill", plain], ["distill", "x", "--keep", "no"]):
         with pytest.raises(SystemExit):

@@ -30,7 +30,7 @@ def made(wanted: Recipe, folder: Path) -> Session:
 @pytest.mark.parametrize("method", [{"name": "plain"}, SANDWICH, SANDWICH | {"rungs": [1200], "settle": 0.0}])
 def test_a_temper_moves_by_confidence_less_accuracy(tmp_path: Path, method: dict[str, Any]) -> None:
     data = write_blobs(tmp_path / "blobs.npz", train=150)
-    wanted = recipe(data, method=method, data={"validation": 60}, train={"temper": 2.0}, optimiser={"chain_lr": None})
+    wanted = recipe(data, method=method, data={"validation": 60}, train={"temper": 2.0}, optimizer={"chain_lr": None})
     session = made(wanted, tmp_path / "run")
     with torch.no_grad():
         for parameter in session.root.parameters():
@@ -63,7 +63,7 @@ def _step() -> Step:
 
 def test_images_are_as_many_among_mixed_ones_as_in_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_blobs(tmp_path / "blobs.npz", train=150)
-    plain: dict[str, Any] = {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}, "train": {"temper": 2.0}}
+    plain: dict[str, Any] = {"method": {"name": "plain"}, "optimizer": {"chain_lr": None}, "train": {"temper": 2.0}}
     session = made(recipe(data, data={"validation": 60, "augment": {"cutmix": 0.75}}, **plain), tmp_path / "run")
     images = torch.cat(list(in_order(session.splits.validation, session.splits.normalise("cpu"), "cpu")))
     labels = torch.from_numpy(session.splits.validation.labels)
@@ -118,7 +118,7 @@ def gap_at(path: Path, folder: Path, rate: float) -> float:
         path,
         method={"name": "plain"},
         data={"validation": 150, "augment": {"pad": 0}},
-        optimiser={"lr": 0.005, "chain_lr": None},
+        optimizer={"lr": 0.005, "chain_lr": None},
         train={"epochs": 60, "temper": rate, "validate_every": 60, "save_every": 60},
     )
     assert fit(wanted, folder, quiet=True)

@@ -13,11 +13,11 @@ import torch
 from vnd.data.batches import key
 from vnd.methods import Step
 from vnd.train.diagnose import Arrival, diagnosis
-from vnd.train.optimiser import set_rates
+from vnd.optim.optimizer import set_rates
 from vnd.train.parse import parse_run
 from vnd.train.recipe import Recipe
 from vnd.train.run import lock
-from vnd.train.schedule import value
+from vnd.optim.schedule import value
 from vnd.train.session import Session
 from vnd.train.watch import Stop, Watch
 

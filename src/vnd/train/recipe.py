@@ -16,8 +16,8 @@ from vnd.data.augment import Augment
 from vnd.evaluate.sweep import Sweep
 from vnd.methods import Method
 from vnd.models import build
-from vnd.train.optimiser import Optimiser
-from vnd.train.schedule import Schedule
+from vnd.optim.optimizer import Optimizer
+from vnd.optim.schedule import Schedule
 
 Precision = Literal["no", "bf16", "fp16"]
 LARGEST_SEED = 2**63 - 1  # that torch's generators take
@@ -78,17 +78,17 @@ class Schedules:
     """What changes over training.
 
     Args:
-        lr: Factor on the optimiser's learning rates.
+        lr: Factor on the optimizer's learning rates.
         temperature: τ of the relaxed masks.
         kl_weight: κ, on the KL in nats over the number of training images.
     """
 
-    lr: Schedule = dataclasses.field(default_factory=lambda: Schedule("cosine", 1.0, 0.0, warm_up=0.1))
+    lr: Schedule = dataclasses.field(default_factory=lambda: Schedule("cosine", 1.0, 0.0, warmup=0.1))
     temperature: Schedule = dataclasses.field(default_factory=lambda: Schedule("constant", 2.0))
     kl_weight: Schedule = dataclasses.field(default_factory=lambda: Schedule("constant", 1e-3))
 
     def __post_init__(self) -> None:
-        lowest = min(self.temperature.start, self.temperature.factor if self.temperature.kind == "steps" else 1.0)
+        lowest = min(self.temperature.start, self.temperature.gamma if self.temperature.kind == "steps" else 1.0)
         if not lowest > 0:
             raise ValueError(f"temperature must stay greater than 0; got {lowest}")
 
@@ -153,7 +153,7 @@ class Train:
 
 
 SECTIONS: dict[str, type] = {
-    "data": Data, "optimiser": Optimiser, "schedule": Schedules, "train": Train, "evaluate": Sweep,
+    "data": Data, "optimizer": Optimizer, "schedule": Schedules, "train": Train, "evaluate": Sweep,
 }  # fmt: skip
 
 
@@ -166,7 +166,7 @@ class Recipe:
     method: Method
     network: Network
     data: Data
-    optimiser: Optimiser
+    optimizer: Optimizer
     schedule: Schedules
     train: Train
     evaluate: Sweep

@@ -60,7 +60,7 @@ class Session:
         model = build_model(recipe, self.splits.train).to(accelerator.device)
         if options.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        optimizer = recipe.optimiser.build(model)
+        optimizer = recipe.optimizer.build(model)
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # the loop says where to autocast
         self.root = unwrap(self.model)
@@ -163,7 +163,7 @@ class Session:
         for name, parameter in self.root.named_parameters():
             if not parameter.isfinite().all():
                 raise FloatingPointError(
-                    f"train: parameter {name} is not finite after step {self.step - 1}; lower optimiser.lr or set"
+                    f"train: parameter {name} is not finite after step {self.step - 1}; lower optimizer.lr or set"
                     f" train.clip; the last checkpoint in {self.folder / 'checkpoints'} is from before it"
                 )
         if self.accelerator.is_main_process:
