@@ -497,7 +497,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"evaluate": {"sizes": {"fractions": [], "learned": 2}}},
         "sizes of an ordered code are fractions of its length; give fractions",
     ),
-    "temper": ({"train": {"temper": 1.0}, "data": {"validation": 60}}, "train.temper: vnd_ae trains no network of"),
+    "loss_temperature": (
+        {"train": {"loss_temperature": 1.0}, "data": {"validation": 60}},
+        "train.loss_temperature: vnd_ae trains no network of",
+    ),
 }
 
 
@@ -535,6 +538,6 @@ def test_an_auto_encoder_says_no_classes() -> None:
     model = model_of(method)
     with pytest.raises(ValueError, match=r"^an auto-encoder predicts no classes; use vnd evaluate and vnd generate$"):
         method.predict(model, dots(3), 0)
-    assert (method.tempered, method.answers(model, dots(3))) == (0, [])
+    assert (method.num_loss_temperatures, method.answers(model, dots(3))) == (0, [])
     with pytest.raises(ValueError, match="got a ConvNet"):
         method.build(ConvNet(num_classes=3, image_size=8, in_channels=1, width=0.1), dots(2))

@@ -23,9 +23,9 @@ from hostile import DESCRIPTIONS, HEADERS, MANIFESTS, Bomb, Calls, broken_disk, 
 from vnd import files
 from vnd.models import UNet
 from vnd.nn.plan import plan_of
+from vnd.optim.ngd import NGD
 from vnd.train import checkpoint
 from vnd.train.checkpoint import MANIFEST, Checkpoint, capture, flatten_optimizer, read, restore, restore_optimizer
-from vnd.optim.ngd import NGD
 
 STATE = {"best": math.inf, "rate": 0.1 + 0.2, "words": ["a", None, True, {"b": -0.0}]}
 

@@ -60,7 +60,7 @@ def stopping_at(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
     """Wish to stop after these steps, once each."""
     left, count = set(steps), {"now": 0}
 
-    class Wish(loop.Stop):
+    class Wish(loop.GracefulStop):
         def asked(self, accelerator: Any) -> bool:
             count["now"] += 1
             if count["now"] in left:
@@ -68,7 +68,7 @@ def stopping_at(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
                 return True
             return False
 
-    monkeypatch.setattr(loop, "Stop", Wish)
+    monkeypatch.setattr(loop, "GracefulStop", Wish)
 
 
 def test_a_run_learns_and_leaves_all_that_evaluation_needs(tmp_path: Path, data: Path) -> None:
@@ -103,10 +103,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "optimizer": {"name": "sgd"},
     },
     "mixed images": {"data": {"augment": {"pad": 1, "cutmix": 0.5}}, "method": {"name": "bn3", "num_groups": 4}},
-    "temper": {
+    "loss_temperature": {
         "method": {"name": "bn3", "num_groups": 4, "gradient": "survival", "sandwich": True},
         "data": {"validation": 50},
-        "train": {"temper": 3.0, "batch": 8},
+        "train": {"loss_temperature": 3.0, "batch": 8},
     },
     "bf16": {"train": {"precision": "bf16"}, "optimizer": {"name": "adamw", "weight_decay": 0.01}},
 }
@@ -486,17 +486,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "network convnet cannot read the images of npz, 1×8×8",
     ),
     "validation": ({"data": {"validation": 97}}, "data.validation must be less than the 97 training images; got 97"),
-    "temper": (
-        {"train": {"temper": 1.0}, "data": {"validation": 60}},
-        "train.temper: bn3 trains no network of a fixed size in every step; use 0",
+    "loss_temperature": (
+        {"train": {"loss_temperature": 1.0}, "data": {"validation": 60}},
+        "train.loss_temperature: bn3 trains no network of a fixed size in every step; use 0",
     ),
-    "temper, average": (
-        {"train": {"temper": 1.0, "ema": 0.9}, "method": {"name": "plain"}, "data": {"validation": 60}},
-        "train.temper and train.ema exclude each other",
+    "loss_temperature, average": (
+        {"train": {"loss_temperature": 1.0, "ema": 0.9}, "method": {"name": "plain"}, "data": {"validation": 60}},
+        "train.loss_temperature and train.ema exclude each other",
     ),
-    "temper, few images": (
-        {"train": {"temper": 1.0}, "method": {"name": "plain"}},
-        "train.temper needs data.validation to be at least 50; got 16",
+    "loss_temperature, few images": (
+        {"train": {"loss_temperature": 1.0}, "method": {"name": "plain"}},
+        "train.loss_temperature needs data.validation to be at least 50; got 16",
     ),
     "no GPU": ({"train": {"device": "cuda"}}, "train.device is cuda, and there is no GPU here"),
     "half": ({"train": {"precision": "fp16"}}, "train.precision fp16 needs a GPU"),

@@ -109,9 +109,9 @@ class Train:
         device: "auto" for a CUDA GPU if there is one, "cpu", or "cuda".
         clip: Largest norm of the gradient; None for no bound.
         ema: Decay of a moving average of the weights, which is then what is kept; None for none.
-        temper: How far, after each epoch, the temper of a network of fixed size moves for a difference of 1 between its
-            confidence and its accuracy on validation images, so that it is calibrated when training ends; 0 for not at
-            all. See `vnd.train.temper`.
+        loss_temperature: How far, after each epoch, the loss temperature of a network of fixed size moves for a
+            difference of 1 between its confidence and its accuracy on validation images, so that it is calibrated when
+            training ends; 0 for not at all. See `vnd.train.confidence`.
         log_every: Steps between two rows of the log.
         validate_every: Epochs between two looks at the validation images.
         validate_at: Fractions of the width that are looked at; the best network has the best mean accuracy over them.
@@ -129,7 +129,7 @@ class Train:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     clip: float | None = None
     ema: float | None = None
-    temper: float = 0.0
+    loss_temperature: float = 0.0
     log_every: int = 20
     validate_every: int = 1
     validate_at: tuple[float, ...] = (0.25, 1.0)
@@ -144,8 +144,8 @@ class Train:
             raise ValueError(f"seed must lie in 0 … {LARGEST_SEED - 1}; got {self.seed}")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip must be greater than 0; got {self.clip}")
-        if not self.temper >= 0:
-            raise ValueError(f"temper must be 0 or more; got {self.temper}")
+        if not self.loss_temperature >= 0:
+            raise ValueError(f"loss_temperature must be 0 or more; got {self.loss_temperature}")
         if self.ema is not None and not 0 < self.ema < 1:
             raise ValueError(f"ema must lie in (0, 1); got {self.ema}")
         if not self.validate_at or not all(0 < fraction <= 1 for fraction in self.validate_at):
