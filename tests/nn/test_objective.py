@@ -182,7 +182,7 @@ def test_networks_without_a_posterior_have_none_or_that_of_their_layers():
     assert float(vnd.kl(nn.Linear(2, 2))) == 0
     layer = vnd.BayesLinear(3, 2)
     assert float(vnd.kl(nn.Sequential(layer)).detach()) == pytest.approx(float(layer.weight_kl().sum().detach()))
-    with pytest.raises(ValueError, match="kl: price must be 'output' or 'both_ends'; got 'input'"):
+    with pytest.raises(ValueError, match="kl: price must be one of output, both_ends, released; got 'input'"):
         vnd.kl(layer, "input")
 
 

@@ -56,6 +56,7 @@ class BN3(Nested):
             the smallest network, on the whole batch, each at the cost of its size.
         settle: Share of training after which there are rungs, and the order stays as it is.
         sampled_share: Share of the batch that sampled networks are run on from then on.
+        uniform_share: Probability that such a network has the same share of every layer, in place of a learned shape.
         spread: Weight of the KL of the lengths, beside its part in the KL: the temperature, in nats of the loss, that
             keeps lengths apart. With 0 and a small kl_weight, each layer settles on the one length where a group is no
             longer worth its price; see `vnd.nn.length_kl`.
@@ -85,6 +86,7 @@ class BN3(Nested):
     rungs: tuple[float, ...] = ()
     settle: float = 0.25
     sampled_share: float = 0.25
+    uniform_share: float = 0.0
     spread: float = 0.0
     initial_logit: float = 3.0
     log_alpha_init: float = -3.0

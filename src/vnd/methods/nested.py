@@ -199,7 +199,8 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_loss_temperature: 
         model: A nested network that `prepare_sandwich` has seen.
         batch: Images and labels.
         method: Says `full_share` f, `distil` d, `label_smoothing` s, `draws`, the parts that the sampled pass is run
-            in, each at a draw of its own, and `sampled_share`, the share of the batch in it where there are rungs.
+            in, each at a draw of its own, and where there are rungs `sampled_share`, the share of the batch in it, and
+            `uniform_share`, the probability that a draw has the same share of every layer.
         log_loss_temperature: log τ of those of fixed size and of the full network, (R + 1,); None for all 0.
     """
     (images, labels), rungs = batch, plan_of(model).rungs
@@ -223,20 +224,23 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_loss_temperature: 
     part = tuple(x[::every] for x in (images, labels, taught))
 
     def sampled(x: Tensor, y: Tensor, target: Tensor) -> Tensor:
+        uniform = _draw_uniform(model, method.uniform_share if rungs else 0.0)
         logits = model(x)
+        _release(model)
         log = log_loss_temperature
-        return narrower(logits, y, target, 1.0 if log is None else _sampled_loss_temperature(model, log))
+        return narrower(logits, y, target, 1.0 if log is None else _sampled_loss_temperature(model, log, uniform))
 
     losses.append(in_parts(part, method.draws, sampled))
     whole = cross_entropy(full, labels, smoothing)
     return share * whole + (1 - share) * torch.stack(losses).mean()
 
 
-def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor) -> Tensor:
+def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor, uniform: Tensor | None) -> Tensor:
     r"""The loss temperature of the network that was drawn last: log τ interpolated in u between networks of fixed size.
 
     The full network is that of u = 0, rung r that of $u_r$, the lowest survival among the groups that it keeps. Layers
-    that draw a length each share no u, and before there are rungs nothing lies between: the geometric mean of all then.
+    that draw a length each share no u, before there are rungs nothing lies between, and a `uniform` width is none of
+    them: the geometric mean of all then.
     """
     plan = plan_of(model)
     if plan.quantile is None or plan.lowest is None:
@@ -244,7 +248,26 @@ def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor) ->
     places, logs, u = plan.lowest.flip(0), log_loss_temperature.flip(0), plan.quantile.u.to(log_loss_temperature.dtype)
     left, right = places[:-1], places[1:]
     passed = ((u - left) / (right - left).clamp(min=1e-6)).clamp(0, 1)
-    return (logs[0] + (passed * logs.diff()).sum()).exp()
+    between = logs[0] + (passed * logs.diff()).sum()
+    return (between if uniform is None else torch.where(uniform, logs.mean(), between)).exp()
+
+
+def _draw_uniform(model: nn.Module, share: float) -> Tensor | None:
+    """Give the next pass the same share of every layer, drawn uniformly, with a probability; say whether it has."""
+    if not share:
+        return None
+    units = plan_of(model).units.values()
+    uniform, fraction = torch.rand(2, device=next(iter(units)).keep_logits.device)
+    chosen: Tensor = uniform < share
+    for unit in units:
+        groups = (fraction * unit.num_groups).ceil().clamp(min=unit.base)
+        unit.fixed_groups.copy_(torch.where(chosen, groups, -1.0))
+    return chosen
+
+
+def _release(model: nn.Module) -> None:
+    for unit in plan_of(model).units.values():
+        unit.fixed_groups.fill_(-1)
 
 
 def unsmoothed(probs: Tensor, smoothing: float) -> Tensor:
@@ -335,7 +358,6 @@ def pinned(model: nn.Module, smallest: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        for unit in plan.units.values():
-            unit.fixed_groups.fill_(-1)
+        _release(model)
     if plan.quantile is not None:
         plan.quantile.count.sub_(1)
