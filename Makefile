@@ -22,6 +22,7 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_references.py
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vnd needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
