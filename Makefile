@@ -22,6 +22,7 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_references.py
 
 # Tables and figures of the documentation, made again from docs/results: a difference is an error.
 docs-check: .venv/installed-dev

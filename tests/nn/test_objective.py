@@ -1,4 +1,4 @@
-"""The KL against a sum over all weights, one by one, and the groups of an optimiser."""
+"""The KL against a sum over all weights, one by one, and the groups of an optimizer."""
 
 import pytest
 import torch
@@ -190,7 +190,7 @@ def test_narrower_orders_are_cheaper():
     assert values == sorted(values)
 
 
-# -- the optimiser ----------------------------------------------------------------------------------------------------
+# -- the optimizer ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -234,13 +234,13 @@ def test_the_temperature_is_that_of_all_units():
 def test_the_objective_of_a_batch_can_be_descended():
     _, net, x = make("flatten")
     net.train()
-    optimiser = torch.optim.SGD(vnd.parameter_groups(net, lr=1e-3, log_alpha_lr=0.1, chain_lr=0.1))
+    optimizer = torch.optim.SGD(vnd.parameter_groups(net, lr=1e-3, log_alpha_lr=0.1, chain_lr=0.1))
 
     def step() -> Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = net(x).square().mean() + vnd.kl(net) / 100
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         return loss.detach()
 
     before = float(vnd.kl(net).detach())

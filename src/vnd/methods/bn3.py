@@ -11,7 +11,7 @@ from vnd.functional import LogUniformForm
 from vnd.methods.method import Batch, Step, Terms, check, cross_entropy
 from vnd.methods.nested import (
     Nested,
-    count_tempered,
+    count_loss_temperatures,
     in_parts,
     measure_order,
     nested_model,
@@ -103,9 +103,9 @@ class BN3(Nested):
             raise ValueError(f"prior_length must lie strictly between {span}; got {self.prior_length}")
 
     @property
-    def tempered(self) -> int:
+    def num_loss_temperatures(self) -> int:
         """In a sandwich the rungs, or the smallest network, and the full one."""
-        return count_tempered(self) if self.sandwich else 0
+        return count_loss_temperatures(self) if self.sandwich else 0
 
     def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
         """Their logits, for one draw of the weights."""
@@ -130,7 +130,7 @@ class BN3(Nested):
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""
         if self.sandwich:
-            likelihood = sandwich(model, batch, self, step.log_temper)
+            likelihood = sandwich(model, batch, self, step.log_loss_temperature)
         else:
             likelihood = in_parts(batch, self.draws, lambda x, y: self._likelihood(model, x, y))
         divergence = nested.kl(model, self.price)

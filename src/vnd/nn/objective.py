@@ -1,4 +1,4 @@
-"""The regularising half of the objective, and what an optimiser needs to know of a nested network."""
+"""The regularising half of the objective, and what an optimizer needs to know of a nested network."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def parameter_groups(
     chain_lr: float | None = None,
     weight_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """Parameter groups for a torch optimiser: weights, log α (or log σ²) and keep logits, each with its own rate.
+    """Parameter groups for a torch optimizer: weights, log α (or log σ²) and keep logits, each with its own rate.
 
     Decay applies to weights of two or more dimensions; never to biases, norms, log α or logits.
 
