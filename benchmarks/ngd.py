@@ -23,7 +23,7 @@ from torch import nn
 
 import record
 from vnd.models import build
-from vnd.train.ngd import NGD
+from vnd.optim.ngd import NGD
 
 LR, MOMENTUM, WARM_UP = 1e-3, 0.9, 20  # beyond the first ten steps, each of which updates the factors, and recording
 
@@ -96,7 +96,7 @@ def main() -> None:
     measure(steps, 1, WARM_UP, args.device, 0)
     rows = []
     print(f"one step, VGG11 {width}× and log α, {args.device}, torch {torch.__version__}; milliseconds")
-    print(f"{'device busy before it':>24} {'optimiser':>20} {'step':>10} {'adds':>10} {'CPU':>10}")
+    print(f"{'device busy before it':>24} {'optimizer':>20} {'step':>10} {'adds':>10} {'CPU':>10}")
     for busy in (0.0, args.busy) if on_a_gpu and args.busy else (0.0,):
         found = measure(steps, rounds, length, args.device, busy * cycles_per_millisecond() if busy else 0)
         whole = {name: value[0] for name, value in found.items()}

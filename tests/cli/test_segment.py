@@ -44,7 +44,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in METHODS:
         assert fit(recipe(name), folder / name, quiet=True)
     data = write_blobs(folder / "blobs.npz", train=64, test=30)
-    plain: dict[str, Any] = {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}, "train": {"epochs": 1}}
+    plain: dict[str, Any] = {"method": {"name": "plain"}, "optimizer": {"chain_lr": None}, "train": {"epochs": 1}}
     assert fit(small_recipe(data, **plain), folder / "plain", quiet=True)
     return folder
 

@@ -82,7 +82,7 @@ def test_the_help_of_training_shows_every_key_and_its_value(
     recipe = parse(words[1] if len(words) > 1 else "demo")
     for key in (
         "--train.epochs",
-        "--optimiser.lr",
+        "--optimizer.lr",
         "--schedule.kl_weight.start",
         "--data.augment.pad",
         "--method.base",
@@ -180,8 +180,8 @@ WRONG: list[tuple[list[str], str]] = [
     (["demo", "--train.epoch=2"], "unknown key 'train.epoch'; did you mean 'train.epochs'?"),
     (["demo", "--train.epochs", "two"], "train.epochs must be a whole number; got two"),
     (["demo", "--train.epochs", "0"], "train.epochs must be at least 1; got 0"),
-    (["demo", "--optimiser.lr", ".nan"], "optimiser.lr must be finite; got nan"),
-    (["demo", "--optimiser.lr", "-1"], "optimiser.lr must be 0 or more; got -1.0"),
+    (["demo", "--optimizer.lr", ".nan"], "optimizer.lr must be finite; got nan"),
+    (["demo", "--optimizer.lr", "-1"], "optimizer.lr must be 0 or more; got -1.0"),
     (["demo", "--train.epochs"], "--train.epochs: expected one argument"),
     (["demo", "--out"], "argument --out: expected one argument"),
     (["demo", "again"], "unrecognized arguments: again"),

@@ -287,7 +287,7 @@ def test_settings_are_those_of_a_curve() -> None:
     base = settings_of(parse("fashion/ibnn"))
     for same in ("--train.seed=7", "--method.fraction=0.25", "--train.device=cpu", "--evaluate.repeats=3"):
         assert settings_of(parse("fashion/ibnn", [same])) == base
-    for other in ("--train.epochs=7", "--optimiser.lr=0.3", "--method.log_alpha_init=-4", "--data.limit=9000"):
+    for other in ("--train.epochs=7", "--optimizer.lr=0.3", "--method.log_alpha_init=-4", "--data.limit=9000"):
         assert settings_of(parse("fashion/ibnn", [other])) != base
 
 

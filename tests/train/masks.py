@@ -32,7 +32,7 @@ def recipe(name: str, /, **sections: Any) -> Recipe:
     own: dict[str, Any] = {
         **METHODS[name],
         "data": {"name": "annotators", "validation": 16, "augment": {"flip": True}},
-        "optimiser": {"name": "adam", "lr": 0.01, "chain_lr": 0.02 if name == "bn3_unet" else None},
+        "optimizer": {"name": "adam", "lr": 0.01, "chain_lr": 0.02 if name == "bn3_unet" else None},
         "schedule": {"kl_weight": {"start": 0.5}},
         "train": {"epochs": 1, "batch": 16, "device": "cpu", "log_every": 1, "validate_at": [0.34, 1.0]},
         "evaluate": {"sizes": {"fractions": [0.34, 1.0]}, "calibration": 16, "counts": [1, 2, 4]},

@@ -125,7 +125,7 @@ def student_recipe(
         "name": "sn3", "teacher": str(teacher.folder.resolve()), "which": teacher.which, "keep": keep,
         "parameters": parameters,
     }  # fmt: skip
-    own["train"]["temper"] = 0.0  # what it learns is the teacher's confidence
+    own["train"]["loss_temperature"] = 0.0  # what it learns is the teacher's confidence
     own["evaluate"] |= {"readings": ["means"], "samples": 0, "statistics": [], "repeats": 1}
     own["evaluate"]["sizes"] = {"fractions": [0.25, 0.5, 0.75, 1.0]}
     recipe = parse(own, overrides)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from vnd import files
 from vnd.nn.plan import unwrap
-from vnd.train.optimizer_state import check_plain, flatten_optimizer, restore_optimizer
+from vnd.optim.state import check_plain, flatten_optimizer, restore_optimizer
 
 __all__ = ["Checkpoint", "capture", "flatten_optimizer", "read", "restore", "restore_optimizer", "write"]
 
@@ -112,7 +112,7 @@ def read(folder: Path) -> Checkpoint | None:
 def capture(
     model: nn.Module, optimizer: Any, ema: dict[str, Tensor] | None = None, scaler: Any = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The whole state of training, for `write`: network, optimiser, running mean of the weights, loss scale.
+    """The whole state of training, for `write`: network, optimizer, running mean of the weights, loss scale.
 
     The tensors are those of training and not copies: write them before the next step. Buffers that a network does not
     save, but training needs (tables of loss differences, the u of the pass under way), are among them. There is no
@@ -120,7 +120,7 @@ def capture(
 
     Args:
         model: The network; wrappers of `torch.compile` and of data-parallel training are looked through.
-        optimizer: Its optimiser.
+        optimizer: Its optimizer.
         ema: The running mean of the weights, by name.
         scaler: torch's GradScaler.
     """
@@ -136,7 +136,7 @@ def restore(
 ) -> None:
     """Give training the state that `capture` saw: bit for bit, and in place, so that layouts stay as they are.
 
-    Names, shapes and dtypes are compared before anything is changed: a checkpoint of another network or optimiser is
+    Names, shapes and dtypes are compared before anything is changed: a checkpoint of another network or optimizer is
     refused by a ValueError of one line.
     """
     tensors, state = checkpoint.tensors, checkpoint.state

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
-from vnd.train.advance import advance, undisturbed
-from vnd.train.course import EAGER_STEPS, Course, due, lay_out, turns
-from vnd.train.fisher import Errand, Half, finish, send
-from vnd.train.natural import Kept
-from vnd.train.replay import RECORDERS, Recording
+from vnd.optim.advance import advance, undisturbed
+from vnd.optim.course import EAGER_STEPS, Course, due, lay_out, turns
+from vnd.optim.fisher import Errand, Half, finish, send
+from vnd.optim.natural import Kept
+from vnd.optim.replay import RECORDERS, Recording
 
 PATIENCE = 4  # steps after the first that are not yet recorded; twice as many after each recording that fell away
 

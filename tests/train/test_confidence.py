@@ -1,4 +1,4 @@
-"""Tempers: how they move, what they do to a network, and that they are brought back."""
+"""Loss temperatures: how they move, what they do to a network, and that they are brought back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import vnd
 from vnd.data.batches import in_order
 from vnd.methods import BN3, Step
-from vnd.train import checkpoint, temper
+from vnd.train import checkpoint, confidence
 from vnd.train.loop import fit, make_accelerator
 from vnd.train.recipe import Recipe
 from vnd.train.session import Session
@@ -30,7 +30,9 @@ def made(wanted: Recipe, folder: Path) -> Session:
 @pytest.mark.parametrize("method", [{"name": "plain"}, SANDWICH, SANDWICH | {"rungs": [1200], "settle": 0.0}])
 def test_a_temper_moves_by_confidence_less_accuracy(tmp_path: Path, method: dict[str, Any]) -> None:
     data = write_blobs(tmp_path / "blobs.npz", train=150)
-    wanted = recipe(data, method=method, data={"validation": 60}, train={"temper": 2.0}, optimiser={"chain_lr": None})
+    wanted = recipe(
+        data, method=method, data={"validation": 60}, train={"loss_temperature": 2.0}, optimizer={"chain_lr": None}
+    )
     session = made(wanted, tmp_path / "run")
     with torch.no_grad():
         for parameter in session.root.parameters():
@@ -46,13 +48,13 @@ def test_a_temper_moves_by_confidence_less_accuracy(tmp_path: Path, method: dict
     wants = [
         float((z.softmax(1).max(1).values - (z.softmax(1).max(1).indices == labels).float()).mean()) for z in answers
     ]
-    assert len(wants) == session.method.tempered
+    assert len(wants) == session.method.num_loss_temperatures
     assert all(abs(gap) > 1e-3 for gap in wants)
     session.root.load_state_dict(before)
-    session.temper.log.fill_(0.25)
+    session.confidence.log.fill_(0.25)
     torch.manual_seed(0)
-    session.temper.move()
-    assert session.temper.log.tolist() == pytest.approx([0.25 + 2.0 * gap for gap in wants], abs=1e-5)
+    session.confidence.move()
+    assert session.confidence.log.tolist() == pytest.approx([0.25 + 2.0 * gap for gap in wants], abs=1e-5)
     assert all(torch.equal(before[name], value) for name, value in session.root.state_dict().items())
     assert session.root.training
 
@@ -63,7 +65,11 @@ def _step() -> Step:
 
 def test_images_are_as_many_among_mixed_ones_as_in_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_blobs(tmp_path / "blobs.npz", train=150)
-    plain: dict[str, Any] = {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}, "train": {"temper": 2.0}}
+    plain: dict[str, Any] = {
+        "method": {"name": "plain"},
+        "optimizer": {"chain_lr": None},
+        "train": {"loss_temperature": 2.0},
+    }
     session = made(recipe(data, data={"validation": 60, "augment": {"cutmix": 0.75}}, **plain), tmp_path / "run")
     images = torch.cat(list(in_order(session.splits.validation, session.splits.normalise("cpu"), "cpu")))
     labels = torch.from_numpy(session.splits.validation.labels)
@@ -78,20 +84,24 @@ def test_images_are_as_many_among_mixed_ones_as_in_training(tmp_path: Path, monk
         return [sure]
 
     monkeypatch.setattr(type(session.method), "answers", right_where_it_counts)
-    session.temper.move()
-    assert session.temper.log.tolist() == [0.0]
-    with pytest.raises(ValueError, match=r"^train.temper needs images that are not mixed; use .* below 1, got 1$"):
+    session.confidence.move()
+    assert session.confidence.log.tolist() == [0.0]
+    with pytest.raises(
+        ValueError, match=r"^train.loss_temperature needs images that are not mixed; use .* below 1, got 1$"
+    ):
         made(recipe(data, data={"validation": 60, "augment": {"cutmix": 1.0}}, **plain), tmp_path / "other")
 
 
 def test_before_there_are_rungs_no_temper_moves(tmp_path: Path) -> None:
     data = write_blobs(tmp_path / "blobs.npz", train=150)
     method = SANDWICH | {"rungs": [1200], "settle": 0.9}
-    session = made(recipe(data, method=method, data={"validation": 60}, train={"temper": 2.0}), tmp_path / "run")
+    session = made(
+        recipe(data, method=method, data={"validation": 60}, train={"loss_temperature": 2.0}), tmp_path / "run"
+    )
     assert isinstance(session.method, BN3)
     session.method.prepare(session.root, (torch.rand(4, 1, 8, 8), torch.arange(4) % 3), _step(), lambda x: x)
-    session.temper.move()
-    assert session.temper.log.tolist() == [0.0, 0.0]
+    session.confidence.move()
+    assert session.confidence.log.tolist() == [0.0, 0.0]
 
 
 def noisy(path: Path) -> Path:
@@ -118,8 +128,8 @@ def gap_at(path: Path, folder: Path, rate: float) -> float:
         path,
         method={"name": "plain"},
         data={"validation": 150, "augment": {"pad": 0}},
-        optimiser={"lr": 0.005, "chain_lr": None},
-        train={"epochs": 60, "temper": rate, "validate_every": 60, "save_every": 60},
+        optimizer={"lr": 0.005, "chain_lr": None},
+        train={"epochs": 60, "loss_temperature": rate, "validate_every": 60, "save_every": 60},
     )
     assert fit(wanted, folder, quiet=True)
     return gap_of(wanted, folder)
@@ -131,10 +141,10 @@ def test_a_tempered_network_is_nearly_as_sure_as_it_is_right(tmp_path: Path, mon
     tempered = gap_at(data, tmp_path / "with", 1.0)
     found = checkpoint.read(tmp_path / "with" / "checkpoints")
     assert found is not None
-    assert found.state["log_temper"][0] > 0.3  # so the loss asked for less
+    assert found.state["log_loss_temperature"][0] > 0.3  # so the loss asked for less
     assert without > 0.1
     assert abs(tempered) < without / 2
-    own = temper._excess
-    monkeypatch.setattr(temper, "_excess", lambda *given: -own(*given))  # planted: the wrong way round
+    own = confidence._excess
+    monkeypatch.setattr(confidence, "_excess", lambda *given: -own(*given))  # planted: the wrong way round
     worse = gap_at(data, tmp_path / "worse", 1.0)
     assert worse > without

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vnd.train.fisher import Factor, Options, Update, begin, factor_of, finish
+from vnd.optim.fisher import Factor, Options, Update, begin, factor_of, finish
 
 FIRST_ROUNDS = 3  # updates with the first gradient before its use: a power method from the regular start
 NARROW = 64  # up to this size an axis takes one product with a full matrix, as cheap as two with half as many rows

@@ -29,7 +29,7 @@ SCORES: dict[Task, tuple[str, Callable[[float], str]]] = {  # what validation me
 SURE = 0.99  # an ordering unit that is as sure of its length as that has stopped learning it
 
 
-class Watch:
+class ProgressLogger:
     """The progress bar and the log of a run; in the processes beside the first, neither.
 
     Args:
@@ -80,8 +80,8 @@ class Watch:
         row["images_per_second"] = round(speed, 1)
         if norm is not None:
             row["gradient_norm"] = float(norm)
-        if (log_temper := self.session.temper.state()) is not None:
-            row["log_temper"] = log_temper
+        if (log_loss_temperature := self.session.confidence.state()) is not None:
+            row["log_loss_temperature"] = log_loss_temperature
         shown = " ".join(f"{name} {part:.3g}" for name, part in loss.items())
         if self.units:
             row["units"] = {
@@ -119,7 +119,7 @@ class Watch:
                     )
 
 
-class Stop:
+class GracefulStop:
     """Turns the first Ctrl-C or SIGTERM into a wish to stop between two steps; the second one stops at once."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Optimisers: each kind of parameter has its rate and its decay."""
+"""Optimizers: each kind of parameter has its rate and its decay."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from torch import nn
 
 from vnd.methods import BN3
 from vnd.models import ConvNet
-from vnd.train.ngd import NGD
-from vnd.train.optimiser import Optimiser, set_rates
+from vnd.optim.ngd import NGD
+from vnd.optim.optimizer import Optimizer, set_rates
 
 KINDS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "ngd": NGD}
 
@@ -28,7 +28,7 @@ def kind_of(name: str, parameter: nn.Parameter) -> str:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_parameter_has_the_rate_and_the_decay_of_its_kind(name: Any, model: nn.Module) -> None:
-    options = Optimiser(name, lr=0.1, log_alpha_lr=0.02, chain_lr=0.3, weight_decay=0.01)
+    options = Optimizer(name, lr=0.1, log_alpha_lr=0.02, chain_lr=0.3, weight_decay=0.01)
     optimizer = options.build(model)
     assert type(optimizer) is KINDS[name]
     rates = {"weight": 0.1, "bias or norm": 0.1, "log_alpha": 0.02, "keep_logits": 0.3}
@@ -45,13 +45,13 @@ def test_every_parameter_has_the_rate_and_the_decay_of_its_kind(name: Any, model
 
 
 def test_rates_that_are_not_given_are_that_of_the_weights(model: nn.Module) -> None:
-    optimizer = Optimiser("adam", lr=0.004).build(model)
+    optimizer = Optimizer("adam", lr=0.004).build(model)
     assert {group["lr"] for group in optimizer.param_groups} == {0.004}
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_rate_of_zero_moves_nothing_and_another_moves_all_that_has_a_gradient(name: Any, model: nn.Module) -> None:
-    optimizer = Optimiser(name, lr=0.01, chain_lr=0.0).build(model)
+    optimizer = Optimizer(name, lr=0.01, chain_lr=0.0).build(model)
     before = {key: parameter.detach().clone() for key, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
@@ -64,12 +64,12 @@ def test_a_rate_of_zero_moves_nothing_and_another_moves_all_that_has_a_gradient(
 
 
 def test_momentum_and_second_reach_adam_and_nesterov_needs_momentum(model: nn.Module) -> None:
-    (betas,) = {group["betas"] for group in Optimiser("adamw", momentum=0.8, second=0.95).build(model).param_groups}
+    (betas,) = {group["betas"] for group in Optimizer("adamw", momentum=0.8, beta2=0.95).build(model).param_groups}
     assert betas == (0.8, 0.95)
     for name in ("sgd", "ngd"):
-        still = Optimiser(name, momentum=0.0).build(model)  # torch refuses nesterov without momentum
+        still = Optimizer(name, momentum=0.0).build(model)  # torch refuses nesterov without momentum
         assert not any(group["nesterov"] for group in still.param_groups)
-        assert all(group["nesterov"] for group in Optimiser(name).build(model).param_groups)
+        assert all(group["nesterov"] for group in Optimizer(name).build(model).param_groups)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_momentum_and_second_reach_adam_and_nesterov_needs_momentum(model: nn.Mo
         ({"log_alpha_lr": -1.0}, "log_alpha_lr must be 0 or more; got -1.0"),
         ({"weight_decay": -1.0}, "weight_decay must be 0 or more; got -1.0"),
         ({"momentum": 1.0}, "momentum must lie in [0, 1); got 1.0"),
-        ({"second": -0.1}, "second must lie in [0, 1); got -0.1"),
+        ({"beta2": -0.1}, "beta2 must lie in [0, 1); got -0.1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
-        Optimiser(**change)
+        Optimizer(**change)
     assert str(caught.value) == words

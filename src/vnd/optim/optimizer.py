@@ -1,4 +1,4 @@
-"""The optimisers a recipe can name, with rates of their own for weights, log α and the chain's logits."""
+"""The optimizers a recipe can name, with rates of their own for weights, log α and the chain's logits."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from vnd.nn import parameter_groups
-from vnd.train.ngd import NGD
+from vnd.optim.ngd import NGD
 
 
 @dataclass(frozen=True)
-class Optimiser:
-    """An optimiser and its rates.
+class Optimizer:
+    """An optimizer and its rates.
 
     Args:
         name: "sgd", "adam", "adamw" or "ngd" (Povey's online natural gradient).
@@ -22,7 +22,7 @@ class Optimiser:
         weight_decay: Decay of weights of two or more dimensions.
         momentum: Of SGD and NGD, and the first decay rate of Adam.
         nesterov: Look ahead along the momentum, with SGD and NGD.
-        second: The second decay rate of Adam.
+        beta2: The second decay rate of Adam.
     """
 
     name: Literal["sgd", "adam", "adamw", "ngd"] = "sgd"
@@ -32,14 +32,14 @@ class Optimiser:
     weight_decay: float = 0.0
     momentum: float = 0.9
     nesterov: bool = True
-    second: float = 0.999
+    beta2: float = 0.999
 
     def __post_init__(self) -> None:
         for name in ("lr", "log_alpha_lr", "chain_lr", "weight_decay"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name} must be 0 or more; got {value}")
-        for name in ("momentum", "second"):
+        for name in ("momentum", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie in [0, 1); got {getattr(self, name)}")
 
@@ -54,7 +54,7 @@ class Optimiser:
             options: dict[str, Any] = {"lr": self.lr, "momentum": self.momentum, "nesterov": nesterov}
             return NGD(groups, **options) if self.name == "ngd" else torch.optim.SGD(groups, **options, fused=cuda)
         kind = torch.optim.Adam if self.name == "adam" else torch.optim.AdamW
-        return kind(groups, lr=self.lr, betas=(self.momentum, self.second), fused=cuda)
+        return kind(groups, lr=self.lr, betas=(self.momentum, self.beta2), fused=cuda)
 
 
 def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:

@@ -16,14 +16,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import vnd.train.advance as advance
-import vnd.train.course as course
-import vnd.train.fisher as fisher
-import vnd.train.natural as natural
+import vnd.optim.advance as advance
+import vnd.optim.course as course
+import vnd.optim.fisher as fisher
+import vnd.optim.natural as natural
 from vnd import parameter_groups
 from vnd.models import build
-from vnd.train.ngd import NGD
-from vnd.train.optimizer_state import flatten_optimizer, restore_optimizer
+from vnd.optim.ngd import NGD
+from vnd.optim.state import flatten_optimizer, restore_optimizer
 
 SHAPES = {"matrix": (12, 9), "kernel": (10, 8, 3, 3), "wide": (8, 14), "flat axes": (1, 7, 1, 6), "cube": (5, 2, 4)}
 
@@ -449,7 +449,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_factors(bad: float, when: int)
 
 
 class Pair:
-    """A convolution, a matrix and a vector of one dtype, in two groups, with their optimiser and its gradients."""
+    """A convolution, a matrix and a vector of one dtype, in two groups, with their optimizer and its gradients."""
 
     def __init__(self, dtype: torch.dtype, seed: int = 3) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -689,8 +689,8 @@ def test_the_threads_take_nothing_from_torchs() -> None:
 @pytest.mark.fault
 def test_a_process_ends_with_an_update_under_way() -> None:
     code = """
-import torch, vnd.train.fisher as fisher
-from vnd.train.ngd import NGD
+import torch, vnd.optim.fisher as fisher
+from vnd.optim.ngd import NGD
 fisher.OVERLAPPED = ("cpu",)
 weight = torch.nn.Parameter(torch.zeros(90, 90))
 weight.grad = torch.randn(90, 90)

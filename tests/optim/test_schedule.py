@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vnd.train.schedule import Schedule, value
+from vnd.optim.schedule import Schedule, value
 
 STEPS = 100
 
@@ -21,7 +21,7 @@ KNOWN = {
     "cosine": (Schedule("cosine", 1.0, 0.0), (1.0, 0.5, 0.0002467198171342)),
     "cosine to a floor": (Schedule("cosine", 3.0, 1.0), (3.0, 2.0, 1 + 2 * 0.0002467198171342)),
     "exponential": (Schedule("exponential", 1.0, 0.01), (1.0, 0.1, 0.01**0.99)),
-    "steps": (Schedule("steps", 0.5, every=2, factor=0.1), (0.5, 0.005, 0.00005)),
+    "steps": (Schedule("steps", 0.5, step_size=2, gamma=0.1), (0.5, 0.005, 0.00005)),
 }
 
 
@@ -33,33 +33,33 @@ def test_each_kind_has_its_values(name: str) -> None:
 
 
 def test_steps_fall_at_the_end_of_every_so_many_epochs() -> None:
-    schedule = Schedule("steps", 1.0, every=150, factor=0.1)
+    schedule = Schedule("steps", 1.0, step_size=150, gamma=0.1)
     found = [value(schedule, 10 * epoch, 6000, epoch) for epoch in (0, 149, 150, 299, 300, 449, 450, 599)]
     assert found == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
 
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine", "exponential", "steps"])
-def test_a_warm_up_rises_in_equal_steps_from_above_zero_to_the_start(kind: Any) -> None:
-    schedule = Schedule(kind, 2.0, 0.1, warm_up=0.25)
+def test_a_warmup_rises_in_equal_steps_from_above_zero_to_the_start(kind: Any) -> None:
+    schedule = Schedule(kind, 2.0, 0.1, warmup=0.25)
     found = [value(schedule, step, 16, 0) for step in range(16)]
     assert found[:5] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0])
     assert max(found) == 2.0
 
 
-@pytest.mark.parametrize(("warm_up", "steps", "rising"), [(0.55, 100, 55), (0.1, 30, 3), (0.3, 10, 3), (0.01, 10, 1)])
-def test_a_warm_up_is_as_long_as_it_says(warm_up: float, steps: int, rising: int) -> None:
+@pytest.mark.parametrize(("warmup", "steps", "rising"), [(0.55, 100, 55), (0.1, 30, 3), (0.3, 10, 3), (0.01, 10, 1)])
+def test_a_warmup_is_as_long_as_it_says(warmup: float, steps: int, rising: int) -> None:
     # 0.55 · 100 is 55.00000000000001 in floating point
-    found = [value(Schedule("constant", 1.0, warm_up=warm_up), step, steps, 0) for step in range(steps)]
+    found = [value(Schedule("constant", 1.0, warmup=warmup), step, steps, 0) for step in range(steps)]
     assert sum(x < 1 for x in found) == rising
 
 
 def test_the_end_is_reached_after_the_last_step() -> None:
     for kind in ("linear", "cosine"):
-        assert value(Schedule(kind, 1.0, 0.25, warm_up=0.5), 8, 8, 0) == pytest.approx(0.25)
+        assert value(Schedule(kind, 1.0, 0.25, warmup=0.5), 8, 8, 0) == pytest.approx(0.25)
 
 
 def test_a_schedule_is_a_pure_function_of_the_step() -> None:
-    schedule = Schedule("cosine", 1.0, 0.0, warm_up=0.2)
+    schedule = Schedule("cosine", 1.0, 0.0, warmup=0.2)
     forth = [value(schedule, step, STEPS, 0) for step in range(STEPS)]
     back = [value(schedule, step, STEPS, 0) for step in reversed(range(STEPS))]
     assert forth == back[::-1]
@@ -77,13 +77,13 @@ POSITIVE = st.floats(1e-6, 1e3)
     st.floats(0, 0.99),
     st.integers(1, 200),
 )
-def test_values_rise_in_the_warm_up_then_go_one_way_between_start_and_end(
-    kind: Any, start: float, end: float, warm_up: float, steps: int
+def test_values_rise_in_the_warmup_then_go_one_way_between_start_and_end(
+    kind: Any, start: float, end: float, warmup: float, steps: int
 ) -> None:
-    schedule = Schedule(kind, start, end, warm_up=warm_up, every=3, factor=0.5)
+    schedule = Schedule(kind, start, end, warmup=warmup, step_size=3, gamma=0.5)
     found = [value(schedule, step, steps, epoch=step // 10) for step in range(steps)]
     assert all(map(math.isfinite, found))
-    rising = math.ceil(warm_up * steps - 1e-9)
+    rising = math.ceil(warmup * steps - 1e-9)
     warm, rest = found[:rising], found[rising:]
     assert all(x > 0 for x in warm)
     if kind != "steps":
@@ -99,12 +99,12 @@ def test_values_rise_in_the_warm_up_then_go_one_way_between_start_and_end(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"warm_up": 1.0}, "warm_up must lie in [0, 1); got 1.0"),
-        ({"warm_up": -0.1}, "warm_up must lie in [0, 1); got -0.1"),
-        ({"every": 0}, "every must be at least 1 epoch; got 0"),
+        ({"warmup": 1.0}, "warmup must lie in [0, 1); got 1.0"),
+        ({"warmup": -0.1}, "warmup must lie in [0, 1); got -0.1"),
+        ({"step_size": 0}, "step_size must be at least 1 epoch; got 0"),
         ({"start": -1.0}, "start must be 0 or more; got -1.0"),
         ({"end": -1.0}, "end must be 0 or more; got -1.0"),
-        ({"factor": -0.5}, "factor must be 0 or more; got -0.5"),
+        ({"gamma": -0.5}, "gamma must be 0 or more; got -0.5"),
         ({"kind": "exponential", "end": 0.0}, "start and end of an exponential must be greater than 0; got 1.0, 0.0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The state of an optimiser as tensors and plain JSON, and back: bit for bit, whatever its class."""
+"""The state of an optimizer as tensors and plain JSON, and back: bit for bit, whatever its class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vnd import files
 
 
 def flatten_optimizer(optimizer: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The state of an optimiser as tensors by name, not copied, and plain JSON; `restore_optimizer` is the inverse."""
+    """The state of an optimizer as tensors by name, not copied, and plain JSON; `restore_optimizer` is the inverse."""
     tensors: dict[str, Tensor] = {}
     groups = []
     for index, group in enumerate(optimizer.param_groups):
@@ -29,7 +29,7 @@ def flatten_optimizer(optimizer: Any) -> tuple[dict[str, Tensor], dict[str, Any]
 
 
 def restore_optimizer(optimizer: Any, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
-    """Give an optimiser the state that `flatten_optimizer` saw, every tensor in the dtype that it had.
+    """Give an optimizer the state that `flatten_optimizer` saw, every tensor in the dtype that it had.
 
     torch's `load_state_dict` will not do: it casts floating state to the dtype of the parameter.
 
@@ -41,7 +41,7 @@ def restore_optimizer(optimizer: Any, tensors: dict[str, Tensor], plain: dict[st
     own = [[list(parameter.shape) for parameter in group["params"]] for group in optimizer.param_groups]
     try:
         if plain["class"] != _class_of(optimizer):
-            raise ValueError(f"the optimiser must be {plain['class']}; got {_class_of(optimizer)}")
+            raise ValueError(f"the optimizer must be {plain['class']}; got {_class_of(optimizer)}")
         _check_shapes(own, [group["shapes"] for group in plain["groups"]])
         options = [_decode(group["options"], tensors) for group in plain["groups"]]
         parameters = {str(index): parameter for index, parameter in enumerate(_parameters(optimizer))}
@@ -49,7 +49,7 @@ def restore_optimizer(optimizer: Any, tensors: dict[str, Tensor], plain: dict[st
         if not all(isinstance(part, dict) and "params" not in part for part in (*options, *state.values())):
             raise ValueError("options and state must be JSON objects without parameters")
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"checkpoint: the optimiser cannot go on: {files.one_line(error)}") from None
+        raise ValueError(f"checkpoint: the optimizer cannot go on: {files.one_line(error)}") from None
     optimizer.state.clear()
     for group, saved in zip(optimizer.param_groups, options, strict=True):
         for key, value in saved.items():
@@ -112,7 +112,7 @@ def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
     if kind == "dict":
         return {key: _decode(part, tensors) for key, part in inside.items()}
     if kind not in ("tuple", "list"):
-        raise ValueError(f"{kind!r} is not a part of an optimiser's state")
+        raise ValueError(f"{kind!r} is not a part of an optimizer's state")
     parts = [_decode(part, tensors) for part in inside]
     return tuple(parts) if kind == "tuple" else parts
 

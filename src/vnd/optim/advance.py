@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from vnd.functional import widen
-from vnd.train.course import Course, Move, Turn, laid
-from vnd.train.fisher import Half, Update, renew, sketch
-from vnd.train.natural import Batch, Kept, norms, precondition, prime
+from vnd.optim.course import Course, Move, Turn, laid
+from vnd.optim.fisher import Half, Update, renew, sketch
+from vnd.optim.natural import Batch, Kept, norms, precondition, prime
 
 PRECISION = "tf32"  # of products of float32 matrices on a GPU
 EXTENT = 1e30  # units of gradients lie between one over it and it, in float32

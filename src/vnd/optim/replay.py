@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from vnd.train.advance import advance, end, prepare
-from vnd.train.course import Course
-from vnd.train.fisher import Errand, await_all, send
-from vnd.train.natural import Kept
+from vnd.optim.advance import advance, end, prepare
+from vnd.optim.course import Course
+from vnd.optim.fisher import Errand, await_all, send
+from vnd.optim.natural import Kept
 
 CONSTANT = ("momentum", "weight_decay", "nesterov", "rank", "alpha", "eta", "update_period", "epsilon", "precondition")
 

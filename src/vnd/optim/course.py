@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vnd.train.fisher import Options
+from vnd.optim.fisher import Options
 
 EAGER_STEPS = 10  # the factors are updated on each of the first steps, then once a period
 

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import vnd.train.advance as advance
-import vnd.train.fisher as fisher
-import vnd.train.natural as natural
-import vnd.train.ngd as ngd
-import vnd.train.replay as replay
-from vnd.train.ngd import NGD
-from vnd.train.optimizer_state import flatten_optimizer, restore_optimizer
+import vnd.optim.advance as advance
+import vnd.optim.fisher as fisher
+import vnd.optim.natural as natural
+import vnd.optim.ngd as ngd
+import vnd.optim.replay as replay
+from vnd.optim.ngd import NGD
+from vnd.optim.state import flatten_optimizer, restore_optimizer
 
 SHAPES = ((6, 5, 3, 3), (9, 6), (6, 5, 3, 3), (7,), (1, 4), (70, 3))
 
@@ -86,7 +86,7 @@ def taped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Run:
-    """Parameters of all kinds in two groups, their optimiser, and gradients that come in fresh tensors."""
+    """Parameters of all kinds in two groups, their optimizer, and gradients that come in fresh tensors."""
 
     def __init__(self, dtype: torch.dtype = torch.float32, **options: Any) -> None:
         generator = torch.Generator().manual_seed(3)

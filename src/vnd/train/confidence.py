@@ -1,7 +1,8 @@
 r"""Networks that are as sure as they are right, of every size, by what their loss asks of them.
 
 A large network learns its labels by heart and is then too sure of itself; a small one learns on augmented images, which
-are harder than those of a test, and is there not sure enough. So the loss of network k sees its logits times a temper,
+are harder than those of a test, and is there not sure enough. So the loss of network k sees its logits times a
+loss temperature (an inverse one: it multiplies),
 
 $$\ell_k = \mathrm{CE}(\operatorname{softmax}(τ_k z_k), y), \qquad
   \log τ_k \leftarrow \log τ_k + g\, (\bar c_k - a_k) \quad \text{after each epoch,}$$
@@ -10,7 +11,7 @@ with the mean confidence $\bar c_k = \frac1n \sum_i \max_y \operatorname{softmax
 its own logits on n validation images. BatchNorm sees these among as many mixed ones as in training. Where it was too
 sure, τ grows, and logits 1/τ as large give the same loss. When training ends τ is forgotten: nothing is rescaled,
 neither in the network nor after it. Like AdaFocal (Ghosh et al., 2022), which steers a loss by the calibration on
-validation images as well; not in the paper. Of a student of SN³ the mean of its Dirichlet has a temper.
+validation images as well; not in the paper. Of a student of SN³ the mean of its Dirichlet has a loss temperature.
 """
 
 from __future__ import annotations
@@ -31,31 +32,36 @@ IMAGES = 1000  # about as many in a batch, which has BatchNorm's statistics of i
 FEWEST = 50  # validation images that say anything of calibration
 
 
-class Temper:
-    """The tempers of a run's networks of fixed size.
+class ConfidenceController:
+    """Loss temperatures of a run's networks of fixed size.
 
     Args:
         session: The run.
     """
 
     def __init__(self, session: Session) -> None:
-        self.session, self.rate = session, session.recipe.train.temper
+        self.session, self.rate = session, session.recipe.train.loss_temperature
         self.log: Tensor | None = None
         if not self.rate:
             return
-        networks = session.method.tempered
+        networks = session.method.num_loss_temperatures
         if not networks:
             raise ValueError(
-                f"train.temper: {session.recipe.method_name} trains no network of a fixed size in every step; use 0"
+                f"train.loss_temperature: {session.recipe.method_name} trains no network of a fixed size in every step;"
+                " use 0"
             )
         if session.recipe.train.ema is not None:
-            raise ValueError("train.temper and train.ema exclude each other: it is the moving average that is kept")
+            raise ValueError(
+                "train.loss_temperature and train.ema exclude each other: it is the moving average that is kept"
+            )
         images, device = session.splits.validation, session.accelerator.device
         if images.labels is None or len(images) < FEWEST:
-            raise ValueError(f"train.temper needs data.validation to be at least {FEWEST}; got {len(images)}")
+            raise ValueError(f"train.loss_temperature needs data.validation to be at least {FEWEST}; got {len(images)}")
         mixed = session.recipe.data.augment.cutmix if session.recipe.augmented() else 0.0
         if mixed == 1:
-            raise ValueError("train.temper needs images that are not mixed; use data.augment.cutmix below 1, got 1")
+            raise ValueError(
+                "train.loss_temperature needs images that are not mixed; use data.augment.cutmix below 1, got 1"
+            )
         size = math.ceil(len(images) / math.ceil(len(images) / IMAGES))  # as even as can be
         self.beside = round(size * mixed / (1 - mixed))  # mixed ones
         self.batches = Passes(images, session.splits.normalise(device), device, size)
@@ -73,7 +79,7 @@ class Temper:
 
     @torch.no_grad()
     def move(self) -> None:
-        """Compare confidence with accuracy on the validation images, and move every temper."""
+        """Compare confidence with accuracy on the validation images, and move every loss temperature."""
         if self.log is None:
             return
         session, sums = self.session, torch.zeros_like(self.log)
