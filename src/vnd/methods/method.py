@@ -206,6 +206,8 @@ def check(method: Any) -> None:
         refuse("settle", "lie in [0, 1]")
     if "sampled_share" in known and not 0 < method.sampled_share <= 1:
         refuse("sampled_share", "lie in (0, 1]")
+    if "uniform_share" in known and not 0 <= method.uniform_share <= 1:
+        refuse("uniform_share", "lie in [0, 1]")
     if "spread" in known and method.spread < 0:
         refuse("spread", "be 0 or more")
     if "fraction" in known and not 0 < method.fraction <= 1:
