@@ -198,7 +198,7 @@ def source(tmp_path, monkeypatch):
     folder = tmp_path / "checkout"
     (folder / "src" / "vnd").mkdir(parents=True)
     git(folder, "init", "-q")
-    for name in ("pyproject.toml", "src/vnd/files.py"):
+    for name in ("pyproject.toml", "src/vnd/_files.py"):
         (folder / name).write_text("")
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "x")
