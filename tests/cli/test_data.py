@@ -238,7 +238,9 @@ def test_a_summary_agrees_with_numpy_over_several_blocks():
 
 @pytest.mark.parametrize(("command", "words"), {"list": "--json", "fetch": "--root", "check": "--name"}.items())
 def test_help_says_what_each_command_is_for(command, words, capsys):
-    run(command, "--help")
+    with pytest.raises(SystemExit) as stopped:
+        run(command, "--help")
+    assert stopped.value.code == 0
     printed = " ".join(capsys.readouterr().out.split())
     told = (function(f"data {command}").__doc__ or "").splitlines()
     assert told[0] in printed
