@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from vnd.functional import concentration, widen
+from vnd.functional import concentration, to_float32
 from vnd.nn.arguments import Arguments, Output, check_output, class_dim, pick_tensor
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.plan import Plan, plan_of, unwrap
@@ -131,7 +131,7 @@ class _Reading:
 
     def __call__(self, out: Any, count: int, batch: int) -> Tensor:
         """The output of a pass after the link, (count, batch, …)."""
-        found = widen(pick_tensor(out, self.output, "predict"))
+        found = to_float32(pick_tensor(out, self.output, "predict"))
         if found.dim() == 0 or found.size(0) != count * batch:
             told = f"{count} × {batch}" if count > 1 else batch
             raise ValueError(
