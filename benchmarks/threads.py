@@ -71,9 +71,7 @@ def main() -> None:
         x = torch.randn(batch, 3, size, size)
         net = vnd.to_nested(plain.eval(), x[:2], num_groups=8).eval()
         vnd.recalibrate(net, [x], widths=WIDTHS, samples="both")
-        turns: list[dict[int, tuple[float, float]]] = []
-        for _ in range(TURNS):
-            turns.append({n: throughput(net, x, samples, n, args.seconds) for n in (1, CALLERS)})
+        turns = [{n: throughput(net, x, samples, n, args.seconds) for n in (1, CALLERS)} for _ in range(TURNS)]
         speedup = statistics.median(turn[CALLERS][0] / turn[1][0] for turn in turns)
         one, eight = (tuple(statistics.median(turn[n][i] for turn in turns) for i in (0, 1)) for n in (1, CALLERS))
         calls = [seconds_of(net, x, 20) / seconds_of(plain, x, 20) for _ in range(TURNS)]
