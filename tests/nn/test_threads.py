@@ -100,7 +100,9 @@ def test_10_000_answers_of_eight_threads_are_those_of_one():
     calls = calls_of(net, x)
     calls += [lambda: vnd.cascade(net, x, WIDTHS[1:], threshold=0.9, macs=(1, 2, 3)).probs]
     calls += [lambda: torch.tensor(vnd.selective(net, x, labels, risk=0.6, width=0.5, samples=2, seed=1).threshold)]
-    assert wrong(calls, repeats=626) == (0, 10016)
+    bad, count = wrong(calls, repeats=626)
+    assert bad == 0
+    assert count >= 10_000
 
 
 def test_10_000_answers_of_eight_coroutines_are_those_of_one():
