@@ -1,7 +1,7 @@
 """Saving and loading networks: safetensors and JSON, checksummed, never a pickle.
 
 A saved network is a folder of two files: `network.json` says how to build the network and what each tensor's SHA-256
-is; `tensors-….safetensors` holds the tensors. How they are written and read is in `files.py`; here is what they say.
+is; `tensors-….safetensors` holds the tensors. `_manifest.py` writes and reads them; here is what they say.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from vnd import files
+from vnd import _manifest, _text
 from vnd.distributions import BernoulliChain
 from vnd.models import MODELS, build
-from vnd.nn import Rule, Shape, extract, to_nested
-from vnd.nn.extract import ORIGINS, shared_tensors
+from vnd.nn import Rule, Shape, to_nested
+from vnd.nn.extract import ORIGINS, exact, shared_tensors
 from vnd.nn.plan import Plan, batch_norms, unwrap
 
 FORMAT = 1
@@ -34,7 +34,7 @@ def _check_kind(manifest: dict[str, Any]) -> None:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {manifest['kind']!r}")
 
 
-NETWORK = files.Format(MANIFEST, FORMAT, saver="save", loader="load", writer="vnd.save", check=_check_kind)
+NETWORK = _manifest.Format(MANIFEST, FORMAT, saver="save", loader="load", writer="vnd.save", check=_check_kind)
 
 
 def save(net: nn.Module, folder: str | Path) -> Path:
@@ -78,7 +78,7 @@ def save(net: nn.Module, folder: str | Path) -> Path:
     }
     if tied := _tied(root, tensors):
         manifest["tied"] = tied
-    files.write(NETWORK, folder, manifest, tensors)
+    _manifest.write(NETWORK, folder, manifest, tensors)
     return folder
 
 
@@ -93,13 +93,13 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
             it is left as it is.
     """
     folder = Path(folder)
-    manifest, tensors = files.read(NETWORK, folder)
+    manifest, tensors = _manifest.read(NETWORK, folder)
     try:
         with torch.random.fork_rng(devices=[]):  # building draws weights, which nobody will see
             net = _rebuild(manifest, tensors, model)
         _fill(net, manifest, tensors)
     except Exception as error:
-        raise ValueError(f"load: the network in {folder} cannot be built: {files.one_line(error)}") from error
+        raise ValueError(f"load: the network in {folder} cannot be built: {_text.one_line(error)}") from error
     fault = _unfit(net, tensors)
     if fault is not None:
         raise ValueError(f"load: the network in {folder} is of no use: {fault}")
@@ -136,7 +136,8 @@ def _state(root: nn.Module) -> dict[str, Tensor]:
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"save: {name} is a {type(value).__name__} and not a tensor; only tensors can be saved")
-    return dict(state)
+    held = ("_vnd_widths", "_vnd_statistics")  # written one by one, by the names of their norms
+    return {name: value for name, value in state.items() if name not in held}
 
 
 def _rebuild(manifest: dict[str, Any], tensors: dict[str, Tensor], model: nn.Module | None) -> nn.Module:
@@ -171,7 +172,7 @@ def _nested(entry: dict[str, Any], model: nn.Module) -> nn.Module:
 
 def _extracted(entry: dict[str, Any], model: nn.Module) -> nn.Module:
     """The network that was cut out of it."""
-    return extract(_nested(entry, model).eval(), Shape.of(entry["shape"]), bayesian=entry["bayesian"])
+    return exact(_nested(entry, model).eval(), Shape.of(entry["shape"]), bayesian=entry["bayesian"])
 
 
 def _encode_origin(origin: dict[str, Any]) -> dict[str, Any]:
@@ -195,10 +196,11 @@ def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) 
     for name, value in (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)):
         if name in dtypes:
             value.data = value.data.to(dtypes[name])
-    net.load_state_dict(own)
     plan: Plan | None = getattr(net, "_vnd_plan", None)
     if plan is None:
+        net.load_state_dict(own)
         return
+    net.load_state_dict({"_vnd_converted_at": torch.tensor(0), **own})
     sizes = {name: (norm.num_features,) for name, norm in batch_norms(net)}
     for index, entry in enumerate(manifest["statistics"]):
         found = {
@@ -211,6 +213,8 @@ def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) 
         key = Shape.of(entry["shape"]), bool(entry["samples"])
         plan.statistics[key] = found  # type: ignore[assignment]
         plan.stamps[key] = plan.stamp(net)
+    plan.settled = False
+    plan.activate(net)
 
 
 def _tied(net: nn.Module, tensors: dict[str, Tensor]) -> list[list[str]]:
