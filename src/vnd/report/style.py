@@ -1,4 +1,4 @@
-"""What all figures share: colours, axes, legends, text that is safe to draw, and how a figure becomes a picture.
+"""What all figures share: colors, looks of series, axes, legends, text that is safe to draw, and PNG and SVG of them.
 
 Nothing here touches pyplot or its global state. Colours are those of Okabe and Ito, which colour-blind readers can tell
 apart; every series has a marker or a line style of its own besides.
@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from io import BytesIO, StringIO
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 
 INK, MUTED, GRID = "#1f2933", "#5f6b76", "#d9dee3"
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#aa4499"
+Look = tuple[str, str, Any]  # color, marker and line of a series
+COLORS, MARKERS = ("#332288", "#117733", "#882255", "#0b7a75", "#b5651d", "#44556b", "#c2185b"), "dp>8H1x"
+LOOKS: list[Look] = [  # of series that declare none
+    (color, MARKERS[(first + place) % len(MARKERS)], line)  # no two alike, also where there is no line
+    for first, line in enumerate(((0, (7, 2)), (0, (4, 1, 1, 1, 1, 1)), (0, (2, 1))))
+    for place, color in enumerate(COLORS)
+]
+LOOKS_OF_SIZES: list[Look] = [  # of sizes that share a panel
+    *((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREEN, "^", "-."), ("#7a4b9a", "D", ":"), ("#8a6d00", "v", "-")),
+    (MUTED, "X", "--"),
+]
 HALF, WIDE = 5.4, 10.8  # inches; a wide figure fills a page of 1,040 pixels
 LETTER = 0.075  # inches that a letter of a legend takes
 
@@ -82,6 +94,20 @@ def _columns(labels: list[str], width: float) -> int:
     return 1
 
 
+def looks(series: Sequence[Any]) -> dict[str, Look]:
+    """Color, marker and line of each series: the one that its method declares, which the first to have it keeps."""
+    rest, taken, found = cycle(LOOKS), list[Look](), dict[str, Look]()
+    for own in series:
+        found[own.name] = next(rest) if own.look is None or own.look in taken else own.look
+        taken.append(found[own.name])
+    return found
+
+
+def half(count: int = 1, height: float = 4.2, ratios: tuple[float, ...] | None = None) -> tuple[Figure, Any]:
+    """A figure of half a page, and its axes."""
+    return canvas(HALF, height, count, ratios)
+
+
 def tidy(axis: Axes) -> None:
     """The look that all axes share."""
     axis.spines[["top", "right"]].set_visible(False)
@@ -95,7 +121,7 @@ def tidy(axis: Axes) -> None:
 
 def title(axis: Axes, text: str, length: int = 40, size: float = 11) -> None:
     """The heading of a panel, at its left."""
-    axis.set_title(plain(text, length), color=INK, fontsize=size, loc="left")
+    axis.set_title(one_line(text, length), color=INK, fontsize=size, loc="left")
 
 
 def size_axis(axis: Axes, sizes: Sequence[float], name: str = "parameters (log scale)") -> None:
@@ -112,7 +138,7 @@ def size_axis(axis: Axes, sizes: Sequence[float], name: str = "parameters (log s
     axis.set_xlabel(name)
 
 
-def plain(text: str, length: int) -> str:
+def one_line(text: str, length: int) -> str:
     """Text of a result file, safe to draw: one line, not too long, and no mathematics within dollars."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return (line if len(line) <= length else line[: length - 1] + "…").replace("$", r"\$")
