@@ -26,7 +26,7 @@ from vnd.nn import BayesLayer, Rule, Shape
 from vnd.nn.plan import plan_of
 from vnd.pretrained import FromPixels, load_pretrained
 from vnd.pretrained.cut import cut, outside, within
-from vnd.report import page
+from vnd.report import html
 from vnd.train.finished import Finished, open_run
 from vnd.train.loop import fit
 

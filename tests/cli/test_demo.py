@@ -16,7 +16,7 @@ import pytest
 import vnd
 from vnd.cli import main
 from vnd.cli.table import COLUMNS
-from vnd.report import page
+from vnd.report import html
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
 from vnd.train.run import lock

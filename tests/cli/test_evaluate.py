@@ -23,7 +23,7 @@ from vnd.cli import main
 from vnd.cli.table import COLUMNS, sizes_table
 from vnd.evaluate import sweep
 from vnd.nn import BayesConv2d
-from vnd.report import page
+from vnd.report import html
 from vnd.train.loop import fit
 
 COST = {"parameters", "macs", "bytes"}

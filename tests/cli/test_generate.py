@@ -23,8 +23,8 @@ from vnd.cli import scene as scenes
 from vnd.cli.scene import Scene, scene
 from vnd.evaluate.drawing import as_pixels
 from vnd.models.autoencoder import reached
-from vnd.report import pictures
-from vnd.report.pictures import Row
+from vnd.report import image_grids
+from vnd.report.image_grids import Row
 from vnd.train.finished import open_run
 from vnd.train.loop import fit
 

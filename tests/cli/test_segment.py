@@ -22,8 +22,8 @@ from train.small import write_blobs
 from vnd import metrics
 from vnd.cli import main
 from vnd.data import annotators
-from vnd.report import masks as drawn
-from vnd.report import page
+from vnd.report import image_grids as drawn
+from vnd.report import html
 from vnd.train.finished import open_run
 from vnd.train.loop import fit
 

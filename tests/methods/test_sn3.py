@@ -559,7 +559,7 @@ def test_the_command_leaves_its_analysis_and_pictures(taught: Path, tmp_path: Pa
 def test_the_command_takes_the_width_that_it_proposes_and_the_images_that_are_asked_for(
     taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vnd.report import simplex as drawing
+    from vnd.report import theory as drawing
 
     shown, draw = [], drawing.simplex
     monkeypatch.setattr(drawing, "simplex", lambda panels: (shown.extend(panels), draw(panels))[1])

@@ -15,7 +15,7 @@ from vnd.data.batches import in_order
 from vnd.evaluate.drawing import as_pixels
 from vnd.methods import Coder, Sizes
 from vnd.methods.coding import Certain, Chained
-from vnd.report.pictures import Pixels
+from vnd.report.image_grids import Pixels
 from vnd.train.finished import Finished
 
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of the code, as in the paper

@@ -251,8 +251,8 @@ def rows(block: Block) -> list[dict[str, Any]]:
     """Every point of every series, flat: what the figures draw."""
     more: dict[tuple[str, str], dict[str, Any]] = {}
     for name in block.sections:
-        for own in ROWS_OF.get(name, ()):
-            more |= own(block)
+        for add in ROWS_OF.get(name, ()):
+            more |= add(block)
     found = []
     for own in block.series:
         for point in own.points:
@@ -279,7 +279,9 @@ def as_csv(lines: Sequence[dict[str, Any]]) -> str:
     writer = csv.DictWriter(text, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
     writer.writeheader()
     for line in lines:
-        unsafe = {k: f"'{v}" for k, v in line.items() if isinstance(v, str) and v[:1] in ("=", "+", "-", "@", "\t", "\r")}
+        unsafe = {
+            k: f"'{v}" for k, v in line.items() if isinstance(v, str) and v[:1] in ("=", "+", "-", "@", "\t", "\r")
+        }
         writer.writerow(line | unsafe)
     return text.getvalue()
 

@@ -293,7 +293,14 @@ def _checked(images: Pixels, who: str) -> None:
         )
 
 
-def overview(image: Pixels, mean: NDArray[np.float64], entropy: NDArray[np.float64], samples: Sequence[Pixels], heading: str, about: str) -> Figure:
+def overview(
+    image: Pixels,
+    mean: NDArray[np.float64],
+    entropy: NDArray[np.float64],
+    samples: Sequence[Pixels],
+    heading: str,
+    about: str,
+) -> Figure:
     """The image, the mean of the masks, their entropy with its scale, and below them each mask over the image.
 
     Args:
@@ -369,11 +376,11 @@ def grid(masks: NDArray[np.bool_]) -> Pixels:
     sheet = np.full((rows * (height + GRID_GAP) + GRID_GAP, across * (width + GRID_GAP) + GRID_GAP), 128, np.uint8)
     for index, mask in enumerate(masks):
         top, left = (
-            place * (side + GRID_GAP) + GRID_GAP for place, side in zip(divmod(index, across), (height, width), strict=True)
+            place * (side + GRID_GAP) + GRID_GAP
+            for place, side in zip(divmod(index, across), (height, width), strict=True)
         )
         sheet[top : top + height, left : left + width] = 255 * mask
     return sheet
-
 
 
 def _bar(figure: Any, axis: Axes, entropy: NDArray[np.float64]) -> None:

@@ -7,7 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vnd.report.html import (
-    NONE, NOT_TEST, Cell, Drawing, Options, Part, Table, images_of, of_split, paragraphs, section,
+    NONE,
+    NOT_TEST,
+    Cell,
+    Drawing,
+    Options,
+    Part,
+    Table,
+    images_of,
+    of_split,
+    paragraphs,
+    section,
 )
 from vnd.report.markdown import spread
 from vnd.report.results import RULES, Run, measure_names
@@ -65,7 +75,8 @@ def numbers(block: Block, options: Options) -> list[Part]:
     names = distances(block.series), distances(block.series, "score_name")
     known = dict.fromkeys(key for own in block.series for point in own.points for key in point.measures)
     columns = block.columns
-    wanted = dict.fromkeys([*(key for key in columns if key not in (*names[0], *names[1])), *names[0], *names[1], *columns])
+    measured = [key for key in columns if key not in _named(block.runs)]
+    wanted = dict.fromkeys([*measured, *names[0], *names[1], *columns])
     keys = [key for key in wanted if key in known]
     places: dict[tuple[str, float], list[float]] = {}
     for own in block.series:

@@ -62,7 +62,7 @@ def write_markdown(found: Compared, path: Path, sizes: Sequence[float] = (), com
         text += ["Tables and figures were made by", code([command])]
     before, after = marked(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    middle = f"{BEGIN}\n\n{'\n\n'.join(text).strip()}\n\n{END}".encode()
+    middle = "\n\n".join([BEGIN, *text, END]).encode()
     put(path, lambda partial: partial.write_bytes(before + middle + after))
     return files
 
@@ -141,13 +141,15 @@ def spread(found: Interval, shape: str) -> str:
 
 def _tables(part: Part) -> list[str]:
     """The tables of a part, after what they show."""
+    from vnd.report.html import Items, Table
+
     found = []
     for one in part.content:
-        if one.kind == "paragraphs":
-            found += [words(line[0].text) for line in one.lines]  # type: ignore[union-attr]
-        elif one.kind == "table":
+        if isinstance(one, Items):
+            found += [words(line[0].text) for line in one.lines]
+        elif isinstance(one, Table):
             lines = [[_cell(cell) for cell in line] for line in one.lines]
-            found += [words(part.note), _rows([[words(name) for name in one.head], *lines])]  # type: ignore[union-attr]
+            found += [words(part.note), _rows([[words(name) for name in one.head], *lines])]
     return found
 
 

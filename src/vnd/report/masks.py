@@ -12,13 +12,38 @@ import torch
 
 from vnd.metrics import Interval, bootstrap_interval
 from vnd.report.html import (
-    NONE, NOT_TEST, ROWS_OF, Cell, Drawing, Options, Part, Table, images_of, listed, number, of_split, paragraphs,
+    NONE,
+    NOT_TEST,
+    ROWS_OF,
+    Cell,
+    Drawing,
+    Options,
+    Part,
+    Table,
+    images_of,
+    listed,
+    of_split,
+    paragraphs,
     section,
 )
 from vnd.report.markdown import spread
 from vnd.report.results import Column
 from vnd.report.series import Block, Point, Series
-from vnd.report.style import HALF, INK, LOOKS_OF_SIZES, MUTED, WIDE, Look, canvas, legend, looks, one_line, panels, tidy, title
+from vnd.report.style import (
+    HALF,
+    INK,
+    LOOKS_OF_SIZES,
+    MUTED,
+    WIDE,
+    Look,
+    canvas,
+    legend,
+    looks,
+    one_line,
+    panels,
+    tidy,
+    title,
+)
 from vnd.words import short
 
 if TYPE_CHECKING:
@@ -65,7 +90,9 @@ CALIBRATION = (
     "agree, below it a network marks too much. {beside}: how many pixels there are.{first}"
 )
 LINES = " Lines across are the means of methods that have one size."
-REACHED = " The black dotted line is what samples of the true distribution, which is known here, would reach on average."
+REACHED = (
+    " The black dotted line is what samples of the true distribution, which is known here, would reach on average."
+)
 BARS = " Bars: 95 % intervals where there are trainings from several seeds; a wide one may reach past the figure."
 PUBLISHED = " {name}: about {values}, read from its paper, on the full set and other images: a landmark, no contest."
 TRUTH, GRADERS = "Samples of the truth, expected", "Graders among themselves"
@@ -121,7 +148,7 @@ def span(own: Series, point: Point, count: int) -> tuple[float, float] | None:
     if not all(said):
         return None
     if len(said) == 1:
-        low, high = said[0][str(count)]
+        low, high = (said[0] or {})[str(count)]
         return low, high
     values = each_image(point, count)
     if groups is None or not values:
@@ -244,10 +271,10 @@ def tables(block: Block, options: Options) -> list[Part]:
 
 def _columns(block: Block) -> tuple[dict[str, Column], dict[str, Column]]:
     """The columns of the two tables that there are numbers for."""
-    known, most, some = {}, counts(block)[-1], block.columns
-    for own in block.series:
-        known |= {key: key for point in own.points for key in point.measures}
-        known |= {"span": "" for point in own.points if span(own, point, most) is not None}
+    most, some = counts(block)[-1], block.columns
+    known = {key for own in block.series for point in own.points for key in point.measures}
+    if any(span(own, point, most) for own in block.series for point in own.points):
+        known.add("span")
     distance = some["ged"]
     first = {"parameters": some["parameters"]} if "parameters" in some else {}
     for count in counts(block):
@@ -338,7 +365,7 @@ def _against(block: Block) -> tuple[str, str, Table]:
         line = [Cell(own.name), *[Cell(point.label if len(own.points) > 1 else NONE)] * has_size]
         sure = one is not None and one.count > 1 and one.high < 0
         ends = f"{signed(one.low)} … {signed(one.high)}" if one is not None and one.count > 1 else NONE
-        lines.append([*line, Cell(NONE if one is None else signed(one.mean), bold=sure), Cell(ends, bold=sure)])
+        lines.append([*line, Cell(NONE if one is None else signed(one.mean), bold=sure), Cell(ends)])
     head = ["Method", *["Size"] * has_size, "Difference", "95 % interval"]
     return f"GED {most}, difference from {name}", note, Table(head, lines)
 
@@ -390,7 +417,9 @@ def figures(block: Block, options: Options) -> list[Part]:
         found.append(Part(key, heading, note, [Drawing(f"{options.prefix}{key}", partial(draw, block))], is_half))
 
     truth = REACHED if expected(block) else ""
-    note = BOXES.format(drawn=DRAWN.replace("Size “drawn”", "Drawn") * drawn, lines=lines, truth=truth, published=beside)
+    note = BOXES.format(
+        drawn=DRAWN.replace("Size “drawn”", "Drawn") * drawn, lines=lines, truth=truth, published=beside
+    )
     add("boxes", "How far samples are from the graders, image by image", note, draw_boxes, lone)
     if len(counts(block)) > 1 and not lone:
         smallest = listed([f"{own.name}, {own.points[0].label}" for own in some if own.points[0] is not own.full])
@@ -600,7 +629,12 @@ def _marks(axis: Axes, block: Block, count: int, ends: tuple[float, float] | Non
     (name, others), label = published(block), TRUTH[0].lower() + TRUTH[1:]
     for text, values, color, line in ((label, expected(block), INK, ":"), (name, others, MUTED, "-.")):
         if count in values:
-            look: dict[str, Any] = {"color": color, "linestyle": line, "label": text, "linewidth": 1.6 if line == ":" else 1.2}
+            look: dict[str, Any] = {
+                "color": color,
+                "linestyle": line,
+                "label": text,
+                "linewidth": 1.6 if line == ":" else 1.2,
+            }
             if ends is None:
                 axis.axhline(values[count], zorder=2, **look)
             else:

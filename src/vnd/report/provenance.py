@@ -40,22 +40,23 @@ class Origin:
 
 def origin(run: Run) -> Origin:
     """Where a run comes from, as its environment says, which may be missing or broken, or else its results."""
-    given, said = run.beside.get("environment"), {"versions": {}, "git": {}, "gpus": [], "command": [], "cpus": 0}
+    given = run.beside.get("environment")
+    said: dict[str, Any] = {"versions": {}, "git": {}, "gpus": [], "command": [], "cpus": 0}
     for key, empty in said.items() if isinstance(given, dict) else ():
         if isinstance(given.get(key), type(empty)):
             said[key] = given[key]
     machine, _, torch = str(run.results.get("machine") or "").partition(", torch ")
-    gpus: dict[str, int] = Counter(map(str, said["gpus"]))  # type: ignore[call-overload]
+    gpus: dict[str, int] = Counter(map(str, said["gpus"]))
     if gpus:
         machine = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in gpus.items())
     elif said["cpus"]:
         machine = f"{said['cpus']} CPU cores"
-    git: Any = said["git"]
+    git: dict[str, Any] = said["git"]
     commit = f"{git['commit'][:9]}{'+' * bool(git.get('dirty'))}" if isinstance(git.get("commit"), str) else ""
-    command = [str(word) for word in said["command"]]  # type: ignore[attr-defined]
+    command = [str(word) for word in said["command"]]
     command[:1] = [PROGRAM.sub("vnd", word) for word in command[:1]]
     commands = [shlex.join(portable(command)), portable(str(run.results.get("command") or ""))]
-    torch = str(said["versions"].get("torch") or torch)  # type: ignore[attr-defined]
+    torch = str(said["versions"].get("torch") or torch)
     return Origin(machine, torch, commit, tuple(filter(None, commands)))
 
 

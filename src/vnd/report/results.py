@@ -56,7 +56,7 @@ ROW = {
     **{"nll?": NUMBER, "shape?": {"*": COUNT}, "length_rule?": RULES},
     **dict.fromkeys(("mse?", "summed?", "frechet?", "inception_score?", "diversity?", "target?"), NATURAL),
     **dict.fromkeys(("rate?", "distortion?", "negative_elbo?"), NUMBER),
-    **dict.fromkeys(("ged?", "ged_by_group?", "expected_ged?"), {"*": NUMBER}),
+    **{key: {"*": NUMBER} for key in ("ged?", "ged_by_group?", "expected_ged?")},
     **{"ged_unbiased?": {"*": MAYBE}, "ged_interval?": {"*": [NUMBER]}, "per_image?": {"*": [NUMBER]}},
     **dict.fromkeys(("matched_iou?", "dice?", "calibration_error?"), SHARE),
     **dict.fromkeys(("entropy?", "entropy_marked?"), NATURAL),
@@ -77,7 +77,7 @@ FILE: dict[str, Any] = {
         **{"name": TEXT, "train?": COUNT, "validation?": COUNT, "test?": COUNT},
         **{"classes?": [TEXT], "image?": [COUNT]},
     },
-    **{"rows": [ROW], "tidy?": [ROW]},
+    **{"rows": [ROW], "tidy?": [{}]},
     **dict.fromkeys(("command?", "machine?", "ood?", "group_noun?"), TEXT),
     **{"split?": ("test", "validation"), "notes?": [TEXT], "seconds?": {"*": NUMBER}, "inference?": [INFERENCE]},
     "chosen?": {"label": TEXT, "parameters?": SIZE, "reason?": TEXT, "folder?": TEXT},
@@ -106,7 +106,7 @@ FILE: dict[str, Any] = {
         "correlation": {"*": {"spearman": NUMBER, "pearson": NUMBER}},
     },
     # of masks
-    **{"graders?": SIZE, "groups?": [OWNER], "graders_own?": {"*": MAYBE}},
+    **{"graders?": SIZE, "graders_own?": {"*": MAYBE}},
     "published?": {"name": TEXT, "ged": {"*": NUMBER}},
 }
 DIAGRAM = {"label": TEXT, "count": [COUNT], "confidence": [BIN], "accuracy": [BIN]}
@@ -196,7 +196,8 @@ class Run:
     @property
     def image(self) -> str:
         """How large its images are, "64×64"; empty where nothing says."""
-        sides = self.results["data"].get("image") or (self.beside.get("data") or {}).get("image")
+        beside = self.beside.get("data")
+        sides: Any = self.results["data"].get("image") or (beside.get("image") if isinstance(beside, dict) else None)
         known = isinstance(sides, list) and len(sides) == 3 and all(isinstance(n, int) and n > 0 for n in sides)
         return "×".join(map(str, sides[1:])) if known else ""
 
@@ -446,7 +447,10 @@ def _check_rows(contents: dict[str, Any]) -> None:
     for part in ("rows", "tidy"):
         for index, row in enumerate(contents.get(part) or []):
             kind = next((key for key in ROWS if key in row), "")
-            for key, wanted in () if kind == "ged" and part == "tidy" else ROWS[kind].items():
+            if kind == "ged" and part == "tidy":
+                continue  # the same once more, a line a number of samples
+            check(row, ROW, f"{part}.{index}")
+            for key, wanted in ROWS[kind].items():
                 if key not in row:
                     raise ValueError(f"{part}.{index}.{key} is missing")
                 check(row[key], wanted, f"{part}.{index}.{key}")
@@ -457,12 +461,12 @@ def _check_rows(contents: dict[str, Any]) -> None:
 
 def _check_lengths(contents: dict[str, Any]) -> None:
     """Refuse lists that belong together and do not have one length, and keys that do not fit together."""
-    reliability = contents.get("reliability") or []
-    check(reliability or [DIAGRAM], {"*": PIXELS}, "reliability") if isinstance(reliability, dict) else None
-    for place, width in reliability.items() if isinstance(reliability, dict) else enumerate(reliability):
-        if isinstance(reliability, list):
-            check(width, DIAGRAM, f"reliability.{place}")
-        elif place not in [row["label"] for row in contents["rows"]]:
+    reliability: Any = contents.get("reliability") or []
+    by_label = isinstance(reliability, dict)
+    check(reliability, {"*": PIXELS} if by_label else [DIAGRAM], "reliability") if reliability else None
+    items: Any = reliability.items() if by_label else enumerate(reliability)
+    for place, width in items:
+        if by_label and place not in [row["label"] for row in contents["rows"]]:
             raise ValueError(f"reliability must have labels of rows as keys; got {_shown(place)}")
         _same(f"reliability.{place}", {key: value for key, value in width.items() if key != "label"})
     for index, row in enumerate((contents.get("selective") or {}).get("rows", [])):
@@ -492,7 +496,7 @@ def _check_lengths(contents: dict[str, Any]) -> None:
 
 def _check_samples(contents: dict[str, Any]) -> None:
     """Rows of masks: one label each, the same numbers of samples, the same images."""
-    check(contents, {"samples": [SIZE], "graders": SIZE}, "")
+    check(contents, {"samples": [SIZE], "graders": SIZE, "groups?": [OWNER]}, "")
     counts, labels = {str(count) for count in contents["samples"]}, [row["label"] for row in contents["rows"]]
     if len(set(labels)) < len(labels):
         raise ValueError(f"rows must have one label each; got {_shown(labels)}")

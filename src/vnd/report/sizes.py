@@ -12,14 +12,46 @@ import numpy as np
 from vnd.metrics import Interval, confidence_interval
 from vnd.report import theory
 from vnd.report.html import (
-    NONE, NOT_TEST, Cell, Drawing, Items, Options, Part, Table, duration, each, images_of, interval, listed, measure,
-    number, of_split, paragraphs, section,
+    NONE,
+    NOT_TEST,
+    Cell,
+    Drawing,
+    Items,
+    Options,
+    Part,
+    Table,
+    duration,
+    each,
+    images_of,
+    interval,
+    listed,
+    measure,
+    number,
+    of_split,
+    paragraphs,
+    section,
 )
 from vnd.report.results import Column, chosen_row
 from vnd.report.series import Block, Point, Rows, Series, is_certain, point_of, points_of, rows_of, size_of
 from vnd.report.style import (
-    BLUE, GREEN, INK, LOOKS_OF_SIZES, MUTED, ORANGE, PURPLE, WIDE, Look, canvas, half, legend, looks, one_line, panels, size_axis,
-    tidy, title,
+    BLUE,
+    GREEN,
+    INK,
+    LOOKS_OF_SIZES,
+    MUTED,
+    ORANGE,
+    PURPLE,
+    WIDE,
+    Look,
+    canvas,
+    half,
+    legend,
+    looks,
+    one_line,
+    panels,
+    size_axis,
+    tidy,
+    title,
 )
 from vnd.words import short
 
@@ -199,7 +231,10 @@ def overview(block: Block, options: Options) -> list[Part]:
     for name, row in named.items():
         if row is not None:
             share = f"{_share(row, full)} of the full size" if len(rows) > 1 else ""
-            card = [Cell(f"{name}: {row['label']}, {row['kind']}"), Cell(f"{short(row['parameters'])} parameters", share)]
+            card = [
+                Cell(f"{name}: {row['label']}, {row['kind']}"),
+                Cell(f"{short(row['parameters'])} parameters", share),
+            ]
             cards.append(card + [Cell(number(row.get(column.key), column), column.heading) for column in columns])
     return [Part("summary", "", "", [paragraphs(*lines), Items(cards, "cards")])]
 
@@ -379,7 +414,7 @@ def summary(block: Block, options: Options) -> list[Part]:
     content += [Items(cut)] if cut else []
     for place, points in found.items():
         best = {c.key: best_of(block, points, c) for c in columns if comparable(points) and len(points) > 1}
-        lines = [
+        lines: list[list[Cell | str]] = [
             [name, point.label, *(measure(point, c, bool(best.get(c.key)) and best[c.key][0][0].name == name) for c in columns),
              short(point.parameters)]
             for name, point in points.items()
@@ -388,7 +423,11 @@ def summary(block: Block, options: Options) -> list[Part]:
     about = []
     for own in block.series:
         said = own.method.get("about") or f"The method “{own.method['key']}”."
-        said += f" Here: {INFERENCE[own.inference][1]}." if INFERENCE[own.inference][1] and own.name != own.method["name"] else ""
+        said += (
+            f" Here: {INFERENCE[own.inference][1]}."
+            if INFERENCE[own.inference][1] and own.name != own.method["name"]
+            else ""
+        )
         over = sorted({point.over for point in own.points} - {""})
         runs = f"{len(own.runs)} run{'s' * (len(own.runs) > 1)}" + f"; intervals over {' and '.join(over)}" * bool(over)
         about.append([Cell(own.name), Cell(said, f"{runs}.")])
@@ -483,7 +522,9 @@ def efficiency(block: Block, options: Options) -> list[Part]:
     """What little networks can do, and what they use; the order is the paper's."""
     lines = efficiencies(block)
     columns = [c for key in ("accuracy", "ece", "auroc", "aupr") if (c := block.columns.get(key))]
-    table = [[name, p.label, *(measure(p, c) for c in columns), short(p.parameters), used] for name, p, used in lines]
+    table: list[list[Cell | str]] = [
+        [name, p.label, *(measure(p, c) for c in columns), short(p.parameters), used] for name, p, used in lines
+    ]
     rates = {number(p.mean(c.chance), c) for _, p, _ in lines for c in columns if c.chance and c.chance in p.measures}
     chance = f"By chance, AUPR would be {' or '.join(sorted(rates))}." if rates else ""
     head = ["Network", "Size", *(c.heading for c in columns), "Parameters", "Weight usage"]
@@ -974,7 +1015,10 @@ def tail_index(own: Series) -> Figure:
     """
     layers = learned_layers(own)
     fixed = theory.fixed_lengths(max(len(probs) for probs in layers.values()) - 1)
-    shown = [*((name, probs, MUTED) for name, probs in fixed.items()), *((n, probs, BLUE) for n, probs in layers.items())]
+    shown = [
+        *((name, probs, MUTED) for name, probs in fixed.items()),
+        *((n, probs, BLUE) for n, probs in layers.items()),
+    ]
     few = len(shown) <= 12
     figure, axes = panels(len(shown), 4 if few else 6, 1.75)
     for axis, (name, probs, color) in zip(axes, shown, strict=True):

@@ -12,7 +12,21 @@ import torch
 
 from vnd.distributions import BernoulliChain, Downhill
 from vnd.functional import log_uniform_kl
-from vnd.report.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, WIDE, canvas, legend, one_line, panels, tidy, title
+from vnd.report.style import (
+    BLUE,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    PURPLE,
+    WIDE,
+    canvas,
+    legend,
+    one_line,
+    panels,
+    tidy,
+    title,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
