@@ -16,18 +16,18 @@ from rich.progress import track
 from vnd.cli.train import RecipeParser, check_free
 from vnd.data.batches import in_order
 from vnd.evaluate.results import correlation
-from vnd.evaluate.sweep import Which, sweep
+from vnd.evaluate.sweep import BestOrLast, sweep
 from vnd.files import write_text
 from vnd.functional import concentration
 from vnd.methods import SN3, Size, Sizes
 from vnd.metrics import smallest_width
-from vnd.train.finished import Finished, open_run
 from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
+from vnd.train.trained import TrainedRun, open_run
 
 USAGE = "vnd distill RUN [--keep SHARE | --parameters N] [--out STUDENT] [--SECTION.KEY VALUE ...]"
-HELP = """Distil a trained Bayesian nested network into a small deterministic one, SN³.
+HELP = """Distill a trained Bayesian nested network into a small deterministic one, SN³.
 
 First how alike the uncertainties of its widths are, which proposes the share of every layer to keep; then training.
 
@@ -35,7 +35,7 @@ First how alike the uncertainties of its widths are, which proposes the share of
   --keep SHARE      share of every layer that the student has, in (0, 1]; the proposal if not given
   --parameters N    in its place, at most so many parameters: the teacher's learned shape, another share of each layer
   --threshold R     propose the smallest width whose correlation with the full one exceeds this; 0.9 if not given
-  --which WHICH     the teacher's best or last network; as its recipe says if not given
+  --checkpoint WHICH     the teacher's best or last network; as its recipe says if not given
   --analyse         the analysis alone
   --images 3,17     validation images of the picture; some from the middling to the least certain if not given
   --out STUDENT     folder of the student's run; RUN-sn3 if not given
@@ -54,13 +54,13 @@ def distill(
     keep: float | None = None,
     parameters: float | None = None,
     threshold: float = 0.9,
-    which: Which | None = None,
+    checkpoint: BestOrLast | None = None,
     analyse: bool = False,
     images: str = "",
     out: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> None:
-    """Distil a trained Bayesian nested network into a small deterministic nested student (SN³).
+    """Distill a trained Bayesian nested network into a small deterministic nested student (SN³).
 
     Example: vnd distill runs/first --keep 0.25 --train.epochs 20
 
@@ -69,7 +69,7 @@ def distill(
         keep: Share of every layer that the student has; what the correlations propose if not given.
         parameters: In its place, at most so many parameters, in the teacher's learned shape.
         threshold: The proposal is the smallest width whose correlation with the full one exceeds this.
-        which: The teacher's best or last network; as its recipe says if not given.
+        checkpoint: The teacher's best or last network; as its recipe says if not given.
         analyse: The analysis alone.
         images: Numbers of validation images of the picture, by commas; chosen by their uncertainty if not given.
         out: Folder of the student's run; RUN-sn3 if not given.
@@ -77,9 +77,9 @@ def distill(
     """
     if keep is not None and parameters is not None:
         raise ValueError(f"distill: give --keep or --parameters, not both; got {keep:g} and {parameters:g}")
-    teacher, console = open_run(run, which), Console()
+    teacher, console = open_run(run, checkpoint), Console()
     of_weights = getattr(teacher.recipe.method, "bayesian", False) and not isinstance(teacher.recipe.method, SN3)
-    if not (hasattr(teacher.model, "_vnd_plan") and of_weights and teacher.recipe.method.task == "classify"):
+    if not (hasattr(teacher.model, "_vnd_plan") and of_weights and teacher.recipe.method.task == "classification"):
         raise ValueError(
             f"distill: {run} is no Bayesian nested network that classifies; train one with vnd train, method bn3"
         )
@@ -110,13 +110,13 @@ def distill(
     _print(console, f"done: {folder}\nevaluate it with: vnd evaluate {folder}")
 
 
-def analysis(teacher: Finished, threshold: float) -> dict[str, Any]:
+def analysis(teacher: TrainedRun, threshold: float) -> dict[str, Any]:
     """Correlations of predictive entropy between widths, on the validation images and out of domain, and a proposal.
 
     Paper: Sec. 3.5, the widths 0.1, 0.2 … 1.
     """
     options = dataclasses.replace(
-        teacher.recipe.evaluate, sizes=Sizes(fractions=WIDTHS), readings=("samples",), repeats=1, statistics=()
+        teacher.recipe.evaluate, sizes=Sizes(fractions=WIDTHS), inference=("mc",), repeats=1, bn_images_sweep=()
     )
     steps = sweep(teacher.subject(), options, teacher.splits.validation, teacher.outside(options))
     said = correlation(
@@ -128,17 +128,17 @@ def analysis(teacher: Finished, threshold: float) -> dict[str, Any]:
 
 
 def student_recipe(
-    teacher: Finished, keep: float | None, overrides: Sequence[str], parameters: float | None = None
+    teacher: TrainedRun, keep: float | None, overrides: Sequence[str], parameters: float | None = None
 ) -> Recipe:
     """The teacher's recipe with method sn3 for a share of every layer or so many parameters, some keys replaced."""
     own = teacher.recipe.to_dict()
     own["about"] = f"SN³ of {teacher.folder.resolve().name}"
     own["method"] = {
-        "name": "sn3", "teacher": str(teacher.folder.resolve()), "which": teacher.which, "keep": keep,
+        "name": "sn3", "teacher": str(teacher.folder.resolve()), "checkpoint": teacher.checkpoint, "keep": keep,
         "parameters": parameters,
     }  # fmt: skip
     own["train"]["loss_temperature"] = 0.0  # what it learns is the teacher's confidence
-    own["evaluate"] |= {"readings": ["means"], "samples": 0, "statistics": [], "repeats": 1}
+    own["evaluate"] |= {"inference": ["mean"], "samples": 0, "bn_images_sweep": [], "repeats": 1}
     own["evaluate"]["sizes"] = {"fractions": [0.25, 0.5, 0.75, 1.0]}
     recipe = parse(own, overrides)
     if isinstance(recipe.method, SN3):
@@ -153,7 +153,7 @@ def main(args: list[str]) -> None:
     parser.add_argument("--keep", type=float)
     parser.add_argument("--parameters", type=float)
     parser.add_argument("--threshold", type=float, default=0.9)
-    parser.add_argument("--which", choices=("best", "last"))
+    parser.add_argument("--checkpoint", choices=("best", "last"))
     parser.add_argument("--analyse", action="store_true")
     parser.add_argument("--images", default="")
     parser.add_argument("--out", type=Path)
@@ -187,7 +187,7 @@ def _numbers(words: str, count: int) -> list[int]:
     return numbers
 
 
-def _draw_simplex(teacher: Finished, student: Finished, path: Path, wanted: list[int]) -> None:
+def _draw_simplex(teacher: TrainedRun, student: TrainedRun, path: Path, wanted: list[int]) -> None:
     """Some images between three classes each: the teacher's draws as points, the student's Dirichlet as contours."""
     from vnd.report.canvas import png
     from vnd.report.simplex import Simplex, merged, project, simplex
@@ -219,6 +219,6 @@ def _draw_simplex(teacher: Finished, student: Finished, path: Path, wanted: list
     path.write_bytes(png(simplex(panels), DPI, MOST))
 
 
-def _full(opened: Finished) -> Size:
+def _full(opened: TrainedRun) -> Size:
     """The full width of a run's network."""
     return opened.recipe.method.sizes(opened.model, Sizes(fractions=(1.0,)))[0]
