@@ -182,6 +182,11 @@ def log_uniform_kl(log_alpha: Tensor, form: LogUniformForm = "vnd", offset: floa
     return divergence if offset is None else divergence + (offset - constant)
 
 
+def log_uniform_constant(form: LogUniformForm, offset: float | None = None) -> float:
+    """The constant C in `log_uniform_kl`: `offset`, or else the one that makes the smallest KL of the form 0."""
+    return _LOG_UNIFORM[form][1] if offset is None else offset
+
+
 # The constant C of each form that makes its smallest KL zero (a hair more, so that rounding stays above it).
 _VND, _MOLCHANOV, _KINGMA = 0.547125, 0.63576, 0.2457092701
 _EXACT = 0.5 * (0.5772156649015329 + math.log(2.0))

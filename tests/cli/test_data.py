@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vnd.cli import main
-from vnd.cli.data import COMMANDS, LAYOUTS, recognise, summary
+from vnd.cli import function, main
+from vnd.cli.data import LAYOUTS, recognise, summary
 from vnd.data.arrays import Images
 from vnd.data.catalogue import DATASETS
 
@@ -238,11 +238,9 @@ def test_a_summary_agrees_with_numpy_over_several_blocks():
 
 @pytest.mark.parametrize(("command", "words"), {"list": "--json", "fetch": "--root", "check": "--name"}.items())
 def test_help_says_what_each_command_is_for(command, words, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        run(command, "--help")
-    assert stopped.value.code == 0
+    run(command, "--help")
     printed = " ".join(capsys.readouterr().out.split())
-    told = (COMMANDS[command].__doc__ or "").splitlines()
+    told = (function(f"data {command}").__doc__ or "").splitlines()
     assert told[0] in printed
     assert words in printed
     assert told[2].strip().startswith(f"Example: vnd data {command}")

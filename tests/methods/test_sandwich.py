@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vnd
@@ -218,3 +218,31 @@ def test_the_average_of_an_order_that_has_settled_is_that_order(tmp_path: Path) 
     assert kept
     for name, value in kept.items():
         assert torch.equal(value, found.tensors[f"model/{name}"])
+
+
+def test_a_share_of_the_sampled_networks_has_the_same_share_of_every_layer() -> None:
+    """P(uniform) = .5 and each of its lengths as likely as another; the rest keep their learned shapes."""
+    method = sandwiched(
+        1.0, fixed_budgets=(LEAST, BUDGET), freeze_order_after=0.5, uniform_share=0.5, sampled_share=1.0
+    )
+    model = model_of(method)
+    for place, unit in enumerate(units_of(model)):  # learned shapes are never uniform: the layers differ by two groups
+        unit.keep_logits.data.fill_(9.0 if place % 2 else -9.0)
+    given, lengths = batch(), []
+    method.prepare(model, given, at(0.5), same)
+    torch.manual_seed(0)
+
+    def note(module: nn.Module, args: Any) -> None:
+        lengths.append(tuple(int(unit.fixed_groups) for unit in units_of(model)))
+
+    model.register_forward_pre_hook(note)
+    with torch.no_grad():
+        for _ in range(400):
+            method.loss(model, given, at(0.6))
+    drawn = lengths[1::2]  # after each pass of the full network
+    assert set(lengths[::2]) == {(4,) * 4}
+    uniform = [groups[0] for groups in drawn if groups[0] >= 0]
+    assert all(len(set(groups)) == 1 for groups in drawn)
+    assert len(uniform) / len(drawn) == pytest.approx(0.5, abs=0.1)  # 4 standard deviations
+    assert all(uniform.count(kept) / len(uniform) == pytest.approx(0.25, abs=0.13) for kept in (1, 2, 3, 4))
+    assert all(int(unit.fixed_groups) == -1 for unit in units_of(model))

@@ -652,10 +652,11 @@ def test_a_teacher_that_is_not_there_is_refused(tmp_path: Path, capsys: Any) -> 
         (["--keep", "0.5", "--method.parameters", "6000"], "keep or parameters, not both; got keep 0.5 and"),
         (["--parameters", "10"], "vnd: sn3: parameters must be from "),
         (["--parameters", "1e9"], "here; got 1,000,000,000"),
-        (["--parameters", "many"], "--parameters: invalid float value: 'many'"),
+        (["--parameters", "many"], "parameters must be a number or none; got many"),
         (["--train.epoch", "5"], "unknown key 'train.epoch'"),
         (["--threshold", "1"], "threshold must lie in [-1, 1); got 1"),
-        (["--images", "3,x"], "images must be numbers below 60, by commas; got '3,x'"),
+        (["--images", "3,x"], "images must be a whole number; got x"),
+        (["--images", "3,60"], "images must be numbers of validation images, below 60; got [3, 60]"),
     ],
 )
 def test_what_is_wrong_is_said_before_any_work(

@@ -47,6 +47,8 @@ def brute_force(net: nn.Module, ends: dict[str, tuple[list[float], list[float]]]
     for path, (outs, ins) in ends.items():
         layer = net.get_submodule(path)
         costs = vnd.functional.log_uniform_kl(layer.log_alpha.detach(), form="vnd")
+        if kl_keep_prob == "released":  # without C, and the mean of the weights of an output
+            costs = (costs - 0.547125) * len(outs) / costs.numel()
         groups = getattr(layer, "groups", 1)
         transposed = isinstance(layer, nn.ConvTranspose2d)
         for place in torch.cartesian_prod(*[torch.arange(n) for n in costs.shape[:2]]).tolist():
@@ -56,7 +58,7 @@ def brute_force(net: nn.Module, ends: dict[str, tuple[list[float], list[float]]]
             else:
                 o, within = place
                 i = o // (len(outs) // groups) * (len(ins) // groups) + within
-            kept = outs[o] if kl_keep_prob == "output" else min(outs[o], ins[i])
+            kept = min(outs[o], ins[i]) if kl_keep_prob == "min" else outs[o]
             total += kept * float(costs[tuple(place)].sum())
     return total
 
@@ -107,7 +109,7 @@ def ends_of(name: str, net: nn.Module) -> dict[str, tuple[list[float], list[floa
 CASES = ["uneven", "flatten", "grouped", "inverted, stream", "decoder"]
 
 
-@pytest.mark.parametrize("kl_keep_prob", ["output", "min"])
+@pytest.mark.parametrize("kl_keep_prob", ["output", "min", "released"])
 @pytest.mark.parametrize("name", CASES)
 def test_kl_is_the_sum_over_all_weights_of_cost_times_survival(name, kl_keep_prob):
     net = order_of(make(name)[1].double())
@@ -127,6 +129,12 @@ def test_kl_with_the_wrong_end_of_a_layer_is_caught():
     plan = plan_of(net)
     plan.inputs["2"], plan.outputs["2"] = plan.outputs["2"], plan.inputs["2"]
     assert float(vnd.kl(net).detach()) != pytest.approx(brute_force(net, ends, "output"), rel=1e-3)
+
+
+def test_the_released_price_is_refused_without_the_prior_it_is_of():
+    net = vnd.to_nested(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 3), weight_prior=1.0)
+    with pytest.raises(ValueError, match="price 'released' is of the log-uniform prior"):
+        vnd.kl(net, "released")
 
 
 def test_both_ends_cost_less_than_the_output_alone():
@@ -176,7 +184,7 @@ def test_networks_without_a_posterior_have_none_or_that_of_their_layers():
     assert float(vnd.kl(nn.Linear(2, 2))) == 0
     layer = vnd.BayesLinear(3, 2)
     assert float(vnd.kl(nn.Sequential(layer)).detach()) == pytest.approx(float(layer.weight_kl().sum().detach()))
-    with pytest.raises(ValueError, match="kl: kl_keep_prob must be 'output' or 'min'; got 'input'"):
+    with pytest.raises(ValueError, match="kl: kl_keep_prob must be one of output, min, released; got 'input'"):
         vnd.kl(layer, "input")
 
 

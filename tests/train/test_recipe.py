@@ -15,15 +15,18 @@ import pytest
 import torch
 import yaml
 
+import vnd
 from vnd.data import Images
 from vnd.data.catalogue import DATASETS
 from vnd.methods import METHODS, Step
 from vnd.models import MODELS
+from vnd.nn.objective import length_kl
+from vnd.nn.plan import plan_of
 from vnd.store import save
 from vnd.train import checkpoint
 from vnd.train.loop import fit
 from vnd.train.parse import find, names, parse, parser_of
-from vnd.train.recipe import Recipe
+from vnd.train.recipe import Recipe, differing_keys
 from vnd.train.run import Log
 from vnd.train.state import build_model
 
@@ -334,7 +337,7 @@ IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "svhn": 73_257, "tiny-imagenet"
 CODED = [name for name in names() if shipped(name).method.task == "autoencoding"]  # they have no classes
 MASKED = [name for name in names() if shipped(name).method.task == "segmentation"]  # neither have they
 PAPER = [name for name in names() if name.startswith("paper/") and name not in (*CODED, *MASKED)]
-CHARGED = [name for name in PAPER if name.endswith(("bn3", "ibnn"))]
+CHARGED = [name for name in PAPER if name.removesuffix("-decay").endswith(("bn3", "ibnn"))]
 
 
 def test_there_is_a_recipe_for_every_set_and_network_and_for_every_method() -> None:
@@ -398,11 +401,25 @@ def test_a_network_fits_the_images_and_the_name_its_content(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHARGED)
-def test_the_published_weight_of_the_kl_counts_the_training_images(name: str) -> None:
+def test_the_published_weight_of_the_kl_stands_beside_the_summed_likelihood(name: str) -> None:
     recipe = shipped(name)
     kappa = 1e-6 if recipe.data.name == "tiny-imagenet" else 1e-5
-    images = IMAGES[recipe.data.name] - recipe.data.validation
-    assert recipe.schedule.kl_weight.start == pytest.approx(kappa * images, rel=0.01)
+    assert recipe.schedule.kl_weight.start == kappa
+
+
+def test_the_released_code_weighs_the_kl_beside_the_mean_likelihood_as_much_as_the_paper() -> None:
+    """Its KL is a mean over inputs and has no C; beside its mean loss it comes to .0097 nats, the paper's to .0036."""
+    prices = []
+    for name in ("paper/cifar10-vgg11-bn3", "paper/cifar10-vgg11-bn3-released"):
+        recipe = shipped(name)
+        net = recipe.method.build(recipe.network.build(), torch.zeros(2, 3, 32, 32))
+        with torch.no_grad():
+            for unit in plan_of(net).units.values():
+                unit.keep_logits.fill_(30.0)  # the whole network is kept
+            phi = float(length_kl(net))
+            weight = recipe.schedule.kl_weight.start / (IMAGES["cifar10"] - recipe.data.validation)
+            prices.append(weight * (float(vnd.kl(net, recipe.method.kl_keep_prob)) - phi))
+    assert prices == pytest.approx([0.0036, 0.0097], rel=0.01)
 
 
 def test_the_published_networks_are_tested_at_the_published_width() -> None:
@@ -518,4 +535,10 @@ def test_the_loop_takes_a_step_with_each_method(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", [name for name in names() if name.startswith("paper/")])
 def test_what_was_published_has_no_warmup_of_the_learning_rate(name: str) -> None:
-    assert parse(name).schedule.lr.warmup == 0
+    assert parse(name).schedule.lr.warmup == (0.03 if name.endswith("-decay") else 0)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name.endswith("-decay")])
+def test_a_variant_with_weight_decay_differs_in_that_and_the_warmup_alone(name: str) -> None:
+    found = differing_keys(parse(name).to_dict(), parse(name.removesuffix("-decay")).to_dict())
+    assert found == ["optimizer.weight_decay", "schedule.lr.warmup"]

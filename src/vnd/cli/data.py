@@ -127,14 +127,6 @@ def check(path: Path, name: str | None = None, json: Path | None = None) -> None
     _write(json, {"path": str(path.resolve()), "name": known, "splits": rows}, console)
 
 
-COMMANDS: dict[str, Any] = {
-    "_help": "List, fetch and check data sets.",
-    "list": list_sets,
-    "fetch": fetch,
-    "check": check,
-}
-
-
 def recognise(path: Path) -> str:
     """The name of the data set whose files lie in a folder, or in a folder of its official name there."""
     if not path.exists():

@@ -22,7 +22,7 @@ from vnd.methods.nested import (
     with_fixed_budgets,
 )
 from vnd.nn.bayesian import Estimator
-from vnd.nn.nested import Coupling, Rescale
+from vnd.nn.nested import Coupling, Placement, Rescale
 from vnd.nn.objective import KeepProb
 from vnd.nn.ordering import Gradient, Sampler
 from vnd.nn.plan import plan_of
@@ -45,6 +45,7 @@ class BN3(Nested):
         measure_every: With `gradient` "difference", steps between two measurements of a unit, each of two passes
             without gradient; 0 for never.
         kl_keep_prob: With what probability a weight is charged; see `vnd.kl`.
+        placement: "before_norm" masks before BatchNorm, as the authors' code does, and reads the network masked.
         draws: Draws of the masks in a step: the batch is run in so many parts, each with its own, and where layers are
             coupled the draws are spread evenly, so that every step sees narrow and wide networks.
         sandwich: In every step the full and the smallest network as well, each on the whole batch, the narrower ones
@@ -55,6 +56,7 @@ class BN3(Nested):
             place of the smallest network, on the whole batch, each at the cost of its size.
         freeze_order_after: Share of training after which these are cut, and the order stays as it is.
         sampled_share: Share of the batch that sampled networks are run on from then on.
+        uniform_share: Probability that such a network has the same share of every layer, in place of a learned shape.
         length_kl_weight: Extra weight on the KL of the lengths; keeps the length distribution from collapsing to one
             length. With 0 and a small kl_weight, each layer settles on the one length where a group is no
             longer worth its price; see `vnd.nn.length_kl`.
@@ -76,6 +78,7 @@ class BN3(Nested):
     gradient: Gradient = "difference"
     measure_every: int = 4
     kl_keep_prob: KeepProb = "output"
+    placement: Placement = "after"
     draws: int = 1
     sandwich: bool = False
     distill: float = 1.0
@@ -83,6 +86,7 @@ class BN3(Nested):
     fixed_budgets: tuple[float, ...] = ()
     freeze_order_after: float = 0.25
     sampled_share: float = 0.25
+    uniform_share: float = 0.0
     length_kl_weight: float = 0.0
     initial_logit: float = 3.0
     log_alpha_init: float = -3.0
@@ -119,6 +123,7 @@ class BN3(Nested):
             network, example, self, bayesian=self.bayesian, coupling=self.coupling, rescale=self.rescale,
             log_alpha_init=self.log_alpha_init, estimator=self.estimator, weight_prior=self.weight_prior,
             prior=self.prior_length, initial_logit=self.initial_logit, gradient=self.gradient, sampler=self.sampler,
+            placement=self.placement,
         )  # fmt: skip
         return with_fixed_budgets(model, self.fixed_budgets)
 

@@ -206,6 +206,8 @@ def check(method: Any) -> None:
         refuse("freeze_order_after", "lie in [0, 1]")
     if "sampled_share" in known and not 0 < method.sampled_share <= 1:
         refuse("sampled_share", "lie in (0, 1]")
+    if "uniform_share" in known and not 0 <= method.uniform_share <= 1:
+        refuse("uniform_share", "lie in [0, 1]")
     if "length_kl_weight" in known and method.length_kl_weight < 0:
         refuse("length_kl_weight", "be 0 or more")
     if "fraction" in known and not 0 < method.fraction <= 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 import vnd.nn as nested
 from vnd.distributions import BernoulliChain
 from vnd.methods.method import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, cross_entropy, rules_of
-from vnd.nn.plan import plan_of, unwrap
+from vnd.nn.extract import cut
+from vnd.nn.plan import OutputMask, plan_of, unwrap
 from vnd.nn.sliced import Sliced, can_be_sliced, sliced
-from vnd.nn.width import Width
+from vnd.nn.width import Width, as_shape
 from vnd.words import short
 
 
@@ -53,7 +55,12 @@ class Nested(ClassificationDefaults):
         nested.recalibrate(model, batches(), widths, samples=samples and self.bayesian)
 
     def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
-        """The extracted network, with its posterior if it is to be drawn from: BatchNorm has statistics for each."""
+        """The extracted network, with its posterior if it is to be drawn from: BatchNorm has statistics for each.
+
+        One that is masked before its norms has no exact smaller form, and is run masked.
+        """
+        if plan_of(model).options["placement"] == "before_norm":
+            return _masked(model, width, samples=self.bayesian and samples > 0)
         return nested.extract(model, width, bayesian=self.bayesian and samples > 0)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> nested.Prediction:
@@ -61,7 +68,9 @@ class Nested(ClassificationDefaults):
         return nested.predict(network, x, samples=samples)
 
     def extract(self, model: nn.Module, width: Width) -> nn.Module:
-        """The extracted network of posterior means."""
+        """The extracted network of posterior means; one masked before its norms, cut to the same size."""
+        if plan_of(model).options["placement"] == "before_norm":
+            return _unmasked(cut(model, as_shape(model, width)))
         return nested.extract(model, width)
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
@@ -84,6 +93,24 @@ class FixedOrder(Nested):
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Nothing."""
+
+
+def _masked(model: nn.Module, width: Width, samples: bool) -> nn.Module:
+    """A copy that runs masked at a width."""
+    for unit in plan_of(model).units.values():
+        unit.current = None  # of the last step, with its graph
+    network = copy.deepcopy(unwrap(model))
+    nested.set_width(network, width, samples=samples)
+    return network
+
+
+def _unmasked(network: nn.Module) -> nn.Module:
+    """The network without the masks on its layers' outputs."""
+    for module in network.modules():
+        for key, hook in list(module._forward_hooks.items()):
+            if isinstance(getattr(hook, "__self__", None), OutputMask):
+                del module._forward_hooks[key]
+    return network
 
 
 def _spread(model: nn.Module, count: int) -> list[float]:
@@ -172,7 +199,8 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_loss_temperature: 
         model: A nested network that `prepare_sandwich` has seen.
         batch: Images and labels.
         method: Says `full_share` f, `distill` d, `label_smoothing` s, `draws`, the parts that the sampled pass is run
-            in, each at a draw of its own, and `sampled_share`, the share of the batch in it with fixed budgets.
+            in, each at a draw of its own, and with fixed budgets `sampled_share`, the share of the batch in it, and
+            `uniform_share`, the probability that a draw has the same share of every layer.
         log_loss_temperature: log τ of those of fixed size and of the full network, (R + 1,); None for all 0.
     """
     (images, labels), fixed_budgets = batch, plan_of(model).fixed_budgets
@@ -196,20 +224,23 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_loss_temperature: 
     part = tuple(x[::every] for x in (images, labels, taught))
 
     def sampled(x: Tensor, y: Tensor, target: Tensor) -> Tensor:
+        uniform = _draw_uniform(model, method.uniform_share if fixed_budgets else 0.0)
         logits = model(x)
+        _release(model)
         log = log_loss_temperature
-        return narrower(logits, y, target, 1.0 if log is None else _sampled_loss_temperature(model, log))
+        return narrower(logits, y, target, 1.0 if log is None else _sampled_loss_temperature(model, log, uniform))
 
     losses.append(in_parts(part, method.draws, sampled))
     whole = cross_entropy(full, labels, smoothing)
     return share * whole + (1 - share) * torch.stack(losses).mean()
 
 
-def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor) -> Tensor:
+def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor, uniform: Tensor | None) -> Tensor:
     r"""The loss temperature of the network that was drawn last: log τ interpolated in u between networks of fixed size.
 
     The full network is that of u = 0, rung r that of $u_r$, the lowest survival among the groups that it keeps. Layers
-    that draw a length each share no u, and before fixed budgets are cut nothing lies between: then the geometric mean.
+    that draw a length each share no u, before fixed budgets are cut nothing lies between, and a `uniform` width is none
+    of them: the geometric mean of all then.
     """
     plan = plan_of(model)
     if plan.quantile is None or plan.lowest is None:
@@ -217,7 +248,26 @@ def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor) ->
     places, logs, u = plan.lowest.flip(0), log_loss_temperature.flip(0), plan.quantile.u.to(log_loss_temperature.dtype)
     left, right = places[:-1], places[1:]
     passed = ((u - left) / (right - left).clamp(min=1e-6)).clamp(0, 1)
-    return (logs[0] + (passed * logs.diff()).sum()).exp()
+    between = logs[0] + (passed * logs.diff()).sum()
+    return (between if uniform is None else torch.where(uniform, logs.mean(), between)).exp()
+
+
+def _draw_uniform(model: nn.Module, share: float) -> Tensor | None:
+    """Give the next pass the same share of every layer, drawn uniformly, with a probability; say whether it has."""
+    if not share:
+        return None
+    units = plan_of(model).units.values()
+    uniform, fraction = torch.rand(2, device=next(iter(units)).keep_logits.device)
+    chosen: Tensor = uniform < share
+    for unit in units:
+        groups = (fraction * unit.num_groups).ceil().clamp(min=unit.base)
+        unit.fixed_groups.copy_(torch.where(chosen, groups, -1.0))
+    return chosen
+
+
+def _release(model: nn.Module) -> None:
+    for unit in plan_of(model).units.values():
+        unit.fixed_groups.fill_(-1)
 
 
 def unsmoothed(probs: Tensor, smoothing: float) -> Tensor:
@@ -312,7 +362,6 @@ def pinned(model: nn.Module, smallest: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        for unit in plan.units.values():
-            unit.fixed_groups.fill_(-1)
+        _release(model)
     if plan.quantile is not None:
         plan.quantile.count.sub_(1)

@@ -55,6 +55,11 @@ class USNet(FixedOrder):
         check(self)
 
     @property
+    def uniform_share(self) -> float:
+        """All its widths are uniform as they are."""
+        return 0.0
+
+    @property
     def num_loss_temperatures(self) -> int:
         """The fixed budgets, or the smallest network, and the full one."""
         return count_loss_temperatures(self)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from vnd.distributions import BernoulliChain
+from vnd.distributions import BernoulliChain, LogUniform
 from vnd.distributions.kl import chain_kl
+from vnd.functional import log_uniform_constant
 from vnd.nn.bayesian import BayesConvTranspose2d, BayesLayer
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.plan import Plan, alike, unwrap
 
-KeepProb = Literal["output", "min"]
+KeepProb = Literal["output", "min", "released"]
 
 
 def kl(net: nn.Module, kl_keep_prob: KeepProb = "output") -> Tensor:
@@ -28,10 +29,11 @@ def kl(net: nn.Module, kl_keep_prob: KeepProb = "output") -> Tensor:
         kl_keep_prob: With what probability a weight is kept. "output": that of its output channel, as in the paper.
             "min": the smaller of those of its output and input channels, since extraction drops a weight when
             either goes; exact for units coupled by quantile. Where a unit orders a layer's own input rows or single
-            weights, their survival counts in both.
+            weights, their survival counts in both. "released": as "output", but the mean over the inputs of an
+            output channel of a KL without its constant C, as in the authors' code; for reproduction only.
     """
-    if kl_keep_prob not in ("output", "min"):
-        raise ValueError(f"kl: kl_keep_prob must be 'output' or 'min'; got {kl_keep_prob!r}")
+    if kl_keep_prob not in get_args(KeepProb):
+        raise ValueError(f"kl: kl_keep_prob must be one of {', '.join(get_args(KeepProb))}; got {kl_keep_prob!r}")
     root = unwrap(net)
     owners: dict[nn.Module, tuple[str, Plan]] = {}  # layers of nested networks, of which `net` may hold several
     for part in root.modules():
@@ -67,7 +69,7 @@ def _lengths_kl(units: list[OrderingUnit]) -> Tensor:
 
 def _weights_kl(layer: Any, name: str, plan: Plan | None, kl_keep_prob: KeepProb) -> Tensor:
     """Φ₂ of one layer."""
-    cost: Tensor = layer.weight_kl()
+    cost: Tensor = _mean_over_inputs(layer) if kl_keep_prob == "released" else layer.weight_kl()
     if plan is None:
         return cost.sum()
     if name in plan.elements:
@@ -92,6 +94,18 @@ def _weights_kl(layer: Any, name: str, plan: Plan | None, kl_keep_prob: KeepProb
     # Output r of a grouped layer reads the inputs of its own group.
     starts = starts.view(groups, 1, -1).expand(groups, table.size(0) // groups, -1).reshape(table.shape)
     return (table * torch.minimum(ends[:, None], starts)).sum()
+
+
+def _mean_over_inputs(layer: Any) -> Tensor:
+    """The KL of each weight less C, over the number of weights that an output channel has: the released code's."""
+    prior = layer.prior
+    if not isinstance(prior, LogUniform):
+        raise ValueError("kl: price 'released' is of the log-uniform prior; give weight_prior the name of a form")
+    weights: Tensor = layer.weight_kl() - log_uniform_constant(prior.form, prior.offset)
+    transposed = isinstance(layer, BayesConvTranspose2d)
+    outputs = layer.weight.size(1) * layer.groups if transposed else layer.weight.size(0)
+    mean: Tensor = weights * (outputs / weights.numel())
+    return mean
 
 
 def parameter_groups(
