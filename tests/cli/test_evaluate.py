@@ -164,7 +164,7 @@ def test_what_a_method_cannot_be_read_by_is_refused_at_once(
 ) -> None:
     monkeypatch.setattr(sweep, "answer", lambda *_: pytest.fail("it has begun"))
     line = fails(capsys, "evaluate", runs / "plain", "--inference", "[mc, mc_mask]", "--out", tmp_path / "e")
-    assert "masks needs a nested network" in line
+    assert "mc_mask needs a nested network" in line
     assert not (tmp_path / "e").exists()
 
 
@@ -290,7 +290,7 @@ REFUSED = [
     (["evaluate", "{run}", "--learned", "0"], "must name at least one size; got none"),
     (["evaluate", "{run}", "--samples", "-1"], "samples must be at least 0; got -1"),
     (["evaluate", "{run}", "--parameters", "[3]"], "parameters must be at least"),
-    (["evaluate", "{run}", "--checkpoint", "worst"], "which must be one of 'best' or 'last' or none; got worst"),
+    (["evaluate", "{run}", "--checkpoint", "worst"], "checkpoint must be one of 'best' or 'last' or none; got worst"),
     (["evaluate", "{run}", "--fractoins", "[1]"], "unrecognized arguments: --fractoins"),
     (["extract", "{nowhere}", "--fraction", "0.5"], "is not a run: it holds no recipe.yaml"),
     (["extract", "{run}"], "give exactly one of fraction, level, parameters, macs, bytes, latency_ms; got none"),

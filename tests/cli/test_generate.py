@@ -330,7 +330,7 @@ def test_a_traversal_changes_one_dimension_of_a_test_image(runs: Path, shown: di
 # Codes without an order
 
 
-@pytest.mark.parametrize(("name", "words"), [("vae", "nats"), ("swae", "std")])
+@pytest.mark.parametrize(("name", "words"), [("vae", "nats"), ("swae", "deviation")])
 def test_dimensions_without_an_order_are_taken_by_what_they_tell(
     runs: Path, shown: dict[str, Any], name: str, words: str
 ) -> None:

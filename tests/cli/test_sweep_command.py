@@ -69,7 +69,7 @@ def test_a_sweep_says_how_each_run_ended_to_people_and_machines(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, two = faked(file, monkeypatch, s0="crashes")
-    run(file, latent_dim=1)
+    run(file, code=1)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"1/2 train: {one.name}"
     assert lines[1].startswith("1/2 failed, ")
@@ -133,7 +133,7 @@ def test_ctrl_c_says_what_is_left(
 ) -> None:
     file = write(tmp_path, seeds=[0, 1, 2])
     faked(file, monkeypatch, s1="interrupts 1 time")
-    run(file, latent_dim=130)
+    run(file, code=130)
     told = capfd.readouterr()
     assert told.err.splitlines()[-1] == f"vnd: stopped: 2 of 3 runs left to do; go on with: vnd sweep {file}"
     assert "1 done, 1 stopped, 1 left" in told.out
@@ -143,7 +143,7 @@ def test_ctrl_c_says_what_is_left(
 
 
 def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    run(*words, latent_dim=2)
+    run(*words, code=2)
     line = capsys.readouterr().err
     assert line.startswith("vnd: ")
     assert line.count("\n") == 1

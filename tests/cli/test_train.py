@@ -168,7 +168,7 @@ def test_a_run_has_a_folder_by_its_recipe_and_seed(monkeypatch: pytest.MonkeyPat
 
 def test_a_stop_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(train_module, "fit", lambda recipe, folder, **_: False)
-    line = fails(capsys, "train", "demo", "--out", "x", latent_dim=130)
+    line = fails(capsys, "train", "demo", "--out", "x", code=130)
     assert line == "vnd: stopped: saved in x; go on with: vnd train --resume x"
 
 

@@ -119,7 +119,7 @@ def test_random_masks_average_networks_of_the_learned_lengths(measured: list[Mea
 def test_readings_that_cannot_be_are_refused(run: TrainedRun) -> None:
     for change, words in (
         ({"inference": ()}, "inference must be some of mc, mean, mc_mask, temperature_scaled; got []"),
-        ({"inference": ("mean",)}, "inference must be some of mc, mean, mc_mask, temperature_scaled; got ['mean']"),
+        ({"inference": ("means",)}, "inference must be some of mc, mean, mc_mask, temperature_scaled; got ['means']"),
         ({"inference": ("mc_mask",)}, "inference must begin with one that has sizes, not mc_mask; got mc_mask first"),
         ({"repeats": 0}, "repeats must be at least 1; got 0"),
         ({"bn_images_sweep": (1,)}, "bn_images_sweep must be at least 2 images, or 0 for all; got 1"),
