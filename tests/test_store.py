@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 import hostile
 import vnd
-import vnd.files as checksummed
 import vnd.store as store
 from hostile import DESCRIPTIONS, HEADERS, MANIFESTS, Bomb, Calls, full_disk, interrupted, short_writes
 from vnd import BernoulliChain, Rule
+from vnd import _manifest as checksummed
 from vnd.models import UNet, build
 from vnd.nn.plan import batch_norms, plan_of
 from vnd.nn.recalibrate import sampling

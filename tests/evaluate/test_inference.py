@@ -16,8 +16,8 @@ import torch
 import vnd
 from train.small import recipe, write_blobs
 from vnd import metrics
-from vnd.data.arrays import Images
 from vnd.data.batches import in_order
+from vnd.data.images import Images
 from vnd.evaluate.results import evaluate, write
 from vnd.evaluate.sweep import Measured, Subject, Sweep, answer, sweep
 from vnd.methods import FN3, SVB, Sizes

@@ -16,9 +16,9 @@ from torch import Tensor
 import vnd
 from train.small import CLASSES, blobs, recipe, write_blobs
 from vnd import metrics
-from vnd.data.arrays import Images
 from vnd.data.augment import Augment
 from vnd.data.batches import in_order
+from vnd.data.images import Images
 from vnd.evaluate import results as results_module
 from vnd.evaluate import sweep as sweep_module
 from vnd.evaluate.results import choose, evaluate

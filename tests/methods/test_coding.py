@@ -20,8 +20,8 @@ import vnd
 from methods.codes import CODE, SMALL, at, convolutional, dense, dots, learn, model_of
 from train.small import recipe, settings
 from train.test_loop import assert_same_run, rows_of, stopping_at
-from vnd.data.arrays import Images
 from vnd.data.batches import Normalise
+from vnd.data.images import Images
 from vnd.evaluate.coding import error_of
 from vnd.methods import METHODS, VAE, VNDAE, AutoencoderMethod, NestedAE, Sizes, Step
 from vnd.methods.coding import LOG_VARIANCE, Code, coded, distortion, length_of, masked, shortest, squared_error

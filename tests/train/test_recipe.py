@@ -17,7 +17,7 @@ import yaml
 
 import vnd
 from vnd.data import Images
-from vnd.data.catalogue import DATASETS
+from vnd.data.registry import DATASETS
 from vnd.methods import METHODS, Step
 from vnd.models import MODELS
 from vnd.nn.objective import length_kl
@@ -373,7 +373,7 @@ def test_benchmarks_of_codes_are_trained_alike(data: str) -> None:
 
 def test_there_are_recipes_of_masks_for_every_method_trained_alike() -> None:
     methods = [method for method, kind in METHODS.items() if kind().task == "segmentation"]
-    families = ("paper/lidc-", "bench/lidc-", "annotators/")
+    families = ("paper/lidc-", "bench/lidc-", "synthetic_graders/")
     assert sorted(MASKED) == sorted(f"{family}{method}" for family in families for method in methods)
     for family in families:
         own = shipped(f"{family}vnd_punet")

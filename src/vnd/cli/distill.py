@@ -13,11 +13,11 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
+from vnd._files import write_text
 from vnd.cli.train import check_free
 from vnd.data.batches import in_order
 from vnd.evaluate.results import correlation
 from vnd.evaluate.sweep import BestOrLast, sweep
-from vnd.files import write_text
 from vnd.functional import concentration
 from vnd.methods import SN3, Size, Sizes
 from vnd.metrics import smallest_width

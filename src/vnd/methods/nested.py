@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 import vnd.nn as nested
+from vnd._text import short
 from vnd.distributions import BernoulliChain
 from vnd.methods.method import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, cross_entropy, rules_of
 from vnd.nn.extract import cut
 from vnd.nn.plan import OutputMask, plan_of, unwrap
 from vnd.nn.sliced import Sliced, can_be_sliced, sliced
 from vnd.nn.width import Width, as_shape
-from vnd.words import short
 
 
 class Nested(ClassificationDefaults):

@@ -13,13 +13,13 @@ from typing import Any, get_args, get_type_hints
 from jsonargparse import ArgumentError, ArgumentParser
 
 from vnd._options import one_line, refusal, spelled
-from vnd.data.catalogue import DATASETS
+from vnd._text import nearest
+from vnd.data.registry import DATASETS
 from vnd.evaluate.sweep import Sweep
 from vnd.methods import METHODS
 from vnd.models import MODELS
 from vnd.train.recipe import SECTIONS, Data, Network, Recipe
 from vnd.train.source import find, names, read
-from vnd.words import nearest
 
 __all__ = ["find", "help_parser", "names", "parse", "parse_run", "parser_of"]
 

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from vnd.data.arrays import Images
+from vnd._files import write_text
+from vnd._text import one_line
 from vnd.data.batches import Batches, Normalise, in_order, key
+from vnd.data.images import Images
 from vnd.evaluate.coding import error_of
 from vnd.evaluate.segmenting import distance_of
 from vnd.evaluate.sweep import accuracy_of, check_inference
-from vnd.files import one_line, write_text
 from vnd.methods import AutoencoderMethod, Segmenter, Size, Sizes
 from vnd.methods.single import Single
 from vnd.models.autoencoder import CodedNetwork
