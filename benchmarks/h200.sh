@@ -138,7 +138,7 @@ graders() { # more seeds of all but BN³, of the latent ones at two weights of t
 }
 
 side_by_side() { # train lines of DATA RUN RECIPE [WORDS], many at once, one data set after the other
-    local lines name fewer="--drawn 2000" # are enough for validation images
+    local lines name fewer="--num_generated 2000" # are enough for validation images
     lines=$(cat)
     share_device
     for name in $(awk '!seen[$1]++ { print $1 }' <<< "$lines"); do
@@ -157,7 +157,7 @@ codes() {
     local name code method
     for name in celeba chest-xray cifar10; do
         echo "$name vnd_ae vnd_ae"
-        for code in 32 64 96 128; do echo "$name vae-$code vae --network.code $code"; done
+        for code in 32 64 96 128; do echo "$name vae-$code vae --network.latent_dim $code"; done
         for method in beta_vae joint_vae swae; do echo "$name $method $method"; done
     done | side_by_side
 }
@@ -176,8 +176,8 @@ orders() { # of VND-AE: free bits that end, more decodings, and on X-rays also f
         echo "cifar10 eight-ends vnd_ae $k 8 $w [8,5,3,8] $f 0.1 $u 0.8"
         echo "cifar10 eight-early vnd_ae $k 8 $w [12,5,3,8] $f 0.15 $u 0.8"
         echo "cifar10 four-early vnd_ae $k 4 $w [7,5,3,8] $f 0.07"
-        for noise in 0.1 0.07; do echo "cifar10 vae-$noise vae --method.noise $noise"; done
-        echo "cifar10 four-0.1 vnd_ae $k 4 $w [4,4,3,8] $f 0 --method.noise 0.1"
+        for noise in 0.1 0.07; do echo "cifar10 vae-$noise vae --method.likelihood_std $noise"; done
+        echo "cifar10 four-0.1 vnd_ae $k 4 $w [4,4,3,8] $f 0 --method.likelihood_std 0.1"
         echo "chest-xray two-early vnd_ae $k 2 $w [4,4,3,8] $f 0.02"
         echo "chest-xray two-earlier vnd_ae $k 2 $w [7,4,3,8] $f 0.02"
         echo "chest-xray three-early vnd_ae $k 3 $w [5,4,3,8] $f 0.02"
@@ -185,7 +185,7 @@ orders() { # of VND-AE: free bits that end, more decodings, and on X-rays also f
         echo "chest-xray four-ends vnd_ae $k 4 $w [5,4,3,8] $f 0.05 $u 0.8"
         echo "chest-xray all-early vnd_ae ${k/ --method*/} --method.each_image all $w [6,4,3,8] $f 0.02"
         words="--train.epochs 75"
-        for code in 32 64 96 128; do echo "chest-xray brief-vae-$code vae --network.code $code $words"; done
+        for code in 32 64 96 128; do echo "chest-xray brief-vae-$code vae --network.latent_dim $code $words"; done
         for method in beta_vae joint_vae swae; do echo "chest-xray brief-$method $method $words"; done
         for times in 2 4; do echo "chest-xray brief-$times vnd_ae $k $times $w [3,4,3,8] $f 0.02 $words"; done
         echo "chest-xray brief-ends vnd_ae $k 4 $w [4,4,3,8] $f 0.05 $u 0.8 $words"
@@ -218,7 +218,7 @@ students() {
     vnd evaluate "$runs"/teacher --fractions '[0.25,1.0]' --parameters '[109122,176694,447426,1383882]' &
     (
         vnd distill "$runs"/teacher --parameters 1383882 --train.epochs "${EPOCHS:-330}" --train.loss_temperature 3 \
-            --data.views 25 --data.augment.cutmix 0.5 --method.tie false --method.widths '[0.25]' \
+            --data.repeat_epochs 25 --data.augment.cutmix 0.5 --method.tie false --method.widths '[0.25]' \
             --method.full_share 0.5 --method.sampled_share 0.25 --method.label_weight 0.3 --out "$runs"/student-mmd
         evaluate "$runs"/student-mmd
     ) &

@@ -2,8 +2,8 @@
 
 Question: how long does `NGD.step` take beside `torch.optim.SGD(foreach=True)`, both with momentum, for the parameters
 of VGG11 1.5× as BN³ has them (weights and as many log α, channels last)? Random gradients; rounds of 40 steps, one
-synchronisation at the end of each; medians over rounds, the contestants taking turns. NGD with and without `replay`,
-which on the CPU makes no difference. The last column is how long `step` keeps its CPU thread at work, waiting excluded.
+synchronisation at the end of each; medians over rounds, the contestants taking turns. The last column is how long
+`step` keeps its CPU thread at work, waiting excluded.
 
 On a GPU also behind other work: before each step the device is kept busy for `--busy` milliseconds, about what a
 forward and a backward pass take, and what a step adds to that is reported. It is what a step costs in training, where
@@ -25,7 +25,7 @@ import record
 from vnd.models import build
 from vnd.optim.ngd import NGD
 
-LR, MOMENTUM, WARM_UP = 1e-3, 0.9, 20  # beyond the first ten steps, each of which updates the factors, and recording
+LR, MOMENTUM, WARM_UP = 1e-3, 0.9, 20  # beyond the first ten steps, each of which updates the factors
 
 
 def parameter_groups(width: float, device: str) -> list[dict[str, object]]:
@@ -40,12 +40,9 @@ def parameter_groups(width: float, device: str) -> list[dict[str, object]]:
 
 
 def contestants(width: float, device: str) -> dict[str, Callable[[], object]]:
-    ngd, eager = (
-        NGD(parameter_groups(width, device), lr=LR, momentum=MOMENTUM, nesterov=True, replay=replay)
-        for replay in (True, False)
-    )
+    ngd = NGD(parameter_groups(width, device), lr=LR, momentum=MOMENTUM, nesterov=True)
     sgd = torch.optim.SGD(parameter_groups(width, device), lr=LR, momentum=MOMENTUM, nesterov=True, foreach=True)
-    return {"ngd": ngd.step, "ngd, replay=False": eager.step, "sgd": sgd.step, "nothing": lambda: None}
+    return {"ngd": ngd.step, "sgd": sgd.step, "nothing": lambda: None}
 
 
 def measure(

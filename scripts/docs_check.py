@@ -1,9 +1,9 @@
 """Do the documentation's tables and figures still follow from the kept results?
 
 Each page with a part written by `vnd report` is written again in an empty folder, by the command that stands in it,
-from `docs/results`; the README's table and figures, and the figures of the theory, are drawn again. Text must be equal. Of a
-figure the size must be equal, and at most one pixel in 500 may differ by more than 24 of 255: fonts are drawn a little
-otherwise from one version of matplotlib to the next. A figure that no page shows is named, too.
+from `docs/results`; the README's table and figures, and the figures of the theory, are drawn again. Text must be
+equal. Of a figure the size must be equal, and at most one pixel in 500 may differ by more than 24 of 255: fonts are
+drawn a little otherwise from one version of matplotlib to the next. A figure that no page shows is named, too.
 
     make docs-check                                  # exit code 1 and one line for each difference
     python scripts/docs_check.py --write             # take what was made into the tree, where it is meant to change
@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from vnd._text import short
 from vnd.cli import main as vnd
 from vnd.report import html
 from vnd.report.markdown import BEGIN, END
 from vnd.report.results import read
 from vnd.report.theory import downhill
-from vnd.words import short
 
 ROOT = Path(__file__).resolve().parents[1]
 LEVELS, PIXELS = 24, 1 / 500  # what a pixel may differ by, and the share of pixels that may differ by more

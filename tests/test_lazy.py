@@ -25,7 +25,7 @@ def loaded(words: str) -> set[str]:
     "words",
     [
         "import vnd; dir(vnd)",
-        "import vnd; vnd.report; vnd.words",
+        "import vnd; vnd.report; import vnd._text, vnd._files",
         "from vnd.cli import main; main(['--help'])",
         "from vnd.cli import main; main(['data', '--help'])",
     ],

@@ -12,8 +12,8 @@ import pytest
 
 from vnd.cli import function, main
 from vnd.cli.data import LAYOUTS, recognise, summary
-from vnd.data.arrays import Images
-from vnd.data.catalogue import DATASETS
+from vnd.data.images import Images
+from vnd.data.registry import DATASETS
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def test_a_narrow_list_says_the_same(capsys, monkeypatch):
 
 def test_fetch_hands_the_set_and_the_root_to_the_store(root, tmp_path, capsys, monkeypatch):
     calls: list[tuple[str, Path]] = []
-    monkeypatch.setattr("vnd.data.store.fetch", lambda dataset, place: calls.append((dataset.name, place)) or place)
+    monkeypatch.setattr("vnd.data.fetch.fetch", lambda dataset, place: calls.append((dataset.name, place)) or place)
     run("fetch", "cifar10")
     run("fetch", "svhn", "--root", tmp_path / "other")
     assert calls == [("cifar10", root), ("svhn", tmp_path / "other")]
@@ -227,18 +227,20 @@ def test_what_is_not_recognised_names_the_nearest(tmp_path, capsys):
 
 def test_a_summary_agrees_with_numpy_over_several_blocks():
     pixels = np.random.default_rng(0).integers(0, 256, (2500, 3, 4, 5), dtype=np.uint8)
-    extra: dict[str, Any] = {"owners": np.arange(2500) // 100, "masks": np.zeros((2500, 4, 4, 5), np.uint8)}
+    extra: dict[str, Any] = {"groups": np.arange(2500) // 100, "masks": np.zeros((2500, 4, 4, 5), np.uint8)}
     told = summary(Images(pixels, np.arange(2500) % 7, tuple("abcdefgh"), **extra))
     scaled = pixels / 255
     np.testing.assert_allclose(told["mean"], scaled.mean((0, 2, 3)), rtol=1e-12)
     np.testing.assert_allclose(told["std"], scaled.std((0, 2, 3)), rtol=1e-12)
-    assert (told["classes"], told["label_counts"], told["owners"], told["graders"]) == (8, [0, 358], 25, 4)
+    assert (told["classes"], told["label_counts"], told["groups"], told["graders"]) == (8, [0, 358], 25, 4)
     json.dumps(told)
 
 
 @pytest.mark.parametrize(("command", "words"), {"list": "--json", "fetch": "--root", "check": "--name"}.items())
 def test_help_says_what_each_command_is_for(command, words, capsys):
-    run(command, "--help")
+    with pytest.raises(SystemExit) as stopped:
+        run(command, "--help")
+    assert stopped.value.code == 0
     printed = " ".join(capsys.readouterr().out.split())
     told = (function(f"data {command}").__doc__ or "").splitlines()
     assert told[0] in printed

@@ -137,7 +137,7 @@ def test_a_distance_of_nothing_from_nothing_is_caught(monkeypatch: pytest.Monkey
         test_two_masks_by_hand(torch.bool)
 
 
-# What is expected of samples of a known distribution: none, a core, a core with its rim, as in `annotators`
+# What is expected of samples of a known distribution: none, a core, a core with its rim, as in `synthetic_graders`
 
 TRUTH = row("......", "..##..", ".####.")
 PROBS = torch.tensor([0.3, 0.5, 0.2], dtype=torch.float64)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import hostile
 import vnd
 from hostile import DESCRIPTIONS, HEADERS, MANIFESTS, Bomb, Calls, broken_disk, full_disk, interrupted, read_only
-from vnd import files
+from vnd import _manifest
 from vnd.models import UNet
 from vnd.nn.plan import plan_of
 from vnd.optim.ngd import NGD
@@ -335,10 +335,10 @@ def test_a_file_that_cannot_be_read_is_said_so(folder, monkeypatch):
     monkeypatch.setattr(Path, "read_text", broken)
     assert_falls_back(folder, 10, "step-00000020", "Input/output error")
 
-    def lost(form: files.Format, path: Path) -> Any:
+    def lost(form: _manifest.Format, path: Path) -> Any:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(files, "read", lost)
+    monkeypatch.setattr(_manifest, "read", lost)
     with pytest.raises(ValueError, match="Permission denied"):
         read(folder)
 

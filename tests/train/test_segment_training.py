@@ -13,14 +13,14 @@ from rich.console import Console
 
 from data import layouts
 from train.masks import CHANNELS, METHODS, few, recipe
-from vnd.data import annotators
-from vnd.data.arrays import Images
+from vnd.data import synthetic
+from vnd.data.images import Images
 from vnd.train import splits as module
-from vnd.train.finished import fed, open_run, settings_of
 from vnd.train.loop import fit
 from vnd.train.recipe import Recipe
-from vnd.train.session import Session
-from vnd.train.splits import Splits, owners_of, read_splits
+from vnd.train.splits import Splits, groups_of, read_splits
+from vnd.train.state import TrainState
+from vnd.train.trained import fed, open_run, settings_of
 
 
 @pytest.fixture(autouse=True)
@@ -90,24 +90,24 @@ def test_patients_are_on_one_side_and_the_run_says_on_which(tmp_path: Path) -> N
     own = {"name": "lidc", "folder": str(tmp_path / "lidc"), "validation": 5, "limit": None, "size": 16}
     assert fit(recipe("dropout_unet", data=own, train={"batch": 8}), tmp_path / "run", quiet=True)
     about = json.loads((tmp_path / "run" / "data.json").read_text())
-    train, validation, test = (set(about["owners"][side]) for side in ("train", "validation", "test"))
+    train, validation, test = (set(about["groups"][side]) for side in ("train", "validation", "test"))
     assert not train & validation
     assert not test & (train | validation)
     assert test == {"LIDC-IDRI-0006", "LIDC-IDRI-0008"}
     assert train | validation == {f"LIDC-IDRI-000{i}" for i in (1, 2, 3, 4, 5, 7, 9)}
     assert len(validation) == 2
     assert about["validation"] == 8
-    assert fed(tmp_path / "run") == ((1, 16, 16), tuple(about["mean"]), tuple(about["deviation"]))
+    assert fed(tmp_path / "run") == ((1, 16, 16), tuple(about["mean"]), tuple(about["std"]))
 
 
 def test_owners_without_names_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = annotators.read(None, "train")
-    numbered = Images(images.pixels, masks=images.masks, owners=np.arange(len(images)) // 4)
+    images = synthetic.read(None, "train")
+    numbered = Images(images.pixels, masks=images.masks, groups=np.arange(len(images)) // 4)
     monkeypatch.setattr(module, "load", lambda *given: numbered)
-    found = owners_of(read_splits(recipe("dropout_unet").data, "segment"))["owners"]
+    found = groups_of(read_splits(recipe("dropout_unet").data, "segmentation"))["groups"]
     assert not set(found["train"]) & set(found["validation"])
     assert all(isinstance(number, int) for number in found["train"])
-    assert owners_of(Splits(images, images, (0.5,), (0.5,))) == {}
+    assert groups_of(Splits(images, images, (0.5,), (0.5,))) == {}
 
 
 def test_data_that_cannot_be_segmented_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,17 +115,17 @@ def test_data_that_cannot_be_segmented_are_refused(tmp_path: Path, monkeypatch: 
     assert words.startswith("data.name: fashion has no masks to learn")
     words = refused(recipe("punet", data={"augment": {"cutmix": 0.5}}), tmp_path)
     assert words == "data.augment.cutmix mixes labels, and masks have none; use 0, got 0.5"
-    images = annotators.read(None, "train")
+    images = synthetic.read(None, "train")
     monkeypatch.setattr(module, "load", lambda *given: Images(images.pixels, masks=0 * images.masks))
     words = refused(recipe("punet"), tmp_path)
-    assert words == f"data.name: nothing is marked in the {len(images)} training images of annotators"
+    assert words == f"data.name: nothing is marked in the {len(images)} training images of synthetic_graders"
 
 
 def test_networks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     words = refused(recipe("dropout_unet", network={"name": "unet", "channels": CHANNELS, "num_classes": 2}), tmp_path)
     assert words == "network.num_classes must be 1 for masks, one logit a pixel; got 2"
     words = refused(recipe("dropout_unet", data={"size": 31}), tmp_path)
-    assert words.startswith("network unet cannot read the images of annotators, 1×31×31: ")
+    assert words.startswith("network unet cannot read the images of synthetic_graders, 1×31×31: ")
     words = refused(recipe("punet", network={"name": "unet", "channels": CHANNELS}), tmp_path)
     assert words.startswith("network.name must be probabilistic_unet")
     plain = {"method": {"name": "plain"}, "data": {"name": "fashion", "size": 32, "augment": {}}}
@@ -161,9 +161,7 @@ def test_all_of_a_method_is_a_setting_of_its_curve() -> None:
     assert settings_of(one) != settings_of(other)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", '{"image": [1, 2]}', '{"image": [1, 8, 8], "mean": [0], "deviation": []}']
-)
+@pytest.mark.parametrize("content", ["", "[]", '{"image": [1, 2]}', '{"image": [1, 8, 8], "mean": [0], "std": []}'])
 def test_a_damaged_note_on_the_data_is_refused_by_its_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "data.json").write_text(content)
     with pytest.raises(ValueError, match=r"data\.json: must say image, mean and deviation"):
@@ -174,5 +172,5 @@ def test_a_session_is_given_masks_for_this_task_alone(tmp_path: Path) -> None:
     from vnd.train.loop import make_accelerator
 
     settings = recipe("dropout_unet")
-    session = Session(settings, tmp_path, make_accelerator(settings))
+    session = TrainState(settings, tmp_path, make_accelerator(settings))
     assert session.batches.masks is not None

@@ -25,7 +25,7 @@ from vnd.train.jobs import Outcome, Processes, in_use, perform, run_all, state_o
 from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.run import lock
-from vnd.train.session import Session
+from vnd.train.state import TrainState
 from vnd.train.sweeps import Run, Worklist, digest, holds, names, read
 
 # The file, and the runs that it makes
@@ -138,7 +138,7 @@ def test_shipped_sweeps_can_be_read(name: str) -> None:
     found = read(name)
     assert found.about
     assert not found.repeated
-    fewest = {"classify": 4 if name == "cifar10-bench" else 7, "encode": 5, "segment": 5}
+    fewest = {"classification": 4 if name == "cifar10-bench" else 7, "autoencoding": 5, "segmentation": 5}
     assert len({run.recipe.method_name for run in found.runs}) >= fewest[found.runs[0].recipe.method.task]
 
 
@@ -462,15 +462,15 @@ def test_a_real_run_that_was_cut_off_goes_on_to_the_same_network(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (run,) = read(write(tmp_path, real(tmp_path), evaluate=False)).runs
-    own = Session.validate
+    own = TrainState.validate
 
-    def cut_off(self: Session) -> dict[str, float]:
+    def cut_off(self: TrainState) -> dict[str, float]:
         if self.step == self.steps:
             raise OSError("cut off")
         return own(self)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Session, "validate", cut_off)
+        patched.setattr(TrainState, "validate", cut_off)
         with pytest.raises(OSError, match="cut off"):
             fit(run.recipe, run.folder, quiet=True)
     assert state_of(run, False) == "begun"

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from vnd.words import nearest
+from vnd._text import nearest
 
 COMMANDS = {  # the words of a command → its function, in the file of its first word
     **{name: name for name in ("demo", "recipes", "train", "sweep", "evaluate", "report", "extract")},

@@ -26,7 +26,7 @@ def call(command: Callable[..., None], words: str, args: list[str]) -> None:
         args, keys = _apart(args)
     if HELP & {*args}:
         print(parser.format_help() + _keys_help(command, [word for word in args if word not in HELP]))
-        return
+        raise SystemExit(0)
     try:
         options = parser.instantiate(parser.parse_args(spelled(args, parser)))
     except ArgumentError as error:

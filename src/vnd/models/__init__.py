@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from vnd._text import nearest
 from vnd.models.autoencoder import AutoEncoder, DenseAutoEncoder
 from vnd.models.convnet import ConvNet
 from vnd.models.ensemble_unet import EnsembleUNet
@@ -17,7 +18,6 @@ from vnd.models.probabilistic_unet import ProbabilisticUNet
 from vnd.models.resnext import ResNeXt
 from vnd.models.unet import UNet
 from vnd.models.vgg import VGG11
-from vnd.words import nearest
 
 __all__ = [
     "MODELS", "VGG11", "AutoEncoder", "ConvNet", "DenseAutoEncoder", "EnsembleUNet", "MobileNetV2",

@@ -139,7 +139,7 @@ class Plan:
     settled: bool = True  # whether the statistics of the width that is set were looked up since
     collecting: bool = False  # whether `recalibrate` is at work
     smallest: Any = None  # for training: the network of base groups alone, sliced; False where there is no such
-    rungs: list[Any] = field(default_factory=list)  # for training: the networks of fixed shapes, sliced
+    fixed_budgets: list[Any] = field(default_factory=list)  # for training: the networks of fixed shapes, sliced
     origin: dict[str, Any] | None = None  # what its plain network was cut from; as in `extract.ORIGINS`
     lesson: Any = None  # for training a student: its teacher, and what that answered
     lowest: Tensor | None = None  # the lowest survival of a group in each of them, and 0 for the full network

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vnd import files
+from vnd import _text
 
 
 def flatten_optimizer(optimizer: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -49,7 +49,7 @@ def restore_optimizer(optimizer: Any, tensors: dict[str, Tensor], plain: dict[st
         if not all(isinstance(part, dict) and "params" not in part for part in (*options, *state.values())):
             raise ValueError("options and state must be JSON objects without parameters")
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"checkpoint: the optimizer cannot go on: {files.one_line(error)}") from None
+        raise ValueError(f"checkpoint: the optimizer cannot go on: {_text.one_line(error)}") from None
     optimizer.state.clear()
     for group, saved in zip(optimizer.param_groups, options, strict=True):
         for key, value in saved.items():

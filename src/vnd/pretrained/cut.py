@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vnd._files import write_text
+from vnd._manifest import checksum
 from vnd.distributions import BernoulliChain
-from vnd.files import checksum, write_text
 from vnd.nn import Rule, Shape, extract, to_nested
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.plan import Plan, plan_of, unwrap
@@ -32,7 +33,7 @@ def cut(net: nn.Module, shape: Shape, said: Mapping[str, Any], widths: Iterable[
     Args:
         net: A nested network of `vnd.models`, on any device.
         shape: What is left of it.
-        said: "mean", "deviation", "image", "classes" and "card"; see `FromPixels`.
+        said: "mean", "std", "image", "classes" and "card"; see `FromPixels`.
         widths: Shapes within that whose BatchNorm statistics go along, of means and of samples; those of `shape` do.
     """
     root, plan = unwrap(net), plan_of(net)

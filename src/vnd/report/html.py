@@ -14,12 +14,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vnd.files import write_text
+from vnd._manifest import write_text
 from vnd.metrics import Interval
 from vnd.report import style
 from vnd.report.results import FORMAT, RESULTS, Column, Run, find, open_run
 from vnd.report.series import Block, Point, Series, blocks_of, is_certain
-from vnd.words import nearest, short
+from vnd._text import nearest, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -44,7 +44,7 @@ from vnd.report.style import (
     tidy,
     title,
 )
-from vnd.words import short
+from vnd._text import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vnd.files import write_text
+from vnd._manifest import write_text
 from vnd.report.results import Run
 
 PROGRAM = re.compile(r"(vnd|__main__\.py)$")  # what the command line calls itself

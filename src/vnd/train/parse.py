@@ -13,13 +13,13 @@ from typing import Any, get_args, get_type_hints
 from jsonargparse import ArgumentError, ArgumentParser
 
 from vnd._options import one_line, refusal, spelled
-from vnd.data.catalogue import DATASETS
+from vnd._text import nearest
+from vnd.data.registry import DATASETS
 from vnd.evaluate.sweep import Sweep
 from vnd.methods import METHODS
 from vnd.models import MODELS
 from vnd.train.recipe import SECTIONS, Data, Network, Recipe
 from vnd.train.source import find, names, read
-from vnd.words import nearest
 
 __all__ = ["find", "help_parser", "names", "parse", "parse_run", "parser_of"]
 
@@ -135,7 +135,7 @@ def _filled(given: dict[str, Any], leaves: set[str], prefix: str = "") -> dict[s
 
 
 def _check_data(data: Data, sweep: Sweep) -> None:
-    for key, name in (("data.name", data.name), ("evaluate.out_of_domain", sweep.out_of_domain)):
+    for key, name in (("data.name", data.name), ("evaluate.ood", sweep.ood)):
         if name is not None and name not in DATASETS:
             raise ValueError(f"{key} must be one of {', '.join(DATASETS)}; got {name!r}{_like(name, DATASETS)}")
 

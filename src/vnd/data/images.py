@@ -1,0 +1,204 @@
+"""One split of a data set as arrays, and what is done to whole splits: check, hold out, fit to a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional as F
+
+CHUNK = 512  # images that are resized together
+NAMES = ("classes", "group_names")  # what a split has once, not for each image
+DEFLATE = 1032  # bytes that gzip and zip can make of one, at most: a bound on what a file can hold
+LUMA = (0.299, 0.587, 0.114)  # of ITU-R BT.601, as Pillow has it
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """One split: pixels, and what is known of each image.
+
+    Args:
+        pixels: (N, channels, height, width), in memory or memory-mapped; perhaps read-only.
+        labels: (N,), the class of each image as a position in `classes`.
+        classes: Their names.
+        masks: (N, graders, height, width), 0 or 1: what each grader marked.
+        groups: (N,), the number of the patient, or other thing, that each image is of; a split never divides one.
+        group_names: What they are called, by number, where they have names; all of them, also those of other splits.
+
+    >>> images = Images(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 1, 1, 0]), ("cat", "dog"))
+    >>> len(images), images.take([2, 3]).labels
+    (4, array([1, 0]))
+    """
+
+    pixels: NDArray[np.uint8]
+    labels: NDArray[np.int64] | None = None
+    classes: tuple[str, ...] = ()
+    masks: NDArray[np.uint8] | None = None
+    groups: NDArray[np.int64] | None = None
+    group_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Images:
+        """The images of these numbers, in this order; a run of neighbours stays memory-mapped."""
+        chosen = np.asarray(indices)
+        if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
+            raise ValueError(f"take: indices must be whole numbers in one dimension; got {chosen.dtype} {chosen.shape}")
+        chosen = chosen.astype(np.int64)
+        rows: Any = chosen
+        if len(chosen) and 0 <= chosen[0] <= chosen[-1] < len(self) and np.all(np.diff(chosen) == 1):
+            rows = slice(int(chosen[0]), int(chosen[-1]) + 1)
+        return replace(self, **{name: values[rows] for name, values in self._arrays().items()})
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in NAMES}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def check(images: Images, where: str, *, classes_needed: int = 1) -> Images:
+    """Refuse a split that no training could use, in one line that names `where` and the index at fault.
+
+    Args:
+        images: The split; it is returned.
+        where: Whose it is, for the message.
+        classes_needed: How many classes must occur in it, if it has labels.
+
+    >>> check(Images(np.zeros((2, 1, 8, 8), np.uint8), np.array([0, 7]), ("cat", "dog")), "pets train")
+    Traceback (most recent call last):
+    ValueError: pets train: a label must lie in 0 … 1; image 1 has 7
+    """
+    pixels = images.pixels
+    if pixels.dtype != np.uint8 or pixels.ndim != 4:
+        raise ValueError(f"{where}: pixels must be uint8 (N, C, H, W); got {pixels.dtype} {_shape(pixels)}")
+    if not pixels.size:
+        raise ValueError(f"{where}: must have at least one image of at least one pixel; got {_shape(pixels)}")
+    for name, values in images._arrays().items():
+        if len(values) != len(images):
+            raise ValueError(f"{where}: {name} must be as many as the {len(images)} images; got {len(values)}")
+    if images.groups is not None:
+        _check_numbers(images.groups, f"{where}: groups")
+        if images.group_names and not 0 <= images.groups.min() <= images.groups.max() < len(images.group_names):
+            got = f"{images.groups.min()} … {images.groups.max()}"
+            raise ValueError(f"{where}: groups must be numbers of the {len(images.group_names)} group_names; got {got}")
+    if images.labels is not None:
+        _check_numbers(images.labels, f"{where}: labels")
+        check_labels(images.labels, len(images.classes) or None, where)
+        found = np.unique(images.labels)
+        if len(found) < classes_needed:
+            only = f"; all images have label {found[0]}" if len(found) == 1 else ""
+            raise ValueError(f"{where}: must have at least {classes_needed} classes; got {len(found)}{only}")
+    if images.masks is not None:
+        _check_masks(images.masks, pixels.shape, where)
+    return images
+
+
+def check_labels(labels: NDArray[Any], count: int | None, where: str, item: str = "image") -> None:
+    """Refuse the first label that is not below `count`, or below 0; of labels that are whole numbers."""
+    wrong = np.flatnonzero(labels < 0 if count is None else (labels < 0) | (labels >= count))
+    if len(wrong):
+        allowed = "be at least 0" if count is None else f"lie in 0 … {count - 1}"
+        raise ValueError(f"{where}: a label must {allowed}; {item} {wrong[0]} has {labels[wrong[0]]}")
+
+
+def hold_out(
+    images: Images, count: int, seed: int, rule: Literal["random", "last"] = "random"
+) -> tuple[Images, Images]:
+    """Divide a split into training and validation images, both in the order they had.
+
+    Which images are held out depends on their number, `count`, `seed` and `rule`, and on nothing else. Owners are held
+    out whole, one after the other until at least `count` images are, so that nobody is on both sides.
+
+    Args:
+        images: The split.
+        count: Images to hold out; 0 leaves the validation part empty.
+        seed: Of the random choice.
+        rule: `random`, or `last`: the last images, or the groups of the highest numbers.
+
+    >>> train, validation = hold_out(Images(np.zeros((10, 1, 8, 8), np.uint8)), 3, seed=0)
+    >>> len(train), len(validation)
+    (7, 3)
+    """
+    total = len(images)
+    if rule not in ("random", "last"):
+        raise ValueError(f"hold_out: rule must be 'random' or 'last'; got {rule!r}")
+    if not 0 <= count < total:
+        raise ValueError(f"hold_out: count must be at least 0 and less than the {total} images; got {count}")
+    groups = np.arange(total) if images.groups is None else images.groups
+    names, owner, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(names)) if rule == "random" else np.arange(len(names))[::-1]
+    needed = int(np.searchsorted(np.cumsum(sizes[order]), count)) + 1 if count else 0
+    if needed == len(names):
+        raise ValueError(f"hold_out: {count} images take all {needed} groups, which are held out whole; hold out fewer")
+    held = np.isin(owner, order[:needed])
+    return images.take(np.flatnonzero(~held)), images.take(np.flatnonzero(held))
+
+
+def last_fifth(count: int) -> int:
+    """How many of `count` images, the last ones, are the test split where a data set has none of its own: 20 %.
+
+    Rounded down, but at least one, unless there is only one.
+    """
+    return min(max(1, count // 5), count - 1)
+
+
+def fit_to(images: Images, channels: int, size: int) -> Images:
+    r"""The images as a network for another data set wants them; the same object where they fit already.
+
+    Grey becomes RGB by repeating; RGB becomes grey by the luma of ITU-R BT.601, $Y = .299 R + .587 G + .114 B$. Another
+    size is reached by bilinear interpolation with antialiasing, whatever the aspect; masks take the nearest pixel.
+
+    Args:
+        images: The split.
+        channels: 1 or 3, or what the images have.
+        size: Height and width.
+
+    >>> fit_to(Images(np.full((2, 1, 28, 28), 7, np.uint8)), 3, 32).pixels.shape
+    (2, 3, 32, 32)
+    """
+    count, have, *frame = images.pixels.shape
+    if size < 1 or (channels != have and {channels, have} != {1, 3}):
+        raise ValueError(
+            f"fit_to: {have} channels of {frame[0]}×{frame[1]} cannot become {channels} of {size}×{size}; "
+            f"channels must be 1 or 3, and size at least 1"
+        )
+    if (have, *frame) == (channels, size, size):
+        return images
+    pixels = np.empty((count, channels, size, size), np.uint8)
+    for start in range(0, count, CHUNK):
+        block = torch.from_numpy(np.array(images.pixels[start : start + CHUNK])).float()
+        if have > channels:
+            block = (block * torch.tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
+        if frame != [size, size]:
+            block = F.interpolate(block, (size, size), mode="bilinear", align_corners=False, antialias=True)
+        pixels[start : start + CHUNK] = block.round().clamp(0, 255).to(torch.uint8).numpy()  # repeats grey
+    masks = images.masks
+    if masks is not None:
+        rows, columns = (((np.arange(size) + 0.5) * side / size).astype(np.int64) for side in frame)
+        masks = masks[:, :, rows[:, None], columns]
+    return replace(images, pixels=pixels, masks=masks)
+
+
+def _shape(array: NDArray[Any]) -> str:
+    return "(" + ", ".join(map(str, array.shape)) + ")"
+
+
+def _check_numbers(values: NDArray[Any], where: str) -> None:
+    if values.ndim != 1 or values.dtype != np.int64:
+        raise ValueError(f"{where} must be int64 (N,); got {values.dtype} {_shape(values)}")
+
+
+def _check_masks(masks: NDArray[np.uint8], shape: tuple[int, ...], where: str) -> None:
+    if masks.dtype != np.uint8 or masks.ndim != 4 or masks.shape[2:] != shape[2:] or not masks.shape[1]:
+        wanted = f"(N, graders, {shape[2]}, {shape[3]})"
+        raise ValueError(f"{where}: masks must be uint8 {wanted}; got {masks.dtype} {_shape(masks)}")
+    for start in range(0, len(masks), CHUNK):
+        wrong = np.argwhere(masks[start : start + CHUNK] > 1)
+        if len(wrong):
+            image, grader, *_ = wrong[0]
+            value = masks[start + image, grader].max()
+            raise ValueError(f"{where}: masks must be 0 or 1; mask {grader} of image {start + image} has {value}")
