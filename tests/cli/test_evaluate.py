@@ -54,7 +54,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, which take most of the time."""
-    monkeypatch.setattr(page, "write", lambda results, folder: folder / "report.html")
+    monkeypatch.setattr(html, "write_run", lambda results, folder: folder / "report.html")
 
 
 def run(*words: object) -> None:

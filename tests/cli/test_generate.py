@@ -107,14 +107,14 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen[heading] = {"levels": levels, "about": about, "values": values}
         return heading
 
-    monkeypatch.setattr(pictures, "rows", rows)
-    monkeypatch.setattr(pictures, "tree", tree)
+    monkeypatch.setattr(image_grids, "rows", rows)
+    monkeypatch.setattr(image_grids, "tree", tree)
 
     def png(heading: str) -> bytes:
         given = seen[heading]
         return b"".join(x.tobytes() for x in given.get("levels", [row.images for row in given.get("rows", ())]))
 
-    monkeypatch.setattr(pictures, "png", png)
+    monkeypatch.setattr(image_grids, "png", png)
     return seen
 
 

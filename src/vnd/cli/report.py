@@ -30,11 +30,11 @@ def report(
     Segmenters are compared with segmenters, whatever their network.
 
     Example: vnd report runs/cifar10-bn3-* runs/cifar10-fn3-* --out runs/report
-    Example: vnd report runs/cifar10 --keep docs/results/cifar10.jsonl --markdown docs/benchmarks.md --sizes "[1e5, 1e6]"
+    Example: vnd report runs/cifar10 --keep kept/cifar10.jsonl --markdown docs/benchmarks.md --sizes "[1e5, 1e6]"
 
     Args:
-        runs: Folders of runs that `vnd evaluate` was run on, their results.json, kept files, or folders that hold such runs; of
-            these, runs that were not evaluated are left out, and the page says so.
+        runs: Folders of runs that `vnd evaluate` was run on, their results.json, kept files, or folders that hold such
+            runs; of these, runs that were not evaluated are left out, and the page says so.
         out: Folder for report.html, figures/, summary.csv and summary.json.
         title: Heading of the page.
         keep: File, NAME.jsonl, to which what a report reads of each run is written, a run a line, small enough to

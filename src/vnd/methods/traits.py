@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Line = str | list[float | list[float]]
-
 
 @dataclass(frozen=True)
 class Look:
@@ -102,8 +100,8 @@ TRAITS: dict[str, Traits] = {  # in the order of legends and tables
     ),
     "sn3": Traits(
         "SN³",
-        "A student of a Bayesian nested network: its leading channels, deterministic but for the last layer, taught the "
-        "spread of its answers as a Dirichlet.",
+        "A student of a Bayesian nested network: its leading channels, deterministic but for the last layer, taught "
+        "the spread of its answers as a Dirichlet.",
         order="learned",
     ),
     "vnd_ae": Traits("VND-AE", order="learned", looks=_mc("#0072b2", "o")),

@@ -14,12 +14,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vnd._manifest import write_text
+from vnd._files import write_text
+from vnd._text import nearest, short
 from vnd.metrics import Interval
 from vnd.report import style
 from vnd.report.results import FORMAT, RESULTS, Column, Run, find, open_run
 from vnd.report.series import Block, Point, Series, blocks_of, is_certain
-from vnd._text import nearest, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -210,9 +210,11 @@ def write(found: Compared, out: Path, title: str | None = None) -> Path:
     pictures = style.pictures(_figures(parts), out / "figures", DPI)
     lines = [line for block in found.blocks for line in rows(block)]
     tables = [
-        {"part": part.heading, "heading": one.heading, "head": [*one.head], "lines": [list(map(_text, x)) for x in one.lines]}
-        for part in parts for one in part.content if isinstance(one, Table)
-    ]  # fmt: skip
+        {"part": part.heading, "head": [*one.head], "lines": [list(map(_text, line)) for line in one.lines]}
+        for part in parts
+        for one in part.content
+        if isinstance(one, Table)
+    ]
     about = {"format": FORMAT, "task": runs[0].results["task"]["name"], "split": runs[0].split}
     about |= {"left_out": list(found.left_out), "points": lines, "tables": tables}
     about |= {"figures": [f"figures/{name}.png" for name in pictures]}
@@ -231,20 +233,27 @@ def html(title: str, groups: Sequence[tuple[str, str, Sequence[Part]]], pictures
             own = list(some)
             lines += [own[at : at + 2] for at in range(0, len(own), 2)] if is_half else [[part] for part in own]
         shown.append({"heading": heading, "mark": mark, "lines": lines})
-    return str(_template().render(title=title, groups=shown, pictures=pictures))
+    template, safe = _template()
+
+    def picture(part: Part, one: Drawing) -> Any:
+        label = safe.escape(f"{part.heading} {one.series}".strip())
+        return safe(pictures[one.name].replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
+
+    return str(template.render(title=title, groups=shown, picture=picture))
 
 
 @cache
-def _template() -> Any:
+def _template() -> tuple[Any, Any]:
+    """The template of all pages, and what marks text as HTML."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
+        from markupsafe import Markup
     except ModuleNotFoundError:
         message = "pages of the report need Jinja2; pip install 'variational-nested-dropout[report]'"
         raise ModuleNotFoundError(message) from None
     loader = PackageLoader("vnd.report", "")
-    return Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
-    ).get_template("report.html.j2")
+    pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    return pages.get_template("report.html.j2"), Markup
 
 
 def rows(block: Block) -> list[dict[str, Any]]:

@@ -113,8 +113,9 @@ def note_of(series: Sequence[Series]) -> str:
     if names := distances(series):
         note += f" {' and '.join(names)}: of {_counts(series)}; less is better."
         note += f" Score: {' and '.join(distances(series, 'score_name'))}; more is better."
-        real = {f"{run.results['features']['real_diversity']:.3g}" for run in runs if run.results.get("features")}
-        note += f" Diversity: mean distance of two images by their features; of real ones it is {' or '.join(sorted(real))}."
+        known = [run.results["features"] for run in runs if run.results.get("features")]
+        real = " or ".join(sorted({f"{one['real_diversity']:.3g}" for one in known}))
+        note += f" Diversity: mean distance of two images by their features; of real ones it is {real}."
     return note
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from vnd._manifest import put
+from vnd._files import put
 from vnd.metrics import Interval
 from vnd.report import style
 from vnd.report.provenance import origin

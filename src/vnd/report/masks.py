@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from vnd._text import short
 from vnd.metrics import Interval, bootstrap_interval
 from vnd.report.html import (
     NONE,
@@ -44,7 +45,6 @@ from vnd.report.style import (
     tidy,
     title,
 )
-from vnd._text import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

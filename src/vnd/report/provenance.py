@@ -1,4 +1,4 @@
-"""Where runs come from, without the paths of one machine; and what a comparison reads of them, small enough to commit."""
+"""Where runs come from, without the paths of one machine, and what is kept of them, small enough to commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vnd._manifest import write_text
+from vnd._files import write_text
 from vnd.report.results import Run
 
 PROGRAM = re.compile(r"(vnd|__main__\.py)$")  # what the command line calls itself
@@ -51,7 +51,7 @@ def origin(run: Run) -> Origin:
         machine = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in gpus.items())
     elif said["cpus"]:
         machine = f"{said['cpus']} CPU cores"
-    git: dict[str, Any] = said["git"]
+    git = dict(said["git"])
     commit = f"{git['commit'][:9]}{'+' * bool(git.get('dirty'))}" if isinstance(git.get("commit"), str) else ""
     command = [str(word) for word in said["command"]]
     command[:1] = [PROGRAM.sub("vnd", word) for word in command[:1]]

@@ -461,6 +461,10 @@ def _check_rows(contents: dict[str, Any]) -> None:
 
 def _check_lengths(contents: dict[str, Any]) -> None:
     """Refuse lists that belong together and do not have one length, and keys that do not fit together."""
+    if "ged" in contents["rows"][0]:
+        _check_samples(contents)
+    elif "length" in contents["rows"][0]:
+        check(contents, {"latent_dim": SIZE}, "")
     reliability: Any = contents.get("reliability") or []
     by_label = isinstance(reliability, dict)
     check(reliability, {"*": PIXELS} if by_label else [DIAGRAM], "reliability") if reliability else None
@@ -488,10 +492,6 @@ def _check_lengths(contents: dict[str, Any]) -> None:
         raise ValueError("complexity.shown must have png and one list a correlation")
     if found:
         _same("complexity.shown", found["shown"])
-    if "ged" in contents["rows"][0]:
-        _check_samples(contents)
-    elif "length" in contents["rows"][0]:
-        check(contents, {"latent_dim": SIZE}, "")
 
 
 def _check_samples(contents: dict[str, Any]) -> None:

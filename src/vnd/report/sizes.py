@@ -1,4 +1,4 @@
-"""Sections on networks that run at several sizes: measures over sizes, who is best where, trust, and what was learned."""
+"""Sections on networks of several sizes: measures over sizes, who is best where, trust, and what was learned."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vnd._text import short
 from vnd.metrics import Interval, confidence_interval
 from vnd.report import theory
 from vnd.report.html import (
@@ -53,7 +54,6 @@ from vnd.report.style import (
     tidy,
     title,
 )
-from vnd._text import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -217,10 +217,9 @@ def overview(block: Block, options: Options) -> list[Part]:
     lines = [f"{trained.format(images=images_of(results) + classes)} {of_split(results, where)}"]
     if chosen is not None:
         reason = f" ({results['chosen']['reason']})" if results["chosen"].get("reason") else ""
-        said = listed([
-            f"{column.heading} {number(chosen[column.key], column)} ({number(full.get(column.key), column)} at full size)"
-            for column in columns if chosen.get(column.key) is not None
-        ])  # fmt: skip
+        known = [c for c in columns if chosen.get(c.key) is not None]
+        numbers_of = [(c.heading, number(chosen[c.key], c), number(full.get(c.key), c)) for c in known]
+        said = listed([f"{name} {value} ({whole} at full size)" for name, value, whole in numbers_of])
         lines.append(
             f"The chosen network, {chosen['label']}{reason}, has {short(chosen['parameters'])} parameters, "
             f"{_share(chosen, full)} of the full {short(full['parameters'])}. On these images it has {said}."
@@ -413,12 +412,14 @@ def summary(block: Block, options: Options) -> list[Part]:
         content += [Items(verdicts), paragraphs(CHANCE)]
     content += [Items(cut)] if cut else []
     for place, points in found.items():
-        best = {c.key: best_of(block, points, c) for c in columns if comparable(points) and len(points) > 1}
-        lines: list[list[Cell | str]] = [
-            [name, point.label, *(measure(point, c, bool(best.get(c.key)) and best[c.key][0][0].name == name) for c in columns),
-             short(point.parameters)]
-            for name, point in points.items()
-        ]  # fmt: skip
+        best: dict[str, str] = {}
+        for column in columns if comparable(points) and len(points) > 1 else ():
+            ranked = best_of(block, points, column)
+            best[column.key] = ranked[0][0].name if ranked else ""
+        lines: list[list[Cell | str]] = []
+        for name, point in points.items():
+            cells = [measure(point, c, bold=best.get(c.key) == name) for c in columns]
+            lines.append([name, point.label, *cells, short(point.parameters)])
         content.append(Table(["Method", "Size", *(c.heading for c in columns), "Parameters"], lines, PLACES[place]))
     about = []
     for own in block.series:
@@ -561,10 +562,10 @@ def efficiencies(block: Block) -> list[tuple[str, Point, str]]:
 @section("times", "page")
 def times(block: Block, options: Options) -> list[Part]:
     """What training and testing took."""
-    lines = []
+    lines: list[list[Cell | str]] = []
     for own in block.series:
         train, trainings = training_time(own)
-        tested = [p for p in own.of("uniform", "sampled", having="test_seconds")]
+        tested = own.of("uniform", "sampled", having="test_seconds")
         widest = max(tested, key=lambda point: point.parameters, default=None)
         test = Cell(NONE)
         if widest is not None:
@@ -792,7 +793,7 @@ def curves(block: Block, options: Options) -> list[Part]:
         heading = column.title if on_page else f"{column.title}, over parameters"
         note += (CURVE if on_page else OVER) * (index == 0)
         drawing = Drawing(f"{options.prefix}{column.key}", partial(draw, block.series, column))
-        found.append(Part(column.key, heading, note, [drawing]))
+        found.append(Part(column.key, heading, note.strip(), [drawing]))
     return found
 
 
@@ -1181,7 +1182,7 @@ def _panels(series: Sequence[Series]) -> tuple[Figure, list[Axes]]:
 def withheld(block: Block) -> list[Table]:
     """Coverage and risk at the fitted thresholds, means over runs; how many runs have no threshold."""
     share, risk = Column("", "", "percent", 1), Column("", "", "percent", 2)
-    lines = []
+    lines: list[list[Cell | str]] = []
     for own in block.main:
         rows: dict[tuple[str, float], list[dict[str, Any]]] = {}
         for run in own.runs:
