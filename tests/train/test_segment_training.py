@@ -65,7 +65,7 @@ def test_validation_draws_with_the_statistics_of_draws(tmp_path: Path, monkeypat
         found.append(samples)
         calibrate(self, model, batches, widths, samples)
 
-    monkeypatch.setattr(kind, "calibrate", watched)
+    monkeypatch.setattr(kind, "recalibrate", watched)
     fit(settings, tmp_path, quiet=True)
     assert found == [True, False, True]  # validation, then both kinds for what is kept
 
