@@ -59,7 +59,7 @@ def test_validation_draws_with_the_statistics_of_draws(tmp_path: Path, monkeypat
     found: list[bool] = []
     settings = recipe("bn3_unet")
     kind = type(settings.method)
-    calibrate = kind.calibrate
+    calibrate = kind.recalibrate
 
     def watched(self: Any, model: Any, batches: Any, widths: Any, samples: bool) -> None:
         found.append(samples)
