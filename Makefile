@@ -23,6 +23,7 @@ lint: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_references.py
+	$(BIN)/python scripts/vocabulary.py
 
 # Tables and figures of the documentation, made again from docs/results: a difference is an error.
 docs-check: .venv/installed-dev
