@@ -164,7 +164,7 @@ def test_all_of_a_method_is_a_setting_of_its_curve() -> None:
 @pytest.mark.parametrize("content", ["", "[]", '{"image": [1, 2]}', '{"image": [1, 8, 8], "mean": [0], "std": []}'])
 def test_a_damaged_note_on_the_data_is_refused_by_its_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "data.json").write_text(content)
-    with pytest.raises(ValueError, match=r"data\.json: must say image, mean and deviation"):
+    with pytest.raises(ValueError, match=r"data\.json: must say image, mean and std"):
         fed(tmp_path)
 
 
