@@ -22,24 +22,24 @@ import yaml
 SRC = Path(__file__).resolve().parents[1] / "src" / "vnd"
 WORDS = {  # private word → the field's own; also as a part of a longer name, `log_temper`
     "annotators": "synthetic_graders", "calibrate": "recalibrate", "Certain": "Deterministic…",
-    "LearnsLength": "LearnsLength", "AutoencoderMethod": "AutoencoderMethod", "std": "std", "distill": "distill",
-    "Errand": "EighJob", "TrainedRun": "TrainedRun", "Growing": "CapacitySchedule", "Half": "PendingUpdate",
-    "DistillationCache": "DistillationCache", "Move": "UpdateGroup", "optimiser": "optimizer",
-    "group_names": "group_names", "groups": "groups", "painted": "to_uint8",
-    "Plan": "NestedState", "inference": "inference", "fixed_budgets": "fixed_budgets",
-    "Scene": "LatentViews", "TrainState": "TrainState", "freeze_order_after": "freeze_order_after", "Sliced": "TrainableSubnet",
+    "Chained": "LearnsLength", "Coder": "AutoencoderMethod", "deviation": "std", "distil": "distill",
+    "Errand": "EighJob", "Finished": "TrainedRun", "Growing": "CapacitySchedule", "Half": "PendingUpdate",
+    "Lesson": "DistillationCache", "Move": "UpdateGroup", "optimiser": "optimizer",
+    "owner_names": "group_names", "owners": "groups", "painted": "to_uint8",
+    "Plan": "NestedState", "readings": "inference", "rungs": "fixed_budgets",
+    "Scene": "LatentViews", "Session": "TrainState", "settle": "freeze_order_after", "Sliced": "TrainableSubnet",
     "Subject": "TrainedRun", "temper": "loss_temperature", "Turn": "PreconditionGroup", "Untempered": "…Defaults",
-    "repeat_epochs": "repeat_epochs", "widen": "to_float32",
+    "views": "repeat_epochs", "widen": "to_float32",
 }  # fmt: skip
 WHOLE = {  # the same, where the whole name is this word: as a part it has a plain meaning
-    "min": "min", "every": "step_size", "ood": "ood", "Part": "DistillationBatch", "second": "beta2",
-    "Stop": "GracefulStop", "warm_up": "warmup", "Watch": "ProgressLogger", "checkpoint": "checkpoint",
+    "both_ends": "min", "every": "step_size", "out_of_domain": "ood", "Part": "DistillationBatch", "second": "beta2",
+    "Stop": "GracefulStop", "warm_up": "warmup", "Watch": "ProgressLogger", "which": "checkpoint",
 }  # fmt: skip
 KEYS = {  # of recipes and of results, by their section
-    "evaluate.bn_images": "bn_images", "evaluate.num_mask_samples": "num_mask_samples",
-    "evaluate.num_generated": "num_generated", "evaluate.bn_images_sweep": "bn_images_sweep", "method.likelihood_std": "likelihood_std",
-    "method.length_kl_weight": "length_kl_weight",
-    "network.latent_dim": "latent_dim", "schedule.every": "step_size", "schedule.factor": "gamma",
+    "evaluate.calibration": "bn_images", "evaluate.counts": "num_mask_samples",
+    "evaluate.drawn": "num_generated", "evaluate.statistics": "bn_images_sweep", "method.noise": "likelihood_std",
+    "method.spread": "length_kl_weight",
+    "network.code": "latent_dim", "schedule.every": "step_size", "schedule.factor": "gamma",
 }  # fmt: skip
 MODULES = {  # files
     "advance": "ngd", "course": "ngd",
@@ -75,7 +75,7 @@ def names_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
 def private(name: str) -> str | None:
     """What a name should be, if it is a private word or has one in it.
 
-    >>> private("log_temper"), private("checkpoint"), private("whichever"), private("DistilLoss"), private("Planet")
+    >>> private("log_temper"), private("which"), private("whichever"), private("DistilLoss"), private("Planet")
     ('loss_temperature', 'checkpoint', None, 'distill', None)
     """
     if name in WHOLE:

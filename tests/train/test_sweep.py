@@ -24,10 +24,6 @@ from vnd.train import sweep
 from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.run import lock
-<<<<<<< HEAD:tests/train/test_sweeps.py
-from vnd.train.state import TrainState
-from vnd.train.sweeps import Run, Worklist, digest, holds, names, read
-=======
 from vnd.train.state import TrainState
 from vnd.train.sweep import (
     Outcome,
@@ -43,7 +39,6 @@ from vnd.train.sweep import (
     run_all,
     state_of,
 )
->>>>>>> main:tests/train/test_sweep.py
 
 # The file, and the runs that it makes
 
@@ -183,11 +178,6 @@ def test_shipped_sweeps_can_be_read(name: str) -> None:
     found = read(name)
     assert found.about
     assert not found.repeated
-<<<<<<< HEAD:tests/train/test_sweeps.py
-    fewest = {"classification": 4 if name == "cifar10-bench" else 7, "autoencoding": 5, "segmentation": 5}
-    assert len({run.recipe.method_name for run in found.runs}) >= fewest[found.runs[0].recipe.method.task]
-=======
->>>>>>> main:tests/train/test_sweep.py
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
