@@ -40,7 +40,7 @@ PARTS = {
     "answer": module,
     "scores": module,
     "latency": module,
-    "calibrate": BN3,
+    "recalibrate": BN3,
     "cut": BN3,
     "extract": BN3,
     "cost": BN3,

@@ -20,8 +20,8 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from vnd import _manifest, _text
 from vnd.distributions import BernoulliChain
 from vnd.models import MODELS, build
-from vnd.nn import Rule, Shape, extract, to_nested
-from vnd.nn.extract import ORIGINS, shared_tensors
+from vnd.nn import Rule, Shape, to_nested
+from vnd.nn.extract import ORIGINS, exact, shared_tensors
 from vnd.nn.plan import Plan, batch_norms, unwrap
 
 FORMAT = 1
@@ -136,7 +136,8 @@ def _state(root: nn.Module) -> dict[str, Tensor]:
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"save: {name} is a {type(value).__name__} and not a tensor; only tensors can be saved")
-    return dict(state)
+    held = ("_vnd_widths", "_vnd_statistics")  # written one by one, by the names of their norms
+    return {name: value for name, value in state.items() if name not in held}
 
 
 def _rebuild(manifest: dict[str, Any], tensors: dict[str, Tensor], model: nn.Module | None) -> nn.Module:
@@ -171,7 +172,7 @@ def _nested(entry: dict[str, Any], model: nn.Module) -> nn.Module:
 
 def _extracted(entry: dict[str, Any], model: nn.Module) -> nn.Module:
     """The network that was cut out of it."""
-    return extract(_nested(entry, model).eval(), Shape.of(entry["shape"]), bayesian=entry["bayesian"])
+    return exact(_nested(entry, model).eval(), Shape.of(entry["shape"]), bayesian=entry["bayesian"])
 
 
 def _encode_origin(origin: dict[str, Any]) -> dict[str, Any]:
@@ -195,10 +196,11 @@ def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) 
     for name, value in (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)):
         if name in dtypes:
             value.data = value.data.to(dtypes[name])
-    net.load_state_dict(own)
     plan: Plan | None = getattr(net, "_vnd_plan", None)
     if plan is None:
+        net.load_state_dict(own)
         return
+    net.load_state_dict({"_vnd_converted_at": torch.tensor(0), **own})
     sizes = {name: (norm.num_features,) for name, norm in batch_norms(net)}
     for index, entry in enumerate(manifest["statistics"]):
         found = {
@@ -211,6 +213,8 @@ def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) 
         key = Shape.of(entry["shape"]), bool(entry["samples"])
         plan.statistics[key] = found  # type: ignore[assignment]
         plan.stamps[key] = plan.stamp(net)
+    plan.settled = False
+    plan.activate(net)
 
 
 def _tied(net: nn.Module, tensors: dict[str, Tensor]) -> list[list[str]]:

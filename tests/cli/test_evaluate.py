@@ -286,7 +286,7 @@ REFUSED = [
     (["evaluate"], "the following arguments are required: run"),
     (["evaluate", "{nowhere}"], "is not a run: it holds no recipe.yaml"),
     (["evaluate", "{run}", "--fractions", "[2]"], "fractions must lie in (0, 1]; got [2.0]"),
-    (["evaluate", "{run}", "--fractions", "0.5"], "fractions must be a list of numbers or none; got 0.5"),
+    (["evaluate", "{run}", "--fractions", "0.5,x"], "fractions must be a list of numbers or none"),
     (["evaluate", "{run}", "--learned", "0"], "must name at least one size; got none"),
     (["evaluate", "{run}", "--samples", "-1"], "samples must be at least 0; got -1"),
     (["evaluate", "{run}", "--parameters", "[3]"], "parameters must be at least"),

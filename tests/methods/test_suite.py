@@ -124,7 +124,7 @@ def test_groups_of_convolutions_and_a_base_are_cut_alike(name: str, tmp_path: Pa
     options = {"num_groups": 8, "base": 3} if hasattr(SMALL[name], "base") else {}
     method: Any = dataclasses.replace(SMALL[name], **options)  # type: ignore[type-var]
     x, y = torch.rand(4, 3, 32, 32), torch.arange(4)
-    plain = vnd.models.ResNeXt(num_classes=10, depth=11, cardinality=2, base_width=4, widen=1)
+    plain = vnd.models.ResNeXt(num_classes=10, depth=11, cardinality=2, base_width=4, widen_factor=1)
     model = method.build(plain, x[:2]).train()
     method.prepare(model, (x, y), step(), same)
     terms = method.loss(model, (x, y), step())

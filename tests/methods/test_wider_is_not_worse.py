@@ -170,7 +170,7 @@ def test_a_planted_fault_is_seen(
     fault: str, slimmable: TrainedRun, alone: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fault == "widths swapped":
-        monkeypatch.setattr(Nested, "calibrate", lambda *_, **__: None)
+        monkeypatch.setattr(Nested, "recalibrate", lambda *_, **__: None)
         monkeypatch.setattr(Nested, "cut", swapped(Nested.cut))
     elif fault == "the last channels":
         monkeypatch.setattr(OrderingUnit, "kept_channels", trailing)

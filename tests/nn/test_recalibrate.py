@@ -132,7 +132,7 @@ def test_everything_else_is_left_as_it_was(training):
     net[1].momentum = 0.3
     before = state(net)
     vnd.recalibrate(net, batches(), widths=(0.25, 0.5))
-    assert all(torch.equal(value, before[key]) for key, value in state(net).items())
+    assert all(torch.equal(value, state(net)[key]) for key, value in before.items())
     assert [net.training, net[1].training, net[6].training] == [training, training, False]
     assert (net[1].momentum, net[6].momentum) == (0.3, 0.1)
     assert all(m.sampling is None for m in net.modules() if isinstance(m, BayesLayer))
@@ -154,7 +154,7 @@ def test_an_error_on_the_way_leaves_the_network_as_it_was():
     before = state(net)
     with pytest.raises(RuntimeError):
         vnd.recalibrate(net, [*batches(1), torch.zeros(2, 3, 8, 8).double()], widths=(0.25,))
-    assert all(torch.equal(value, before[key]) for key, value in state(net).items())
+    assert all(torch.equal(value, state(net)[key]) for key, value in before.items())
     assert net.training
     assert net[1].training
     assert not plan_of(net).statistics
@@ -217,9 +217,9 @@ def both_ways(net: nn.Module, inputs: list[Example], monkeypatch: pytest.MonkeyP
 
 def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every draw be the same number, whatever the size of what is drawn."""
-    monkeypatch.setattr("vnd.nn.bayesian.add_noise", lambda mean, variance: mean + 0.7 * variance.sqrt())
-    monkeypatch.setattr(torch, "randn_like", lambda x: torch.full_like(x, 0.7))
-    monkeypatch.setattr(BayesLayer, "_signs", lambda layer, x: torch.ones_like(x))
+    monkeypatch.setattr("vnd.nn.bayesian.add_noise", lambda mean, variance, *_: mean + 0.7 * variance.sqrt())
+    monkeypatch.setattr(torch, "randn_like", lambda x, **_: torch.full_like(x, 0.7))
+    monkeypatch.setattr(BayesLayer, "_signs", lambda layer, x, *_: torch.ones_like(x))
 
 
 WITH_NORMS = [name for name in NETWORKS if norms(NETWORKS[name].make())]
@@ -369,7 +369,7 @@ def test_where_there_is_no_extracted_network_the_masked_one_collects(case):
     assert not _sliced(net, plan_of(net), [shape], False)
     before = state(net)
     vnd.recalibrate(net, batches(), widths=(shape,))
-    assert all(torch.equal(value, before[key]) for key, value in state(net).items())
+    assert all(torch.equal(value, state(net)[key]) for key, value in before.items())
     with torch.no_grad(), vnd.width(net, shape):
         seen: dict[str, Tensor] = {}
         handles = [
@@ -454,8 +454,7 @@ def test_an_uncalibrated_width_warns_once_naming_the_call_that_mends_it():
     with pytest.warns(UserWarning, match=r"widths=\(0\.25,\), samples=True\) first"):
         vnd.predict(net, x, width=0.25, samples=2)
     vnd.predict(net, x, width=0.25, samples=2)
-    with pytest.warns(UserWarning, match=r"widths=\(1\.0,\)\) first"):
-        vnd.set_width(net, None)
+    vnd.set_width(net, None)  # nor is there more to say: full width is as it was converted
     shape = vnd.Shape.of({"0": 1, "5": 4})
     with pytest.warns(UserWarning, match=r"widths=\(shape,\)\) first"):
         vnd.set_width(net, shape)

@@ -72,7 +72,7 @@ def test_a_state_holds_the_statistics_of_training_whatever_width_is_set_and_a_lo
     vnd.recalibrate(net.eval(), [x], widths=(0.5, 1.0))
     vnd.set_width(net, 0.5)
     net(x)
-    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert all(torch.equal(value, net.state_dict()[name]) for name, value in before.items())
     other, _ = make()
     train(other, 3 * x, 5)
     net.load_state_dict(other.state_dict())

@@ -462,7 +462,7 @@ def groups() -> dict[str, list[str]]:
 def narrow(name: str) -> list[str]:
     """What makes the network of a recipe a small one."""
     if shipped(name).network.name == "resnext":
-        return ["--network.depth=11", "--network.base_width=8", "--network.widen=1"]
+        return ["--network.depth=11", "--network.base_width=8", "--network.widen_factor=1"]
     if shipped(name).network.name == "dense_autoencoder":
         return ["--network.hidden=[16]"]
     if name in MASKED:

@@ -59,13 +59,13 @@ def test_validation_draws_with_the_statistics_of_draws(tmp_path: Path, monkeypat
     found: list[bool] = []
     settings = recipe("bn3_unet")
     kind = type(settings.method)
-    calibrate = kind.calibrate
+    calibrate = kind.recalibrate
 
     def watched(self: Any, model: Any, batches: Any, widths: Any, samples: bool) -> None:
         found.append(samples)
         calibrate(self, model, batches, widths, samples)
 
-    monkeypatch.setattr(kind, "calibrate", watched)
+    monkeypatch.setattr(kind, "recalibrate", watched)
     fit(settings, tmp_path, quiet=True)
     assert found == [True, False, True]  # validation, then both kinds for what is kept
 
@@ -164,7 +164,7 @@ def test_all_of_a_method_is_a_setting_of_its_curve() -> None:
 @pytest.mark.parametrize("content", ["", "[]", '{"image": [1, 2]}', '{"image": [1, 8, 8], "mean": [0], "std": []}'])
 def test_a_damaged_note_on_the_data_is_refused_by_its_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "data.json").write_text(content)
-    with pytest.raises(ValueError, match=r"data\.json: must say image, mean and deviation"):
+    with pytest.raises(ValueError, match=r"data\.json: must say image, mean and std"):
         fed(tmp_path)
 
 

@@ -134,7 +134,7 @@ def distances(table: Tensor, samples: int, count: int, unbiased: bool = False) -
     graders, found = torch.arange(samples, table.size(1)), list[Tensor]()
     for first in range(0, samples - count + 1, count):
         own = torch.cat((torch.arange(first, first + count), graders))
-        found.append(metrics.energy_distance_of(table[:, own[:, None], own], count, unbiased))
+        found.append(metrics.generalized_energy_distance_of(table[:, own[:, None], own], count, unbiased))
     return torch.stack(found).mean(0)
 
 

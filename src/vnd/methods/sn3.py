@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Dirichlet
 
 import vnd.nn as nested
-from vnd.functional import concentration, widen
+from vnd.functional import concentration, to_float32
 from vnd.methods.method import Batch, Step, Terms, check
 from vnd.methods.mmd import median_distance, squared_mmd
 from vnd.methods.nested import Nested
@@ -319,7 +319,9 @@ def _spread(
     outputs = model(images)
     for unit in units.values():
         unit.fixed_groups.fill_(-1)
-    return concentration(outputs if log_loss_temperature is None else scale_mean(widen(outputs), log_loss_temperature))
+    return concentration(
+        outputs if log_loss_temperature is None else scale_mean(to_float32(outputs), log_loss_temperature)
+    )
 
 
 def scale_mean(outputs: Tensor, log_loss_temperature: Tensor) -> Tensor:

@@ -13,8 +13,9 @@ from torch.distributions import Normal
 
 from vnd.distributions import LogUniform, MultiplicativeNormal
 from vnd.distributions.kl import gaussian_prior_kl, log_uniform_prior_kl
-from vnd.functional import widen
-from vnd.nn.noise import add_noise
+from vnd.functional import to_float32
+from vnd.nn.context import Draw, here
+from vnd.nn.noise import add_noise, normal, source
 
 Noise = Literal["weight", "channel", "layer"]
 Estimator = Literal["local", "weight", "flipout"]
@@ -56,7 +57,8 @@ class BayesLayer(nn.Module):
         **kwargs: As torch's layer takes them.
 
     Attributes:
-        sampling: True to sample, False to use the means, None (default) to follow `training`.
+        sampling: True to sample, False to use the means, None (default) to follow `training`. `vnd.predict` says for
+            each of its calls, in the caller's context, and leaves this as it is.
         expansion: With S > 1 a batch of B inputs gives S·B outputs, the samples first: (S, B, …) flattened. They are
             separate draws; under the "local" estimator all share the statistics γ and δ.
 
@@ -146,13 +148,15 @@ class BayesLayer(nn.Module):
         """The posterior of the weights, of the shape of `weight`, float32 or wider."""
         if not self.bayesian:
             raise ValueError(f"{type(self).__name__}: a posterior needs bayesian = True; got {self.bayesian}")
-        noise = {name: widen(x) for name in ("log_alpha", "log_variance") if (x := getattr(self, name)) is not None}
-        return MultiplicativeNormal(widen(self.weight), **noise, validate_args=False)
+        noise = {
+            name: to_float32(x) for name in ("log_alpha", "log_variance") if (x := getattr(self, name)) is not None
+        }
+        return MultiplicativeNormal(to_float32(self.weight), **noise, validate_args=False)
 
     def weight_kl(self) -> Tensor:
         """KL of each weight from the prior, of the shape of `weight`, in nats, float32 or wider."""
         if not self.bayesian:
-            return torch.zeros_like(widen(self.weight))
+            return torch.zeros_like(to_float32(self.weight))
         posterior, prior = self.posterior(), self.prior
         if isinstance(prior, Normal):  # by name: torch's look-up by type makes torch.compile compile twice
             return gaussian_prior_kl(posterior, prior)
@@ -173,12 +177,16 @@ class BayesLayer(nn.Module):
 
     def _run(self, x: Tensor, operation: Operation) -> Tensor:
         """A sample in training, the mean in evaluation, unless `sampling` says otherwise."""
-        if self.expansion != 1 and (self.expansion < 1 or x.dim() < self.weight.dim()):
+        sampling, expansion, generator = self.sampling, self.expansion, None
+        draw: Draw | None = None if torch.compiler.is_compiling() else here(self)
+        if draw is not None:
+            sampling, expansion, generator = draw.sampling, draw.expansion, draw.generator
+        if expansion != 1 and (expansion < 1 or x.dim() < self.weight.dim()):
             raise ValueError(
-                f"{type(self).__name__}: expansion must be 1, or more with a batched input; got {self.expansion} "
+                f"{type(self).__name__}: expansion must be 1, or more with a batched input; got {expansion} "
                 f"with an input of shape {tuple(x.shape)}"
             )
-        sampling = self.bayesian and (self.training if self.sampling is None else self.sampling)
+        sampling = self.bayesian and (self.training if sampling is None else sampling)
         weight, deviation = self.weight, self._deviation() if sampling else None
         if self._weight_mask is not None:
             mask = self._weight_mask[0]().view(weight.shape).to(weight.dtype)
@@ -186,19 +194,21 @@ class BayesLayer(nn.Module):
         if self.input_mask is not None:
             x, weight, deviation = self._masked(x, weight, deviation, self.input_mask())
 
-        copies = range(self.expansion)
+        copies = range(expansion)
         if deviation is None:
-            draws = [operation(x, weight, self.bias)] * self.expansion
+            draws = [operation(x, weight, self.bias)] * expansion
         elif self.estimator == "local":
             mean, variance = self._statistics(x, weight, deviation, operation)
-            draws = [add_noise(mean, variance) for _ in copies]
+            draws = [add_noise(mean, variance, generator) for _ in copies]
         elif self.estimator == "weight":
-            draws = [operation(x, weight + deviation * torch.randn_like(weight), self.bias) for _ in copies]
+            draws = [operation(x, weight + deviation * normal(weight, generator), self.bias) for _ in copies]
         else:
             mean = operation(x, weight, self.bias)
-            changes = [operation(x * self._signs(x), deviation * torch.randn_like(weight), None) for _ in copies]
-            draws = [mean + change * self._signs(change) for change in changes]
-        return draws[0] if self.expansion == 1 else torch.cat(draws)
+            changes = [
+                operation(x * self._signs(x, generator), deviation * normal(weight, generator), None) for _ in copies
+            ]
+            draws = [mean + change * self._signs(change, generator) for change in changes]
+        return draws[0] if expansion == 1 else torch.cat(draws)
 
     def _statistics(self, x: Tensor, weight: Tensor, deviation: Tensor, operation: Operation) -> tuple[Tensor, Tensor]:
         """Mean and variance of each output."""
@@ -233,9 +243,10 @@ class BayesLayer(nn.Module):
         mask = mask.view([-1 if dim == self.input_dim else 1 for dim in range(weight.dim())]).to(weight.dtype)
         return x, weight * mask, None if deviation is None else deviation * mask
 
-    def _signs(self, x: Tensor) -> Tensor:
+    def _signs(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """±1 for each example and channel of `x`."""
-        return torch.randint(0, 2, self._shape(x, x.size(0)), dtype=x.dtype, device=x.device) * 2 - 1
+        shape = self._shape(x, x.size(0))
+        return torch.randint(0, 2, shape, dtype=x.dtype, device=x.device, **source(generator)) * 2 - 1
 
     def _shape(self, x: Tensor, batch: int) -> list[int]:
         """The shape of a value for each example and channel of `x`; for each channel if it has no batch."""
@@ -251,7 +262,7 @@ class BayesLayer(nn.Module):
             self.log_alpha.fill_(self.log_alpha_init)
         if self.log_variance is not None:
             shape = self.log_variance.shape
-            square = widen(self.weight).square().sum_to_size(shape) * (shape.numel() / self.weight.numel())
+            square = to_float32(self.weight).square().sum_to_size(shape) * (shape.numel() / self.weight.numel())
             self.log_variance.copy_(square.clamp(min=1e-8).log() + self.log_alpha_init)
 
     def _check_options(self) -> None:

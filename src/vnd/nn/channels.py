@@ -42,6 +42,7 @@ class Analysis:
     whole: dict[str, str] = field(default_factory=dict)
     first_consumers: list[str] = field(default_factory=list)
     shared: set[str] = field(default_factory=set)  # layers whose weight is used elsewhere, too
+    functional: list[str] = field(default_factory=list)  # modules whose statistics F.batch_norm is called with
     called: set[str] = field(default_factory=set)  # modules that the graph calls, not those inside of them
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 from weakref import WeakKeyDictionary
 
@@ -30,21 +31,31 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> nn.Module:
     """Cut a network out of a nested one: of the user's class, with torch's own layers, only as wide as asked.
 
-    BatchNorm gets the statistics that `recalibrate` made for this width, or else those of training: recalibrate first.
+    BatchNorm gets the statistics that `recalibrate` made for this width, or else those of training, and a warning:
+    recalibrate first.
 
     Args:
         net: A nested network.
         width: A `Shape`, a fraction in (0, 1], or None for the width that is set (full width if none is).
         bayesian: Keep the posterior: Bayesian layers of the smaller size, without masks.
     """
-    from vnd.nn.width import as_shape
+    from vnd.nn.width import setting_of
 
+    plan = plan_of(net)
+    setting = plan.setting() if width is None else setting_of(net, width)
+    small = exact(net, setting.shape, bayesian)
+    plan.look_up(unwrap(net), replace(setting, sampled=bayesian))  # warns
+    return small
+
+
+def exact(net: nn.Module, shape: Shape, bayesian: bool = False) -> nn.Module:
+    """`extract` without its warning; refuses a network that has no exact smaller form."""
     plan = plan_of(net)
     if plan.options["placement"] == "before_norm":
         raise ValueError("extract: a network with placement='before_norm' has no exact smaller form")
     if bayesian and plan.elements and plan.arguments.get("weight_prior", "vnd") not in get_args(LogUniformForm):
         raise ValueError("extract: bayesian=True has no form for single weights cut under a Gaussian prior")
-    return cut(net, as_shape(net, plan.shape if width is None else width), bayesian)
+    return cut(net, shape, bayesian)
 
 
 @torch.no_grad()
@@ -64,9 +75,9 @@ def cut(net: nn.Module, shape: Shape, bayesian: bool = False) -> nn.Module:
         if getattr(layer, "log_variance", None) is not None and layer.log_variance.shape == dropped.shape:
             _put(layer, "log_variance", layer.log_variance.masked_fill(dropped, -torch.inf))
     for name, module in list(small.named_modules()):
-        if statistics is not None and name in statistics:
-            module.running_mean.copy_(statistics[name][0])
-            module.running_var.copy_(statistics[name][1])
+        if statistics is not None and isinstance(module, CalibratedNorm):
+            for own, value in zip(module.trained, statistics[name], strict=True):
+                own.copy_(value)
         inputs, outputs = plan.kept(plan.inputs.get(name), groups), plan.kept(plan.outputs.get(name), groups)
         if name in plan.rows:
             unit = plan.rows[name]
@@ -191,9 +202,11 @@ def _take_rows(root: nn.Module, name: str, arriving: Tensor | None, kept: Tensor
 def _forget(root: nn.Module, bayesian: bool) -> None:
     """Turn a copied nested network back into a plain one: no plan, no hooks, no units, torch's own layers."""
     plan: Plan = root.__dict__.pop("_vnd_plan")
-    hooks = {plan.before_forward, plan.after_forward}
-    for table in (root._forward_pre_hooks, root._forward_hooks):
-        for key in [key for key, hook in table.items() if hook in hooks]:
+    hooks = {plan.before_forward, plan.after_forward, plan.write_state, plan.before_loading, plan.after_loading}
+    tables: list[Any] = [root._forward_pre_hooks, root._forward_hooks, root._state_dict_hooks]
+    tables += [root._load_state_dict_pre_hooks, root._load_state_dict_post_hooks]
+    for table in tables:
+        for key in [key for key, hook in table.items() if getattr(hook, "hook", hook) in hooks]:
             del table[key]
             for flags in (root._forward_pre_hooks_with_kwargs, root._forward_hooks_always_called):
                 flags.pop(key, None)
@@ -227,7 +240,7 @@ def _slice(module: Any, inputs: Tensor | None, outputs: Tensor | None) -> None:
         _slice_convolution(module, inputs, outputs)
     elif outputs is not None:
         for name in ("weight", "bias", "running_mean", "running_var"):
-            if getattr(module, name, None) is not None:
+            if name in module._parameters or name in module._buffers:
                 _keep(module, name, {0: outputs})
         for name in ("num_features", "num_channels"):
             if hasattr(module, name):
@@ -266,10 +279,11 @@ def _cut_weights(module: Any, kept: dict[int, Tensor | None], bias: Tensor | Non
 
 def _keep(owner: nn.Module, name: str, kept: dict[int, Tensor | None]) -> None:
     """Keep these entries of a parameter or buffer along some dimensions, in one copy that lies in memory as it did."""
-    if all(index is None for index in kept.values()):
+    held = _held(owner, name)
+    if held is None or all(index is None for index in kept.values()):
         return
-    value = getattr(owner, name).detach()
-    order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), value.size(dim) == 1))
+    value, strides = held.detach(), held.stride()
+    order = sorted(range(value.dim()), key=lambda dim: (-strides[dim], value.shape[dim] == 1))
     part = value.permute(order)
     for dim, index in kept.items():
         if index is not None:
@@ -286,9 +300,14 @@ def _select(value: Tensor, dim: int, index: Tensor) -> Tensor:
     return value.index_select(dim, index.to(value.device))
 
 
+def _held(owner: nn.Module, name: str) -> Tensor | None:
+    """A parameter or buffer itself: a BatchNorm may show the statistics of a width in the place of its own."""
+    return owner._parameters[name] if name in owner._parameters else owner._buffers[name]
+
+
 def _put(owner: nn.Module, name: str, value: Tensor) -> None:
     """Put a value in the place of a parameter or buffer, of which others may still hold the old one."""
-    old = getattr(owner, name)
+    old = _held(owner, name)
     if isinstance(old, nn.Parameter):
         owner._parameters[name] = nn.Parameter(value, old.requires_grad)
     else:

@@ -15,15 +15,21 @@ if TYPE_CHECKING:
     from vnd.nn.ordering import OrderingUnit
 
 
-def draw_masks(units: Sequence[OrderingUnit], batch: int | None = None) -> Tensor:
+def draw_masks(
+    units: Sequence[OrderingUnit], batch: int | None = None, fixed: int | Sequence[int] | None = None
+) -> Tensor:
     """Draw the masks of several units at once, (units, num_groups) or (units, batch, num_groups).
 
-    The units must be alike in all but their parameters, buffers and channels: see `OrderingUnit.likeness`.
+    The units must be alike in all but their parameters, buffers and channels: see `OrderingUnit.likeness`. Each keeps
+    as many groups as `fixed` says, base included; −1 as many as are drawn, None as many as its `fixed_groups` says.
     """
     one = units[0]
-    fixed = torch.stack([unit.fixed_groups for unit in units])
-    fixed = fixed if batch is None else fixed.unsqueeze(-1)
-    free, pinned = fixed < 0, (fixed - one.base).clamp(min=0)
+    if fixed is None:
+        groups = torch.stack([unit.fixed_groups for unit in units])
+    else:
+        groups = torch.tensor(fixed, device=one.fixed_groups.device).expand(len(units))
+    groups = groups if batch is None else groups.unsqueeze(-1)
+    free, pinned = groups < 0, (groups - one.base).clamp(min=0)
     if not one.training:
         length = torch.where(free, one.num_nested, pinned)
         nested = length_mask(length, one.num_nested, one.prior_logits.dtype)

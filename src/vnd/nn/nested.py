@@ -19,7 +19,7 @@ from vnd.nn.bayesian import BAYES_OF, Estimator, Noise
 from vnd.nn.channels import Analysis, Group, Segment
 from vnd.nn.describe import droppable_share
 from vnd.nn.extract import ORIGINS, is_depthwise, reorder
-from vnd.nn.norms import CALIBRATED_OF, MASKED_OF
+from vnd.nn.norms import MASKED_OF, CalibratedNorm, calibrated
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.plan import InputMask, OutputMask, Plan, ProductMask, arguments_of, plan_of, unwrap
 from vnd.nn.quantile import Quantile
@@ -227,6 +227,7 @@ def _build(
         elements=elements,
         whole=whole,
         first_consumers=analysis.first_consumers,
+        functional=analysis.functional,
         quantile=quantile,
         options=options,
         arguments={},
@@ -235,6 +236,7 @@ def _build(
     if order == "magnitude":
         reorder(net, plan)
     _swap_layers(net, plan, rules, defaults, options["placement"], analysis)
+    _calibrate_norms(net, set(plan.functional))
     modules = dict(net.named_modules())
     for index, (name, unit) in enumerate(units.items()):
         modules[name.partition("[")[0]].add_module("ordering", unit)
@@ -245,6 +247,10 @@ def _build(
     object.__setattr__(net, "_vnd_plan", plan)
     net.register_forward_pre_hook(plan.before_forward, with_kwargs=True)
     net.register_forward_hook(plan.after_forward, always_call=True)
+    net._register_state_dict_hook(plan.write_state)
+    net.register_load_state_dict_pre_hook(plan.before_loading)
+    net.register_load_state_dict_post_hook(plan.after_loading)
+    plan.converted_at = plan.stamp(net)
     return net
 
 
@@ -344,9 +350,6 @@ def _swap_layers(
                 if name in plan.elements:
                     new.set_weight_mask(plan.units[plan.elements[name]].channel_mask)
             _replace(net, name, new)
-        elif type(module) in CALIBRATED_OF and module.running_mean is not None:
-            calibrated = seen.setdefault(id(module), CALIBRATED_OF[type(module)].from_plain(module))
-            _replace(net, name, calibrated)
         elif type(module) in MASKED_OF and mask:
             _replace(net, name, MASKED_OF[type(module)].from_plain(module, mask))
     if placement == "before_norm":
@@ -355,6 +358,17 @@ def _swap_layers(
             for producer in group.producers:
                 dim = -1 if isinstance(modules[producer], nn.Linear) else 1
                 modules[producer].register_forward_hook(OutputMask(plan.units[name], dim).hook)
+
+
+def _calibrate_norms(net: nn.Module, functional: set[str]) -> None:
+    """Give every BatchNorm that keeps running statistics, of whatever class, statistics per width."""
+    seen: dict[int, nn.Module] = {}
+    for name, module in list(net.named_modules(remove_duplicate=False)):
+        batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, CalibratedNorm)
+        if batch_norm and module._buffers.get("running_mean") is not None and name and name not in functional:
+            if id(module) not in seen:
+                seen[id(module)] = calibrated(type(module)).from_plain(module)
+            _replace(net, name, seen[id(module)])
 
 
 def _replace(net: nn.Module, name: str, new: nn.Module) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vnd.functional import widen
+from vnd.functional import to_float32
 
 # Smallest variance of an output. It keeps d√δ/dδ finite where the input is all zero, and √δ real where a fast
 # convolution rounds a zero to a little less; outputs of any size that float32 can tell from zero are well above it.
@@ -22,22 +22,32 @@ except ImportError:  # no Triton on this machine: the plain form everywhere
     triton = None
 
 
-def add_noise(mean: Tensor, variance: Tensor) -> Tensor:
+def add_noise(mean: Tensor, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw outputs of the given mean and variance, of the shape and dtype of `mean`.
 
-    The square root and the noise are float32 or wider.
+    The square root and the noise are float32 or wider; the noise is `generator`'s, or torch's global one.
     """
     if triton is None or not _suits_kernel(mean, variance):
-        return plain_add_noise(mean, variance)
-    seed = torch.randint(2**31 - 1, (1,), device=mean.device)
+        return plain_add_noise(mean, variance, generator)
+    seed = torch.randint(2**31 - 1, (1,), device=mean.device, **source(generator))
     drawn: Tensor = torch.ops.vnd.add_noise(mean, variance, seed)
     return drawn
 
 
-def plain_add_noise(mean: Tensor, variance: Tensor) -> Tensor:
+def plain_add_noise(mean: Tensor, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """The plain form of `add_noise`: its reference, and what runs where there is no Triton."""
-    scale = widen(variance).clamp(min=SMALLEST_VARIANCE).sqrt()
-    return (widen(mean) + scale * torch.randn_like(scale)).to(mean.dtype)
+    scale = to_float32(variance).clamp(min=SMALLEST_VARIANCE).sqrt()
+    return (to_float32(mean) + scale * normal(scale, generator)).to(mean.dtype)
+
+
+def normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal noise of the shape, dtype and place of a tensor."""
+    return torch.randn_like(like, **source(generator))
+
+
+def source(generator: torch.Generator | None) -> dict[str, Any]:
+    """The argument that says where noise comes from; none for the global generator, which alone `vmap` knows."""
+    return {} if generator is None else {"generator": generator}
 
 
 def _suits_kernel(mean: Tensor, variance: Tensor) -> bool:

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vnd.functional import widen
+from vnd.functional import to_float32
 from vnd.nn.bayesian import attributes_of
+from vnd.nn.context import here, recall
 
 
 class _MaskedNorm(nn.Module):
@@ -47,7 +48,7 @@ class MaskedLayerNorm(_MaskedNorm, nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise the last dimension of `input`."""
-        kept, x = self._kept(), widen(input)
+        kept, x = self._kept(), to_float32(input)
         kept = (kept if kept.dim() == 1 else _align(kept, x, -1)).to(x.dtype)
         count = kept.sum(-1, keepdim=True).clamp(min=1)
         mean = (x * kept).sum(-1, keepdim=True) / count
@@ -62,7 +63,7 @@ class MaskedRMSNorm(_MaskedNorm, nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension of `x`."""
-        kept, wide = self._kept(), widen(x)
+        kept, wide = self._kept(), to_float32(x)
         kept = (kept if kept.dim() == 1 else _align(kept, x, -1)).to(wide.dtype)
         count = kept.sum(-1, keepdim=True).clamp(min=1)
         power = (wide.square() * kept).sum(-1, keepdim=True) / count
@@ -78,7 +79,7 @@ class MaskedGroupNorm(_MaskedNorm, nn.GroupNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Normalise each group of channels (dimension 1) of `input` over its kept channels and all positions."""
         batch, channels = input.shape[:2]
-        x = widen(input).reshape(batch, self.num_groups, channels // self.num_groups, -1)
+        x = to_float32(input).reshape(batch, self.num_groups, channels // self.num_groups, -1)
         kept = self._kept().expand(batch, channels).reshape(batch, self.num_groups, -1, 1).to(x.dtype)
         count = (kept.sum((2, 3), keepdim=True) * x.size(-1)).clamp(min=1)
         mean = (x * kept).sum((2, 3), keepdim=True) / count
@@ -105,10 +106,12 @@ def _align(mask: Tensor, x: Tensor, dim: int) -> Tensor:
 
 
 class CalibratedNorm(nn.Module):
-    """What BatchNorm layers of a nested network share: statistics of the width that is set, beside those of training.
+    """A BatchNorm of a nested network: statistics of the caller's width beside those of training.
 
-    In evaluation a layer uses `active_mean` and `active_var` while `active_at` is its count of training batches, and
-    its own running statistics otherwise: training on, or loading another state, lets go of them by itself.
+    Mixed into the class of the layer by `calibrated`. In evaluation the layer uses the statistics that the context
+    holds for it, or `active_mean` and `active_var`, those of the default width, which compiled code reads; either only
+    while the count of training batches is what it was when they were collected, and its own running statistics
+    otherwise: training on, or loading another state, lets go of them by itself.
     """
 
     plain: ClassVar[type[nn.Module]]
@@ -122,36 +125,50 @@ class CalibratedNorm(nn.Module):
 
     @classmethod
     def from_plain(cls, norm: nn.Module) -> Self:
-        """Make the form of torch's `norm` that has statistics per width; the same parameters and state."""
+        """Make the form of `norm` that has statistics per width; the same parameters and state."""
         new = cls.__new__(cls)
         new.__dict__ = attributes_of(norm)
-        new.register_buffer("active_mean", new.running_mean.clone(), persistent=False)
-        new.register_buffer("active_var", new.running_var.clone(), persistent=False)
+        mean, variance = new.trained
+        new.register_buffer("active_mean", mean.clone(), persistent=False)
+        new.register_buffer("active_var", variance.clone(), persistent=False)
         new.register_buffer("active_at", torch.full_like(new.num_batches_tracked, -1), persistent=False)
         return new
 
     def to_plain(self) -> nn.Module:
-        """Make torch's own norm, with the statistics of training."""
+        """Make the layer's own class again, with the statistics of training."""
         new = self.plain.__new__(self.plain)
         new.__dict__ = attributes_of(self)
-        for name in ("active_mean", "active_var", "active_at"):
+        for name in ACTIVE:
             delattr(new, name)
         return new
 
+    @property
+    def trained(self) -> tuple[Tensor, Tensor]:
+        """The running mean and variance of training, the buffers themselves."""
+        return self._buffers["running_mean"], self._buffers["running_var"]  # type: ignore[return-value]
+
     def statistics(self) -> tuple[Tensor, Tensor]:
         """The mean and the variance that evaluation normalises with."""
-        active = self.active_at == self.num_batches_tracked
-        mean = torch.where(active, self.active_mean, self.running_mean)
-        return mean, torch.where(active, self.active_var, self.running_var)
+        mean, variance = self.trained
+        found = self._active() if torch.compiler.is_compiling() else recall(self, self._found)
+        if not found:
+            return mean, variance
+        active = found[2] == self.num_batches_tracked
+        return torch.where(active, found[0], mean), torch.where(active, found[1], variance)
 
-    def activate(self, statistics: tuple[Tensor, Tensor] | None) -> None:
-        """Use these statistics from now on, or those of training if None."""
-        if statistics is None:
+    def _active(self) -> tuple[Tensor, ...]:
+        return self.active_mean, self.active_var, self.active_at
+
+    def _found(self, said: Any) -> tuple[Tensor, ...]:
+        return self._active() if said is None else said
+
+    def activate(self, statistics: tuple[Tensor, ...]) -> None:
+        """Use this mean, variance and count by default from now on, or those of training if there are none."""
+        if not statistics:
             self.active_at.fill_(-1)
-        else:
-            self.active_mean.copy_(statistics[0])
-            self.active_var.copy_(statistics[1])
-            self.active_at.copy_(self.num_batches_tracked)
+            return
+        for name, value in zip(ACTIVE, statistics, strict=True):
+            getattr(self, name).copy_(value)
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise as torch does, in evaluation with the statistics of the width."""
@@ -161,35 +178,46 @@ class CalibratedNorm(nn.Module):
         mean, variance = self.statistics()
         return F.batch_norm(input, mean, variance, self.weight, self.bias, False, 0.0, self.eps)  # type: ignore[arg-type]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or pickle has the width of the context that it is made in as its default."""
+        said = here(self)
+        if said is None:
+            return self.__dict__
+        values = said or (*self.trained, torch.full_like(self.num_batches_tracked, -1))
+        return self.__dict__ | {"_buffers": self._buffers | dict(zip(ACTIVE, values, strict=True))}
 
-class CalibratedBatchNorm1d(CalibratedNorm, nn.BatchNorm1d):
-    """BatchNorm1d with statistics per width."""
-
-    plain = nn.BatchNorm1d
-
-
-class CalibratedBatchNorm2d(CalibratedNorm, nn.BatchNorm2d):
-    """BatchNorm2d with statistics per width."""
-
-    plain = nn.BatchNorm2d
-
-
-class CalibratedBatchNorm3d(CalibratedNorm, nn.BatchNorm3d):
-    """BatchNorm3d with statistics per width."""
-
-    plain = nn.BatchNorm3d
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _blank, (self.plain,), self.__getstate__()
 
 
-class CalibratedSyncBatchNorm(CalibratedNorm, nn.SyncBatchNorm):
-    """SyncBatchNorm with statistics per width."""
-
-    plain = nn.SyncBatchNorm
+ACTIVE = ("active_mean", "active_var", "active_at")
 
 
-CALIBRATED_OF: dict[type[nn.Module], type[CalibratedNorm]] = {
-    kind.plain: kind
-    for kind in (CalibratedBatchNorm1d, CalibratedBatchNorm2d, CalibratedBatchNorm3d, CalibratedSyncBatchNorm)
-}
+_CALIBRATED: dict[type[nn.Module], type[CalibratedNorm]] = {}
+
+
+def calibrated(kind: type[nn.Module]) -> type[CalibratedNorm]:
+    """The form of a BatchNorm class that has statistics per width: a subclass of it.
+
+    One with a `forward` of its own finds the statistics of the width where it looks for the running ones.
+    """
+    if kind in _CALIBRATED:
+        return _CALIBRATED[kind]
+    members: dict[str, Any] = {"plain": kind, "__doc__": f"{kind.__name__} with statistics per width."}
+    if kind not in TORCH_NORMS:
+        members["forward"] = kind.forward
+        members["running_mean"] = property(lambda norm: norm.trained[0] if norm.training else norm.statistics()[0])
+        members["running_var"] = property(lambda norm: norm.trained[1] if norm.training else norm.statistics()[1])
+    return _CALIBRATED.setdefault(kind, type(f"Calibrated{kind.__name__}", (CalibratedNorm, kind), members))
+
+
+def _blank(kind: type[nn.Module]) -> CalibratedNorm:
+    """An empty layer, for copies and pickles to fill."""
+    cls = calibrated(kind)
+    return cls.__new__(cls)
+
+
+TORCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MASKED_OF: dict[type[nn.Module], Any] = {
     nn.LayerNorm: MaskedLayerNorm,
     nn.RMSNorm: MaskedRMSNorm,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
 from vnd.distributions import BernoulliChain, Downhill
+from vnd.nn.context import here, recall
 from vnd.nn.masks import draw_masks
 from vnd.nn.quantile import Quantile
 
@@ -98,7 +99,7 @@ class OrderingUnit(nn.Module):
     ) -> None:
         super().__init__()
         self.channels, self.num_groups, self.base, self.dim, self.tiles = channels, num_groups, base, dim, tiles
-        self.current: Tensor | None = None  # the channel mask of the forward pass under way, in a nested network
+        self.current: Tensor | None = None  # the channel mask of the pass under way, for compiled code
         self.hard, self.per_example, self.sampler, self.rescale = hard, per_example, sampler, rescale
         self.gradient: Gradient = gradient or ("difference" if hard else "downhill")
         self._quantile: tuple[Quantile] | None = None  # in a tuple, so that it does not become a submodule
@@ -211,17 +212,25 @@ class OrderingUnit(nn.Module):
         return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"current": None}
-
-    def hold(self, mask: Tensor) -> None:
-        """Keep a channel mask for all that read it in this forward pass, and until its gradient has come back."""
-        self.current = mask
-        if mask.requires_grad and not torch.compiler.is_compiling():
-            mask.register_hook(lambda grad: setattr(self, "current", None))
+        """A copy or pickle has the width of the context that it is made in as its default."""
+        said, state = here(self), self.__dict__ | {"current": None}
+        if isinstance(said, int):
+            state["_buffers"] = self._buffers | {"fixed_groups": torch.full_like(self.fixed_groups, said)}
+        return state
 
     def channel_mask(self) -> Tensor:
         """The channel mask of the forward pass under way, or a new one outside of any."""
-        return self.spread(self.mask()) if self.current is None else self.current
+        if torch.compiler.is_compiling():
+            return self.spread(self.mask()) if self.current is None else self.current
+        return recall(self, self._mask_for)
+
+    def _mask_for(self, said: Tensor | int | None) -> Tensor:
+        """The mask of a pass, or a new one of as many groups as the context says."""
+        if isinstance(said, Tensor):
+            return said
+        if said is None and self.current is not None:
+            return self.current
+        return self.spread(draw_masks([self], fixed=said)[0])
 
     def extra_repr(self) -> str:
         """Show what the unit orders and how."""

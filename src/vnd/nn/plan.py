@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from vnd.nn import context
 from vnd.nn.channels import Group, Layout
 from vnd.nn.masks import draw_masks
 from vnd.nn.norms import CalibratedNorm
@@ -20,6 +24,8 @@ from vnd.nn.ordering import OrderingUnit
 from vnd.nn.quantile import Quantile
 
 Statistics = dict[str, tuple[Tensor, Tensor]]  # BatchNorm's name → running mean and variance
+Key = tuple["Shape", bool]  # a width, and whether weights are sampled
+Table = dict[CalibratedNorm, tuple[Tensor, ...]]  # what a BatchNorm normalises with; () for what training left
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +119,29 @@ class OutputMask:
         return output * mask.view(shape).to(output.dtype)
 
 
-@dataclass
+@dataclass(frozen=True)
+class Setting:
+    """A width as it was asked for.
+
+    Args:
+        shape: Groups of each unit.
+        words: The width as it was given, for messages.
+        free: No width was given: training draws one, evaluation keeps everything.
+        sampled: Use the statistics of sampled weights instead of those of the means.
+    """
+
+    shape: Shape
+    words: str = "1.0"
+    free: bool = False
+    sampled: bool = False
+
+    @property
+    def key(self) -> Key:
+        """What statistics are kept by."""
+        return self.shape, self.sampled
+
+
+@dataclass(eq=False)
 class Plan:
     """The units of a nested network by name, and the layouts of all that they reach."""
 
@@ -126,80 +154,252 @@ class Plan:
     elements: dict[str, str]  # layer → the unit that orders its single weights
     whole: dict[str, str]
     first_consumers: list[str]
+    functional: list[str]  # what calls F.batch_norm by itself, and has no statistics of widths
     quantile: Quantile | None
     options: dict[str, Any]
     arguments: dict[str, Any]  # of `to_nested`, to build the network again
     example: tuple[tuple[Any, ...], dict[str, Any]]
-    statistics: dict[tuple[Shape, bool], Statistics] = field(default_factory=dict)  # of (shape, samples or means)
-    warned: set[tuple[Shape, bool]] = field(default_factory=set)
-    shape: Shape | None = None  # the width that is set, None for full width
-    words: str = "1.0"  # the width as it was given, for messages
-    sampled: bool = False  # whether statistics of sampled weights are asked for
-    stamps: dict[tuple[Shape, bool], int] = field(default_factory=dict)  # batches trained when they were collected
-    settled: bool = True  # whether the statistics of the width that is set were looked up since
-    collecting: bool = False  # whether `recalibrate` is at work
+    default: Setting = field(init=False)  # the width that `set_width` sets
+    statistics: dict[Key, Statistics] = field(default_factory=dict)
+    stamps: dict[Key, int] = field(default_factory=dict)  # batches trained when they were collected
+    converted_at: int = 0  # batches trained at the conversion: until there are more, full width needs no statistics
+    warned: set[Key] = field(default_factory=set)
+    ready: dict[Key, Table] = field(default_factory=dict)  # statistics where the norms are
+    settled: bool = True  # whether statistics were looked up since training or loading
+    collecting: int | None = None  # the thread in which `recalibrate` runs the masked network
+    blocks: int = 0  # open blocks of `vnd.width`
+    unseen: bool = False  # whether compiled code does not know of one of them
+    loading: tuple[Tensor | None, ...] | None = None  # what a state dict that is being loaded says of statistics
     smallest: Any = None  # for training: the network of base groups alone, sliced; False where there is no such
     fixed_budgets: list[Any] = field(default_factory=list)  # for training: the networks of fixed shapes, sliced
     origin: dict[str, Any] | None = None  # what its plain network was cut from; as in `extract.ORIGINS`
     lesson: Any = None  # for training a student: its teacher, and what that answered
     lowest: Tensor | None = None  # the lowest survival of a group in each of them, and 0 for the full network
 
+    def __post_init__(self) -> None:
+        self.default = Setting(self.full, free=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or pickle has the width of the context that it is made in as its default."""
+        setting = context.here(self) or self.default
+        return self.__dict__ | {
+            "default": setting,
+            "ready": {},
+            "settled": False,
+            "blocks": 0,
+            "unseen": False,
+            "collecting": None,
+        }
+
     @property
-    def key(self) -> tuple[Shape, bool]:
-        """The shape that is set, full width spelt out, and whether weights are sampled."""
-        full = Shape.of({name: unit.num_groups for name, unit in self.units.items()})
-        return full if self.shape is None else self.shape, self.sampled
+    def full(self) -> Shape:
+        """The shape that keeps everything."""
+        return Shape.of({name: unit.num_groups for name, unit in self.units.items()})
+
+    @property
+    def shape(self) -> Shape | None:
+        """The width that is set, None for full width."""
+        return None if self.default.free else self.default.shape
+
+    def setting(self) -> Setting:
+        """The width of the caller's context, or the one that is set."""
+        return context.said_of(self) or self.default
+
+    # -- statistics ----------------------------------------------------------------------------------------------------
 
     def stamp(self, root: nn.Module) -> int:
         """Number of batches that BatchNorm was trained on."""
         return max((int(norm.num_batches_tracked) for _, norm in batch_norms(root)), default=0)
 
-    def valid_statistics(self, root: nn.Module, key: tuple[Shape, bool]) -> Statistics | None:
+    def valid_statistics(self, root: nn.Module, key: Key) -> Statistics | None:
         """The statistics of a width, unless the network was trained since they were collected."""
         return self.statistics.get(key) if self.stamps.get(key) == self.stamp(root) else None
 
-    def load_statistics(self, root: nn.Module) -> bool:
-        """Give BatchNorm the statistics of the width that is set, or those of training; say whether it had its own."""
-        found = self.valid_statistics(root, self.key)
-        norms = list(batch_norms(root))
-        for name, norm in norms:
-            norm.activate(None if found is None else found[name])
-        self.settled = True
-        return found is not None or not norms
+    def look_up(self, root: nn.Module, setting: Setting, again: bool = True, warn: bool = True) -> Table:
+        """What each BatchNorm normalises with at a width; warns where that is of another one.
 
-    def warn(self) -> None:
-        """Warn once that the width that is set was not recalibrated, and name the call that mends it."""
-        if self.key in self.warned:
+        Args:
+            root: The network.
+            setting: The width.
+            again: Look whether the network was trained or moved since; the norms themselves see that they were trained.
+            warn: Warn of a width without statistics.
+        """
+        key = setting.key
+        table = self.ready.get(key) if self.settled else None
+        if table is not None and not again and all(_fits(norm, held) for norm, held in table.items()):
+            return table
+        norms, found = dict(batch_norms(root)), self.valid_statistics(root, key)
+        if found is None:
+            table = dict.fromkeys(norms.values(), ())
+            if warn and norms and (setting.shape != self.full or self.stamp(root) != self.converted_at):
+                self.warn(setting)
+        else:
+            table = {
+                norm: (*(x.to(norm.trained[0]) for x in found[name]), norm.num_batches_tracked.clone())
+                for name, norm in norms.items()
+            }
+        self.ready = {key: table} if not self.settled or len(self.ready) > 100 else self.ready | {key: table}
+        self.settled = True
+        return table
+
+    def warn(self, setting: Setting) -> None:
+        """Warn once that a width was not recalibrated, and name the call that mends it."""
+        if setting.key in self.warned:
             return
-        self.warned.add(self.key)
-        call = f"vnd.recalibrate(net, batches, widths=({self.words},){', samples=True' if self.sampled else ''})"
+        self.warned.add(setting.key)
+        call = f"vnd.recalibrate(net, batches, widths=({setting.words},){', samples=True' if setting.sampled else ''})"
         message = f"BatchNorm has no statistics for this width; run {call} first"
         warnings.warn(message, stacklevel=_outside())
 
+    def activate(self, root: nn.Module, warn: bool = False) -> None:
+        """Give BatchNorm the statistics of the width that is set, for compiled code."""
+        for norm, held in self.look_up(root, self.default, warn=warn).items():
+            norm.activate(held)
+
+    def said(self, root: nn.Module, setting: Setting, warn: bool = True) -> dict[Any, Any]:
+        """What the context has to say for the network to run at a width."""
+        groups = {unit: -1 if setting.free else setting.shape[name] for name, unit in self.units.items()}
+        return {self: setting, **groups, **self.look_up(root, setting, warn=warn and not root.training)}
+
+    # -- a forward pass ------------------------------------------------------------------------------------------------
+
     def before_forward(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Draw the masks of the forward pass that begins: one draw for all that read them."""
+        """Draw the masks of the forward pass that begins, one draw for all that read them, and find its statistics."""
+        if torch.compiler.is_compiling():
+            if self.unseen:
+                _refuse_unseen()
+            if root.training:
+                self._begin_training(root)
+            for unit, mask in self._draw(root, args, kwargs, None):
+                unit.current = mask
+            return
+        if context.runs_again():  # its layers know their masks
+            return
+        if self.collecting not in (None, threading.get_ident()):
+            raise RuntimeError("vnd.recalibrate runs this network, masked, in another thread; wait for it")
+        if (left := context.here(("pass", self))) is not None:
+            left.close()  # of a pass that was interrupted
+        setting = context.said_of(self)
+        values: dict[Any, Any] = {}
         if root.training:
-            self.settled = False
-            if self.quantile is not None:
-                self.quantile.draw()
-            if not torch.compiler.is_compiling():
-                self.warned.clear()
-        elif not (self.settled or self.collecting or torch.compiler.is_compiling()) and not self.load_statistics(root):
-            self.warn()
+            self._begin_training(root)
+            self.warned.clear()
+        elif self.collecting is None:
+            values |= self.look_up(root, setting or self.default, again=False)
+        with lock_of(root) if setting is None else nullcontext(), context.outside_of_regions():
+            masks = dict(self._draw(root, args, kwargs, setting))  # no compiled call sets the default width meanwhile
+        if setting is None:
+            for unit, mask in masks.items():
+                unit.current = mask  # for parts that were compiled
+        before = context.put(values | masks)
+        stack = ExitStack()
+        stack.callback(context.put_back, before)
+        if (as_defaults := context.here(("compiled", self))) is not None:
+            stack.enter_context(as_defaults(root))
+        context.put({("pass", self): stack})
+
+    def _begin_training(self, root: nn.Module) -> None:
+        self.settled = False
+        if self.quantile is not None:
+            self.quantile.draw()
+
+    def _draw(
+        self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], setting: Setting | None
+    ) -> Iterator[tuple[OrderingUnit, Tensor]]:
+        """The channel mask of each unit, at a width or at the one that is set."""
         batch = None
         if root.training and any(unit.per_example for unit in self.units.values()):
             batch = next((x.size(0) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
+        groups = (
+            None
+            if setting is None
+            else {unit: -1 if setting.free else setting.shape[name] for name, unit in self.units.items()}
+        )
         for units in alike(self.units.values()):
-            masks = draw_masks(units, batch if units[0].per_example else None)
+            fixed = None if groups is None else [groups[unit] for unit in units]
+            masks = draw_masks(units, batch if units[0].per_example else None, fixed)
             for unit, mask in zip(units, masks.unbind(), strict=True):
-                unit.hold(unit.spread(mask))
+                yield unit, unit.spread(mask)
 
     def after_forward(self, root: nn.Module, args: Any, output: Any) -> None:
-        """Let go of the masks; of training's not before the backward pass, since checkpointing runs parts again."""
-        if root.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return
+        """Let go of the masks."""
         for unit in self.units.values():
             unit.current = None
+        if torch.compiler.is_compiling():
+            return
+        stack = context.here(("pass", self))
+        if stack is not None:
+            stack.close()
+
+    # -- state dicts ---------------------------------------------------------------------------------------------------
+
+    def write_state(self, root: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        """Add the statistics of all widths to a state dict: a hook.
+
+        `_vnd_converted_at` is the count of training batches at the conversion; `_vnd_widths`, (widths, units + 1), has
+        the groups of each unit, and 1 for sampled weights; `_vnd_statistics`, (widths, 2, channels), the means and the
+        variances of all norms, one after the other. The last two are not there where no width has statistics.
+        """
+        norms = list(batch_norms(root))
+        if not norms:
+            return
+        device = norms[0][1].num_batches_tracked.device
+        state[f"{prefix}_vnd_converted_at"] = torch.tensor(self.converted_at, device=device)
+        found = {key: held for key in self.statistics if (held := self.valid_statistics(root, key)) is not None}
+        if found:
+            rows = [[*(shape[name] for name in self.units), int(sampled)] for shape, sampled in found]
+            pairs = [
+                [torch.cat([held[name][part].to(device) for name, _ in norms]) for part in (0, 1)]
+                for held in found.values()
+            ]
+            state[f"{prefix}_vnd_widths"] = torch.tensor(rows, device=device)
+            state[f"{prefix}_vnd_statistics"] = torch.stack([torch.stack(pair) for pair in pairs])
+
+    def before_loading(self, root: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Take the statistics of all widths out of a state dict: a hook before it is loaded."""
+        found = tuple(state.pop(f"{prefix}_vnd_{name}", None) for name in ("converted_at", "widths", "statistics"))
+        norms = any(f"{prefix}{name}.running_mean" in state for name, _ in batch_norms(root))
+        self.loading = found if norms or found[0] is not None else None
+
+    def after_loading(self, root: nn.Module, incompatible: Any) -> None:
+        """Hold the statistics of a state dict that was loaded, and no older ones: a hook after it was loaded."""
+        if self.loading is None:
+            return
+        (converted_at, widths, statistics), self.loading = self.loading, None
+        self.settled = False
+        self.warned.clear()
+        self.statistics.clear()
+        self.stamps.clear()
+        if converted_at is not None:
+            self.converted_at = int(converted_at)
+            if widths is not None and statistics is not None:
+                self._take(root, widths, statistics)
+        elif self.stamp(root) != self.converted_at:
+            warnings.warn(
+                "load_state_dict: the state dict has no BatchNorm statistics of widths, not even of full width; run "
+                "vnd.recalibrate(net, batches, widths=(1.0,)), with the widths that you use, first",
+                stacklevel=_outside(),
+            )
+        self.activate(root)
+
+    def _take(self, root: nn.Module, widths: Tensor, statistics: Tensor) -> None:
+        norms = list(batch_norms(root))
+        sizes = [norm.trained[0].numel() for _, norm in norms]
+        if widths.shape != (len(statistics), len(self.units) + 1) or statistics.shape[1:] != (2, sum(sizes)):
+            shapes = f"{tuple(widths.shape)} and {tuple(statistics.shape)}"
+            raise ValueError(f"load_state_dict: statistics of widths must be those of this network; got {shapes}")
+        if not bool(statistics.isfinite().all()) or bool((statistics[:, 1] < 0).any()):
+            raise ValueError("load_state_dict: statistics of widths must be finite, and no variance below 0")
+        for row, pair in zip(widths.tolist(), statistics, strict=True):
+            key = Shape.of(dict(zip(self.units, row, strict=False))), bool(row[-1])
+            parts = zip(norms, *(part.split(sizes) for part in pair), strict=True)
+            self.statistics[key] = {
+                name: (m.to(norm.trained[0], copy=True), v.to(norm.trained[1], copy=True))
+                for (name, norm), m, v in parts
+            }
+            self.stamps[key] = self.stamp(root)
+
+    # -- channels ------------------------------------------------------------------------------------------------------
 
     def survival(self, layout: Layout | None, like: Tensor) -> Tensor | None:
         """Probability that each channel of a layout is kept, (channels,); None if all always are."""
@@ -236,6 +436,26 @@ def alike(units: Iterable[OrderingUnit]) -> list[list[OrderingUnit]]:
     for unit in units:
         kinds.setdefault(unit.likeness, []).append(unit)
     return list(kinds.values())
+
+
+def _fits(norm: CalibratedNorm, held: tuple[Tensor, ...]) -> bool:
+    mean = norm.trained[0]
+    return not held or (held[0].device == mean.device and held[0].dtype == mean.dtype)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # so that it runs while code is compiled
+def _refuse_unseen() -> None:
+    raise RuntimeError(
+        "vnd.width: compiled code does not see this block; open it on what torch.compile gave, or use vnd.set_width"
+    )
+
+
+_LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+
+
+def lock_of(root: nn.Module) -> Any:
+    """What is held while a network's defaults are those of one compiled call."""
+    return _LOCKS.get(root) or _LOCKS.setdefault(root, threading.RLock())
 
 
 def _outside() -> int:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from vnd.functional import concentration, widen
+from vnd.functional import concentration, to_float32
 from vnd.nn.arguments import Arguments, Output, check_output, class_dim, pick_tensor
 from vnd.nn.bayesian import BayesLayer
-from vnd.nn.plan import Plan, plan_of, unwrap
+from vnd.nn.compiled import as_defaults, is_compiled
+from vnd.nn.context import here, saying
+from vnd.nn.plan import Plan, lock_of, plan_of, unwrap
 from vnd.nn.recalibrate import sampling
-from vnd.nn.width import Width
-from vnd.nn.width import width as at_width
+from vnd.nn.width import Width, setting_of
 
 Link = Literal["softmax", "dirichlet", "sigmoid", "identity"]
 ROWS = 16384  # examples times samples in one pass
@@ -70,7 +73,7 @@ def predict(
             masks, "identity" for regression; "dirichlet" for a student of SN³, whose outputs give a Dirichlet over
             probabilities: its mean, entropy and mutual information in closed form, see `vnd.functional.concentration`.
             None for what a nested network was made with, "softmax" but for students, and "softmax" for others.
-        seed: Makes the draws repeatable; the global generator is left as it was.
+        seed: Makes the draws of the weights repeatable; the global generator is left as it was.
         rows: Most examples times samples in one pass.
         dim: The dimension of the output that counts classes, for the links "softmax" and "dirichlet"; the others need
             none. None for 1, as in (batch, classes), images and volumes; an output of three dimensions, which may be
@@ -103,22 +106,49 @@ def predict(
     stands_for: Link = link or ("softmax" if plan is None else plan.arguments.get("link", "softmax"))
     drawing = samples > 0 and any(isinstance(m, BayesLayer) and m.bayesian for m in root.modules())
     count = samples if drawing else 1
-    modes = [(module, module.training) for module in root.modules()]
-    root.eval()
-    devices = [inputs.lead.get_device()] if inputs.lead.is_cuda else []
-    try:
-        with (
-            torch.random.fork_rng(devices=devices) if seed is not None else nullcontext(),
-            nullcontext() if plan is None else at_width(net, plan.shape if width is None else width, samples=drawing),
-            sampling(root, drawing),
-        ):
-            if seed is not None:
-                torch.manual_seed(seed)
-            parts = _run(net, inputs, count, rows or ROWS, _Reading(stands_for, dim, output))
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    reading = _Reading(stands_for, dim, output)
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(root))
+        generator = None
+        if seed is not None and is_compiled(net):  # its code draws from the global generator: one call at a time
+            stack.enter_context(lock_of(root))
+            stack.enter_context(
+                torch.random.fork_rng(devices=[inputs.lead.get_device()] if inputs.lead.is_cuda else [])
+            )
+            torch.manual_seed(seed)
+        elif seed is not None:
+            generator = torch.Generator(inputs.lead.device).manual_seed(seed)
+        if plan is not None:
+            setting = plan.setting() if width is None else setting_of(net, width)
+            stack.enter_context(saying(plan.said(root, replace(setting, sampled=drawing))))
+        stack.enter_context(sampling(root, drawing, generator))
+        parts = _run(net, inputs, count, rows or ROWS, reading)
     return _summarise(parts, stands_for, count, dim)
+
+
+_EVALUATING: WeakKeyDictionary[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+@contextmanager
+def evaluating(root: nn.Module) -> Iterator[None]:
+    """Run a network in evaluation mode, alone or with others; the last one out sets the modes back."""
+    with _LOCK:
+        users, modes = _EVALUATING.get(root) or (0, [])
+        if users == 0 and any(module.training for module in root.modules()):
+            modes = [(module, module.training) for module in root.modules()]
+            root.eval()
+        _EVALUATING[root] = users + 1, modes
+    try:
+        yield
+    finally:
+        with _LOCK:
+            users, modes = _EVALUATING.pop(root)
+            if users > 1:
+                _EVALUATING[root] = users - 1, modes
+            else:
+                for module, mode in modes:
+                    module.training = mode
 
 
 @dataclass(frozen=True)
@@ -131,7 +161,7 @@ class _Reading:
 
     def __call__(self, out: Any, count: int, batch: int) -> Tensor:
         """The output of a pass after the link, (count, batch, …)."""
-        found = widen(pick_tensor(out, self.output, "predict"))
+        found = to_float32(pick_tensor(out, self.output, "predict"))
         if found.dim() == 0 or found.size(0) != count * batch:
             told = f"{count} × {batch}" if count > 1 else batch
             raise ValueError(
@@ -181,17 +211,19 @@ def _pass(net: nn.Module, x: Arguments, samples: int, at_once: int, reading: _Re
 def _draw(net: nn.Module, x: Arguments, count: int) -> Any:
     """One pass with `count` draws for every example, (count · batch, …), samples first."""
     if count == 1:
-        return x.run(net)
+        return _call(net, x)
     root = unwrap(net)
     plan: Plan | None = getattr(root, "_vnd_plan", None)
     first = [] if plan is None or not x.single else [root.get_submodule(name) for name in plan.first_consumers]
     if len(first) == 1 and isinstance(first[0], BayesLayer) and first[0].bayesian:
-        first[0].expansion = count
-        try:
-            return x.run(net)
-        finally:
-            first[0].expansion = 1
-    return x.repeat(count).run(net)
+        with saying({first[0]: replace(here(first[0]), expansion=count)}):
+            return _call(net, x)
+    return _call(net, x.repeat(count))
+
+
+def _call(net: nn.Module, x: Arguments) -> Any:
+    with as_defaults(net) if is_compiled(net) else nullcontext():
+        return x.run(net)
 
 
 def _summarise(parts: Tensor, link: Link, samples: int, dim: int | None = None) -> Prediction:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, extract
+from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, exact
 from vnd.nn.plan import arguments_of, plan_of, unwrap
-from vnd.nn.width import Width
+from vnd.nn.width import Width, as_shape
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ def _set_modes(modes: list[tuple[nn.Module, bool]]) -> None:
 
 
 def _small(net: nn.Module, width: Width) -> nn.Module:
-    return net if width is None and not hasattr(unwrap(net), "_vnd_plan") else extract(net, width)
+    if width is None and not hasattr(unwrap(net), "_vnd_plan"):
+        return net
+    return exact(net, plan_of(net).setting().shape if width is None else as_shape(net, width))
 
 
 def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

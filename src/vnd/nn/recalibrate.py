@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import threading
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
@@ -12,9 +14,10 @@ from torch import Tensor, nn
 
 from vnd.nn.arguments import batch_inputs, tensors_of
 from vnd.nn.bayesian import BayesLayer
-from vnd.nn.extract import extract
-from vnd.nn.plan import Plan, Shape, Statistics, batch_norms, plan_of, unwrap
-from vnd.nn.width import Width, as_shape, pin_width
+from vnd.nn.context import Draw, here, put, saying
+from vnd.nn.extract import exact
+from vnd.nn.plan import Plan, Setting, Shape, Statistics, batch_norms, lock_of, plan_of, unwrap
+from vnd.nn.width import Width, as_shape
 
 
 @torch.no_grad()
@@ -55,20 +58,24 @@ def recalibrate(
     if not widths:
         raise ValueError("recalibrate: widths must name at least one width; got none")
     shapes = list(dict.fromkeys(as_shape(net, width) for width in widths))
+    root = unwrap(net)
+    if plan.functional:
+        warnings.warn(
+            f"recalibrate: {', '.join(plan.functional)} normalises by F.batch_norm with statistics of its own, which "
+            "stay those of training at every width; make it an nn.BatchNorm, or a subclass",
+            stacklevel=3,
+        )
     if not norms:
         return
-    root = unwrap(net)
     device = next(root.parameters()).device
     kinds = (False, True) if samples == "both" else (bool(samples),)
     sliced = {kind: _sliced(root, plan, shapes, kind) for kind in kinds}
     averages = {(shape, kind): _Average(sliced[kind].get(shape, root), norms) for kind in kinds for shape in shapes}
-    with nullcontext() if all(sliced.values()) else _collecting(root, norms, kinds[0]):
+    with nullcontext() if all(sliced.values()) else _collecting(root, norms):
         for number, batch in enumerate(batches):
             args, kwargs = _checked(plan, root, batch, number, device)
             for (shape, kind), average in averages.items():
-                if not sliced[kind]:
-                    pin_width(root, shape)
-                with nullcontext() if sliced[kind] else sampling(root, kind):
+                with nullcontext() if sliced[kind] else _masked(root, plan, shape, kind):
                     average.add(*args, **kwargs)
                 average.check(f"batch {number}")
     if any(average.count == 0 for average in averages.values()):
@@ -80,9 +87,13 @@ def recalibrate(
         for (shape, kind), average in averages.items()
     }
     for key, statistics in found.items():  # not before all of them are known to be good
-        plan.stamps[key] = plan.stamp(root)
         plan.statistics[key] = statistics
-    plan.load_statistics(root)
+        plan.stamps[key] = plan.stamp(root)
+    plan.settled = False
+    with lock_of(root):
+        plan.activate(root)
+    if (setting := here(plan)) is not None:
+        put(plan.look_up(root, setting))  # for the rest of the block that this is in
 
 
 def _checked(
@@ -113,8 +124,8 @@ class _Average:
 
     def __init__(self, network: nn.Module, norms: dict[str, Any]) -> None:
         self.network, self.norms, self.count = network, norms, 0
-        own: list[Any] = [network.get_submodule(name) for name in norms]
-        self.shown = [x for norm in own for x in (norm.running_mean, norm.running_var)]
+        own = [network.get_submodule(name) for name in norms]
+        self.shown = [norm.get_buffer(part) for norm in own for part in ("running_mean", "running_var")]
         self.totals = [torch.zeros_like(x) for x in self.shown]
 
     def add(self, *args: Any, **kwargs: Any) -> None:
@@ -140,7 +151,7 @@ class _Average:
             pair = next(means), next(means)
             if kept is not None:
                 where = kept.to(pair[0].device)
-                pair = norm.running_mean.index_copy(0, where, pair[0]), norm.running_var.index_copy(0, where, pair[1])
+                pair = tuple(own.index_copy(0, where, part) for own, part in zip(norm.trained, pair, strict=True))
             found[name] = pair
         return found
 
@@ -152,7 +163,7 @@ def _sliced(root: nn.Module, plan: Plan, shapes: list[Shape], samples: bool) -> 
     if any(kept == 0 for shape in shapes for kept in shape.values()):
         return {}  # torch has no convolution without channels
     try:
-        networks = {shape: extract(root, shape, bayesian=samples) for shape in shapes}
+        networks = {shape: exact(root, shape, bayesian=samples) for shape in shapes}
     except (ValueError, TypeError, RuntimeError):  # it has no smaller form, cannot be copied, or memory ran out
         return {}
     for network in networks.values():
@@ -186,20 +197,26 @@ def _show_batches(network: nn.Module, norms: Iterable[Any]) -> None:
 
 
 @contextmanager
-def _collecting(root: nn.Module, norms: dict[str, Any], samples: bool) -> Any:
+def _masked(root: nn.Module, plan: Plan, shape: Shape, samples: bool) -> Any:
+    """Run the masked network at a width."""
+    said = {plan: Setting(shape)} | {unit: shape[name] for name, unit in plan.units.items()}
+    with saying(said), sampling(root, samples):
+        yield
+
+
+@contextmanager
+def _collecting(root: nn.Module, norms: dict[str, Any]) -> Any:
     """The masked network shows the statistics of each batch; then all is as before."""
     modes = [(module, module.training) for module in root.modules()]
     momenta = [(norm, norm.momentum) for norm in norms.values()]
     statistics = [(buffer, buffer.clone()) for norm in norms.values() for buffer in norm.buffers()]
     plan = plan_of(root)
-    shape, plan.collecting = plan.shape, True
+    plan.collecting = threading.get_ident()
     _show_batches(root, norms.values())
     try:
-        with sampling(root, samples):
-            yield
+        yield
     finally:
-        pin_width(root, shape)
-        plan.collecting = False
+        plan.collecting = None
         for module, mode in modes:
             module.training = mode
         for norm, momentum in momenta:
@@ -209,14 +226,8 @@ def _collecting(root: nn.Module, norms: dict[str, Any], samples: bool) -> Any:
 
 
 @contextmanager
-def sampling(root: nn.Module, on: bool) -> Any:
-    """Let Bayesian layers sample, or use their means, whatever the mode of the network."""
-    layers = [module for module in root.modules() if isinstance(module, BayesLayer)]
-    before = [layer.sampling for layer in layers]
-    for layer in layers:
-        layer.sampling = on
-    try:
+def sampling(root: nn.Module, on: bool, generator: torch.Generator | None = None) -> Any:
+    """Let Bayesian layers sample, or use their means, in the caller's context, whatever the mode of the network."""
+    draw = Draw(on, generator)
+    with saying({module: draw for module in root.modules() if isinstance(module, BayesLayer)}):
         yield
-    finally:
-        for layer, value in zip(layers, before, strict=True):
-            layer.sampling = value

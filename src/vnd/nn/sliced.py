@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from vnd.nn.extract import extract
+from vnd.nn.extract import exact
 from vnd.nn.plan import Shape, plan_of, unwrap
 
 Selection = tuple[Tensor | int | None, ...]  # by dimension: which entries are kept, or how many leading ones, or all
@@ -31,9 +31,9 @@ class Sliced:
         places = copy.deepcopy(root)
         for parameter in places.parameters():
             parameter.data = torch.arange(parameter.numel(), dtype=torch.float64).view(parameter.shape)
-        kept = {name: value.detach().long() for name, value in extract(places, shape, bayesian=True).named_parameters()}
+        kept = {name: value.detach().long() for name, value in exact(places, shape, bayesian=True).named_parameters()}
         self.root = root
-        self.skeleton = extract(root, shape, bayesian=True).train().requires_grad_(False)
+        self.skeleton = exact(root, shape, bayesian=True).train().requires_grad_(False)
         for norm in self.skeleton.modules():
             if isinstance(norm, nn.modules.batchnorm._BatchNorm):
                 # Nobody reads its statistics, and CUDA graphs like nothing to change.

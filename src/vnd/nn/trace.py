@@ -62,8 +62,16 @@ def analyse(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     walk.tie_shared()
     result = walk.conclude(_first_consumers(nodes, walk.modules))
     result.shared = walk.shared
+    result.functional = _functional_norms(nodes)
     result.called = {str(node.target) for node in nodes if node.op == "call_module"}
     return result
+
+
+def _functional_norms(nodes: list[fx.Node]) -> list[str]:
+    """The modules whose running statistics are given to `F.batch_norm` by the network itself."""
+    found = [x for node in nodes if node.target is F.batch_norm for x in node.all_input_nodes]
+    buffers = [str(x.target).rpartition(".") for x in found if x.op == "get_attr"]
+    return list(dict.fromkeys(owner or "the network" for owner, _, name in buffers if name == "running_mean"))
 
 
 def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:

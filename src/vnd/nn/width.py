@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from vnd.nn import context
+from vnd.nn.compiled import as_defaults, is_compiled, serve
 from vnd.nn.masks import sampling_posterior
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import Plan, Shape, plan_of, unwrap
+from vnd.nn.plan import Plan, Setting, Shape, lock_of, plan_of, unwrap
 
 Width = Shape | float | None
 
@@ -171,21 +173,18 @@ def _check_shape(plan: Plan, width: Shape) -> None:
             raise ValueError(f"width: unit {name} must keep {unit.base} … {unit.num_groups} groups; got {width[name]}")
 
 
-def pin_width(net: nn.Module, width: Width) -> None:
-    """Set the width alone, and leave BatchNorm's statistics as they are."""
-    plan = plan_of(net)
-    target = as_shape(net, width)
-    for name, unit in plan.units.items():
-        unit.fixed_groups.fill_(-1 if width is None else target[name])
-    plan.shape = None if width is None else target
-    plan.words = "shape" if isinstance(width, Shape) else "1.0" if width is None else f"{width:g}"
+def setting_of(net: nn.Module, width: Width, samples: bool = False) -> Setting:
+    """A width as it was asked for, by a shape, a fraction in (0, 1], or None for full width."""
+    shape = as_shape(net, width)
+    words = "shape" if isinstance(width, Shape) else "1.0" if width is None else f"{width:g}"
+    return Setting(shape, words, width is None, samples)
 
 
 def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool = True) -> None:
-    """Set the width at which a nested network runs, until it is set again; None for full width.
+    """Set the width at which a nested network runs by default, until it is set again; None for full width.
 
-    In evaluation, BatchNorm gets the statistics that `recalibrate` kept for this shape. A shape without any runs on
-    those of training, and warns once.
+    It holds for all who run the network outside of `vnd.width`, in every thread. In evaluation, BatchNorm gets the
+    statistics that `recalibrate` kept for this shape. A shape without any runs on those of training, and warns once.
 
     Args:
         net: A nested network.
@@ -194,22 +193,38 @@ def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool
         warn: Warn of a shape that was not recalibrated.
     """
     plan, root = plan_of(net), unwrap(net)
-    pin_width(net, width)
-    plan.sampled = samples
-    found = plan.load_statistics(root)
+    setting = setting_of(net, width, samples)
+    with lock_of(root):
+        plan.default = setting
+        for name, unit in plan.units.items():
+            unit.fixed_groups.fill_(-1 if setting.free else setting.shape[name])
+        plan.activate(root, warn=warn and not root.training)
     if root.training:
         plan.settled = False  # look again, and warn, at the next evaluation
-    elif warn and not found:
-        plan.warn()
 
 
 @contextmanager
 def width(net: nn.Module, width: Width, *, samples: bool = False) -> Iterator[nn.Module]:
-    """Run a nested network at a width within a block; see `set_width`."""
-    plan = plan_of(net)
-    before = plan.shape, plan.sampled
-    set_width(net, width, samples=samples)
-    try:
-        yield net
-    finally:
-        set_width(net, before[0], samples=before[1], warn=False)
+    """Run a nested network at a width within a block; see `set_width`.
+
+    The width belongs to the thread or task that opened the block, and others run the network at widths of their own
+    meanwhile. Tasks and `asyncio.to_thread` that start within the block have it, too. The workers of a thread pool do
+    not: there the network refuses to run, unless in a block or by `predict` at a width given.
+    """
+    plan, root = plan_of(net), unwrap(net)
+    said = plan.said(root, setting_of(net, width, samples))
+    serve(net)
+    if is_compiled(root):
+        said["compiled", plan] = as_defaults  # for every pass: parts of it cannot read the context
+    with context.saying(said), context.open_to_this_thread(frozenset(said)):
+        _count(root, plan, 1)
+        try:
+            yield net
+        finally:
+            _count(root, plan, -1)
+
+
+def _count(root: nn.Module, plan: Plan, change: int) -> None:
+    with lock_of(root):
+        plan.blocks += change
+        plan.unseen = plan.blocks > 0

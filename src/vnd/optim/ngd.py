@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 from torch.optim.sgd import sgd
 
-from vnd.functional import widen
+from vnd.functional import to_float32
 
 INITIAL_UPDATES = 10  # the factors are updated on each of the first steps, then once a period
 FIRST_ROUNDS = 3  # updates with the first gradient before its use: a power method from the regular start
@@ -146,7 +146,7 @@ class NGD(Optimizer):
         for group, parameters, along in self._moves:
             torch._foreach_copy_(along, [p.grad for p in parameters if p.grad is not None])
             if group["weight_decay"]:
-                torch._foreach_add_(along, [widen(p) for p in parameters], alpha=group["weight_decay"])
+                torch._foreach_add_(along, [to_float32(p) for p in parameters], alpha=group["weight_decay"])
         for own in self._groups:
             with torch.autocast(own.gradient.device.type, enabled=False):
                 self._updates += own.turn()

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from vnd._files import write_text
 from vnd._manifest import checksum
 from vnd.distributions import BernoulliChain
-from vnd.nn import Rule, Shape, extract, to_nested
+from vnd.nn import Rule, Shape, to_nested
+from vnd.nn.extract import exact
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.plan import Plan, plan_of, unwrap
 from vnd.pretrained import CARD
@@ -43,8 +44,8 @@ def cut(net: nn.Module, shape: Shape, said: Mapping[str, Any], widths: Iterable[
         raise ValueError("cut: a network with rescale='expected' has no smaller nested form")
     if empty := next((unit for unit, groups in shape.items() if groups == 0), None):
         raise ValueError(f"cut: the shape must keep a group of each unit; got none of {empty}")
-    means = extract(net, shape)
-    tensors = {**extract(net, shape, bayesian=True).state_dict(), **means.state_dict()}
+    means = exact(net, shape)
+    tensors = {**exact(net, shape, bayesian=True).state_dict(), **means.state_dict()}
     shapes = {name: list(value.shape) for name, value in means.state_dict().items()}
     name = _name_of(root)
     config: Any = root.config

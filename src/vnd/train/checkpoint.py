@@ -157,7 +157,8 @@ def restore(
     root = unwrap(model)
     saved = root.state_dict()  # with the versions of its layers, without which torch takes it for an old one
     for name in saved:
-        saved[name] = tensors[f"model/{name}"]
+        if not name.startswith("_vnd_"):
+            saved[name] = tensors[f"model/{name}"]
     root.load_state_dict(saved)
     with torch.no_grad():
         for name, value in own.items():
@@ -168,8 +169,8 @@ def restore(
 def _state(model: nn.Module) -> dict[str, Tensor]:
     """The tensors of a network: its state, and under `buffer/` what it does not save."""
     root = unwrap(model)
-    saved = root.state_dict()
-    for name, value in saved.items():
+    saved = {name: value for name, value in root.state_dict().items() if not name.startswith("_vnd_")}
+    for name, value in saved.items():  # without the statistics of widths, which training drops
         if not isinstance(value, Tensor):
             raise ValueError(f"checkpoint: {name} must be a tensor to be written; got {type(value).__name__}")
     state = {f"model/{name}": value for name, value in saved.items()}
