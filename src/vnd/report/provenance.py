@@ -40,7 +40,7 @@ class Origin:
 
 def origin(run: Run) -> Origin:
     """Where a run comes from, as its environment says, which may be missing or broken, or else its results."""
-    given = run.beside.get("environment")
+    given: Any = run.beside.get("environment")
     said: dict[str, Any] = {"versions": {}, "git": {}, "gpus": [], "command": [], "cpus": 0}
     for key, empty in said.items() if isinstance(given, dict) else ():
         if isinstance(given.get(key), type(empty)):

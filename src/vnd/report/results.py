@@ -61,7 +61,7 @@ ROW = {
     **dict.fromkeys(("matched_iou?", "dice?", "calibration_error?"), SHARE),
     **dict.fromkeys(("entropy?", "entropy_marked?"), NATURAL),
 }
-ROWS = {  # what a row must have beside, by a key that rows of its kind have
+ROWS: dict[str, dict[str, Any]] = {  # what a row must have beside, by a key that rows of its kind have
     "ged": {"label": TEXT, "per_image": {"*": [NUMBER]}},
     "length": {"length": POSITIVE, "mse": NATURAL, "summed": NATURAL},
     "": {"kind": KINDS, "label": TEXT, "parameters": POSITIVE},

@@ -246,7 +246,7 @@ def against_size(block: Block, options: Options) -> list[Part]:
         return []  # one point is no curve; its numbers are said
     found = []
     for column in drawn_columns(block):
-        if any(row.get(column.key) is not None for row in results["rows"]):
+        if not column.chance and any(row.get(column.key) is not None for row in results["rows"]):
             drawing = Drawing(column.key, partial(one_run, results, column))
             found.append(Part(column.key, column.title, _with(column, block), [drawing], is_half=True))
     return found
@@ -275,6 +275,8 @@ def one_run(results: dict[str, Any], column: Column) -> Figure:
         label = f"full size: {number(full[column.key], column)}"
         axis.axhline(column.factor * full[column.key], color=MUTED, linewidth=1, linestyle=":", label=label, zorder=1)
     axis.set_ylabel(column.axis)
+    if column.better == "less":
+        axis.set_ylim(bottom=0)
     legend(figure, axis)
     return figure
 
