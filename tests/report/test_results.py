@@ -1,4 +1,4 @@
-"""Reading results: what is missing or wrong is named, what may be missing may be; where runs lie, and which are kept."""
+"""Reading results: what is missing or wrong is named, what may be missing may be; and where runs lie."""
 
 import json
 import math
