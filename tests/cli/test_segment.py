@@ -82,7 +82,7 @@ def test_a_run_is_evaluated_at_its_sizes(runs: Path, tmp_path: Path, capsys: pyt
     results = json.loads((tmp_path / "results.json").read_text())
     sizes = [row["label"] for row in results["rows"]]
     assert sizes == ["3 of 6", "6 of 6", "drawn"]
-    assert (results["task"], results["samples"], results["split"]) == ("segmentation", [1, 4], "test")
+    assert (results["task"]["name"], results["samples"], results["split"]) == ("segmentation", [1, 4], "test")
     data = {"name": "synthetic_graders", "train": 32, "validation": 16, "test": 12, "classes": [], "image": [1, 32, 32]}
     assert results["data"] == data
     assert results["command"].endswith("'--num_mask_samples=[1, 4]'")
