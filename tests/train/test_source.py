@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from vnd.train import source, sweeps
+from vnd.train import source, sweep
 from vnd.train.parse import names, parse, parse_run
 from vnd.train.source import read
 
@@ -260,7 +260,7 @@ def test_a_key_given_twice_is_refused_with_its_lines(
 def test_a_key_given_twice_is_refused_in_a_sweep_and_in_the_recipe_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("runs: [fashion/bn3]\nseeds: [0]\nruns: [demo]\n")
     with pytest.raises(ValueError, match=r"key 'runs' must be given once; got it in line 1 and line 3$"):
-        sweeps.read(tmp_path / "s.yaml")
+        sweep.read(tmp_path / "s.yaml")
     recipe = parse("fashion/bn3")
     (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
     assert sweeps.holds(tmp_path, sweeps.digest(recipe))
