@@ -263,7 +263,7 @@ def test_a_key_given_twice_is_refused_in_a_sweep_and_in_the_recipe_of_a_run(tmp_
         sweep.read(tmp_path / "s.yaml")
     recipe = parse("fashion/bn3")
     (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
-    assert sweeps.holds(tmp_path, sweeps.digest(recipe))
+    assert sweep.holds(tmp_path, sweep.digest(recipe))
     again = recipe.to_yaml() + "train: {epochs: 7}\n"
     (tmp_path / "recipe.yaml").write_text(again)
     with pytest.raises(
@@ -271,7 +271,7 @@ def test_a_key_given_twice_is_refused_in_a_sweep_and_in_the_recipe_of_a_run(tmp_
     ):
         parse_run(tmp_path)
     with pytest.raises(ValueError, match="key 'train' must be given once"):
-        sweeps.holds(tmp_path, sweeps.digest(recipe))
+        sweep.holds(tmp_path, sweep.digest(recipe))
 
 
 @pytest.mark.parametrize(
