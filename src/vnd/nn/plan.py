@@ -443,11 +443,14 @@ def _fits(norm: CalibratedNorm, held: tuple[Tensor, ...]) -> bool:
     return not held or (held[0].device == mean.device and held[0].dtype == mean.dtype)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # so that it runs while code is compiled
 def _refuse_unseen() -> None:
     raise RuntimeError(
         "vnd.width: compiled code does not see this block; open it on what torch.compile gave, or use vnd.set_width"
     )
+
+
+# So that it runs while code is compiled: torch.compiler.assume_constant_result would load the compiler, a second.
+_refuse_unseen._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
