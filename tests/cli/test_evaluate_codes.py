@@ -116,11 +116,11 @@ def test_evaluated_auto_encoders_are_compared(runs: Path, tmp_path: Path, capsys
     with (tmp_path / "all" / "rows.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 5 + 1 + 1
     assert "num_generated" not in capsys.readouterr().err
-    main(["report", str(tmp_path / "all"), "--out", str(tmp_path / "out"), "--keep", str(tmp_path / "kept")])
+    main(["report", str(tmp_path / "all"), "--out", str(tmp_path / "out"), "--keep", str(tmp_path / "kept.jsonl")])
     said = json.loads((tmp_path / "out" / "summary.json").read_text())
-    lengths = [point["length"] for point in said["points"] if point["name"] == "VAE (retrained)"]
+    lengths = [point["length"] for point in said["points"] if point["series"] == "VAE (retrained)"]
     assert lengths == [2, 4]
-    assert (tmp_path / "kept" / "vnd" / "results.json").is_file()
+    assert (tmp_path / "kept.jsonl").read_text().count("\n") == 3
     words = fails(capsys, "report", tmp_path / "all", "--out", tmp_path / "other", "--sizes", "[10]")
     assert words == "vnd: report: --sizes are parameters of classifiers, and these are auto-encoders; leave it out"
 
