@@ -171,7 +171,7 @@ class Plan:
     unseen: bool = False  # whether compiled code does not know of one of them
     loading: tuple[Tensor | None, ...] | None = None  # what a state dict that is being loaded says of statistics
     smallest: Any = None  # for training: the network of base groups alone, sliced; False where there is no such
-    rungs: list[Any] = field(default_factory=list)  # for training: the networks of fixed shapes, sliced
+    fixed_budgets: list[Any] = field(default_factory=list)  # for training: the networks of fixed shapes, sliced
     origin: dict[str, Any] | None = None  # what its plain network was cut from; as in `extract.ORIGINS`
     lesson: Any = None  # for training a student: its teacher, and what that answered
     lowest: Tensor | None = None  # the lowest survival of a group in each of them, and 0 for the full network
