@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import vnd.nn as nested
 from vnd.distributions import BernoulliChain
 from vnd.methods.method import Batch, Size, Sizes, Step, Untempered, cost_of, cross_entropy, rules_of
+from vnd.nn.extract import exact
 from vnd.nn.plan import plan_of, unwrap
 from vnd.nn.sliced import Sliced, can_be_sliced, sliced
 from vnd.nn.width import Width
@@ -53,16 +54,16 @@ class Nested(Untempered):
         nested.recalibrate(model, batches(), widths, samples=samples and self.bayesian)
 
     def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
-        """The extracted network, with its posterior if it is to be drawn from: BatchNorm has statistics for each."""
-        return nested.extract(model, width, bayesian=self.bayesian and samples > 0)
+        """The extracted network, with its posterior if it is to be drawn from, and the statistics of that, or of training."""
+        return exact(model, width, bayesian=self.bayesian and samples > 0)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> nested.Prediction:
         """Average the probabilities over draws of the weights."""
         return nested.predict(network, x, samples=samples)
 
     def extract(self, model: nn.Module, width: Width) -> nn.Module:
-        """The extracted network of posterior means."""
-        return nested.extract(model, width)
+        """The extracted network of posterior means, for its cost: with whatever statistics there are."""
+        return exact(model, width)
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
         """That of the extracted network."""
