@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-long lint clean
+.PHONY: demo test test-long lint docs-check clean
 
 demo: .venv/installed-all
 	$(BIN)/vnd demo
@@ -22,6 +22,11 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_references.py
+
+# Tables and figures of the documentation, made again from docs/results: a difference is an error.
+docs-check: .venv/installed-dev
+	$(BIN)/python scripts/docs_check.py
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vnd needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'

@@ -217,7 +217,7 @@ students() {
     vnd train bench/cifar10-bn3 --train.save_every 1000 --out "$runs"/teacher || return
     vnd evaluate "$runs"/teacher --fractions '[0.25,1.0]' --parameters '[109122,176694,447426,1383882]' &
     (
-        vnd distill "$runs"/teacher --parameters 1383882 --train.epochs "${EPOCHS:-330}" --train.temper 3 \
+        vnd distill "$runs"/teacher --parameters 1383882 --train.epochs "${EPOCHS:-330}" --train.loss_temperature 3 \
             --data.views 25 --data.augment.cutmix 0.5 --method.tie false --method.widths '[0.25]' \
             --method.full_share 0.5 --method.sampled_share 0.25 --method.label_weight 0.3 --out "$runs"/student-mmd
         evaluate "$runs"/student-mmd

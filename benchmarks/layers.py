@@ -1,6 +1,6 @@
 """What does a nested Bayesian network cost beside a deterministic one, and beside other libraries' Bayesian layers?
 
-Question: with VGG11 1.5× on CIFAR-sized images, how long is a training step (forward, KL, masks, backward, optimiser),
+Question: with VGG11 1.5× on CIFAR-sized images, how long is a training step (forward, KL, masks, backward, optimizer),
 a six-sample prediction, and a forward pass of a network extracted at a quarter of the width? Ratios within this run.
 
 - step: ours (local estimator, log α per weight, nested, coupled) against the deterministic network, both compiled;

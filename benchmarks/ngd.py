@@ -2,8 +2,8 @@
 
 Question: how long does `NGD.step` take beside `torch.optim.SGD(foreach=True)`, both with momentum, for the parameters
 of VGG11 1.5× as BN³ has them (weights and as many log α, channels last)? Random gradients; rounds of 40 steps, one
-synchronisation at the end of each; medians over rounds, the contestants taking turns. NGD with and without `replay`,
-which on the CPU makes no difference. The last column is how long `step` keeps its CPU thread at work, waiting excluded.
+synchronisation at the end of each; medians over rounds, the contestants taking turns. The last column is how long
+`step` keeps its CPU thread at work, waiting excluded.
 
 On a GPU also behind other work: before each step the device is kept busy for `--busy` milliseconds, about what a
 forward and a backward pass take, and what a step adds to that is reported. It is what a step costs in training, where
@@ -23,9 +23,9 @@ from torch import nn
 
 import record
 from vnd.models import build
-from vnd.train.ngd import NGD
+from vnd.optim.ngd import NGD
 
-LR, MOMENTUM, WARM_UP = 1e-3, 0.9, 20  # beyond the first ten steps, each of which updates the factors, and recording
+LR, MOMENTUM, WARM_UP = 1e-3, 0.9, 20  # beyond the first ten steps, each of which updates the factors
 
 
 def parameter_groups(width: float, device: str) -> list[dict[str, object]]:
@@ -40,12 +40,9 @@ def parameter_groups(width: float, device: str) -> list[dict[str, object]]:
 
 
 def contestants(width: float, device: str) -> dict[str, Callable[[], object]]:
-    ngd, eager = (
-        NGD(parameter_groups(width, device), lr=LR, momentum=MOMENTUM, nesterov=True, replay=replay)
-        for replay in (True, False)
-    )
+    ngd = NGD(parameter_groups(width, device), lr=LR, momentum=MOMENTUM, nesterov=True)
     sgd = torch.optim.SGD(parameter_groups(width, device), lr=LR, momentum=MOMENTUM, nesterov=True, foreach=True)
-    return {"ngd": ngd.step, "ngd, replay=False": eager.step, "sgd": sgd.step, "nothing": lambda: None}
+    return {"ngd": ngd.step, "sgd": sgd.step, "nothing": lambda: None}
 
 
 def measure(
@@ -96,7 +93,7 @@ def main() -> None:
     measure(steps, 1, WARM_UP, args.device, 0)
     rows = []
     print(f"one step, VGG11 {width}× and log α, {args.device}, torch {torch.__version__}; milliseconds")
-    print(f"{'device busy before it':>24} {'optimiser':>20} {'step':>10} {'adds':>10} {'CPU':>10}")
+    print(f"{'device busy before it':>24} {'optimizer':>20} {'step':>10} {'adds':>10} {'CPU':>10}")
     for busy in (0.0, args.busy) if on_a_gpu and args.busy else (0.0,):
         found = measure(steps, rounds, length, args.device, busy * cycles_per_millisecond() if busy else 0)
         whole = {name: value[0] for name, value in found.items()}

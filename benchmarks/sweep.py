@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 
 import vnd.evaluate.sweep as module
-from vnd.data.arrays import Images
 from vnd.data.batches import Normalise, in_order
+from vnd.data.images import Images
 from vnd.evaluate.sweep import Subject, Sweep, sweep
 from vnd.methods import BN3, Sizes
 from vnd.models import build

@@ -1,6 +1,6 @@
 """How many images a second does the library's loop train, against a bare PyTorch loop?
 
-The same network, batch, loss and optimiser: VGG11 on images of CIFAR's size, plain and as BN³. The bare loop indexes
+The same network, batch, loss and optimizer: VGG11 on images of CIFAR's size, plain and as BN³. The bare loop indexes
 normalised float images that lie on the device, and does nothing else: no check of the loss, no log, no checkpoint, no
 progress bar; like ours it uses deterministic algorithms. Ours is `vnd.train.loop`, as `vnd train` runs it, from uint8
 images. Medians of single steps, in turns within this run; on a GPU bf16, compiled, in windows of steps between
@@ -72,7 +72,7 @@ def recipe_of(method: str, args: argparse.Namespace, data: Path) -> Recipe:
             "method": METHODS[method],
             "network": {"name": "vgg11", "width": args.width},
             "data": {"name": "npz", "folder": str(data), "validation": 1000},
-            "optimiser": {"name": "sgd", "lr": 0.01},
+            "optimizer": {"name": "sgd", "lr": 0.01},
             "train": {
                 "epochs": 10_000, "batch": args.batch, "device": args.device, "precision": "bf16" if cuda else "no",
                 "compile": cuda, "channels_last": True, "log_every": 50, "validate_every": 10_000,

@@ -25,8 +25,8 @@ import torch
 
 import vnd
 from vnd import pretrained
-from vnd.data.arrays import Images
 from vnd.data.batches import in_order
+from vnd.data.images import Images
 from vnd.evaluate.results import machine
 from vnd.evaluate.scores import scores
 from vnd.evaluate.sweep import Answers, answer

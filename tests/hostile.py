@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from vnd import files
+from vnd import _manifest
 
 
 class Calls:
@@ -23,7 +23,7 @@ class Calls:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *more: tuple[Any, str]) -> None:
         self.count, self.at, self.names = 0, -1, list[str]()
         self.action: Callable[[], None] = lambda: None
-        for owner, name in ((files, "save_file"), (os, "fsync"), (os, "replace"), (Path, "write_text"), *more):
+        for owner, name in ((_manifest, "save_file"), (os, "fsync"), (os, "replace"), (Path, "write_text"), *more):
             monkeypatch.setattr(owner, name, self._wrap(name, getattr(owner, name)))
 
     def _wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +116,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], Any], sign: bool = Tr
     manifest = json.loads(path.read_text())
     change(manifest)
     if sign:
-        manifest["checksum"] = files.checksum(manifest)
+        manifest["checksum"] = _manifest.checksum(manifest)
     path.write_text(json.dumps(manifest, indent=1) + "\n")
 
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 import hostile
 from hostile import DESCRIPTIONS, HEADERS, MANIFESTS, Calls, broken_disk, full_disk, interrupted, read_only
-from vnd import files
+from vnd import _files, _manifest
 
-FORM = files.Format("things.json", 1, saver="keep", loader="fetch", writer="the test")
+FORM = _manifest.Format("things.json", 1, saver="keep", loader="fetch", writer="the test")
 OLD = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([2**40, -1])}
 NEW = {"a": torch.ones(3, dtype=torch.bfloat16), "c": torch.tensor(True)}
 
@@ -42,7 +42,7 @@ def same(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
 
 def refusal(folder: Path, *words: str) -> None:
     with pytest.raises(ValueError, match=r"^fetch: ") as caught:
-        files.read(FORM, folder)
+        _manifest.read(FORM, folder)
     message = str(caught.value)
     assert "\n" not in message
     assert len(message) < 1000
@@ -51,18 +51,18 @@ def refusal(folder: Path, *words: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    files.write(FORM, tmp_path / "x", {"note": "old"}, OLD)
+    _manifest.write(FORM, tmp_path / "x", {"note": "old"}, OLD)
     return tmp_path / "x"
 
 
 def test_what_was_written_is_read(folder):
-    manifest, tensors = files.read(FORM, folder)
+    manifest, tensors = _manifest.read(FORM, folder)
     assert manifest["note"] == "old"
     assert same(tensors, OLD)
-    assert files.read_manifest(FORM, folder) == manifest
+    assert _manifest.read_manifest(FORM, folder) == manifest
     assert json.loads((folder / "things.json").read_text()) == manifest
-    files.write(FORM, folder, {"note": "new"}, NEW)
-    assert same(files.read(FORM, folder)[1], NEW)
+    _manifest.write(FORM, folder, {"note": "new"}, NEW)
+    assert same(_manifest.read(FORM, folder)[1], NEW)
     assert len(contents(folder)) == 2
 
 
@@ -81,14 +81,14 @@ def test_tensors_that_share_memory_or_are_parts_of_it_or_empty_are_written_as_th
         "number": torch.tensor(1.5),
     }
     before = {name: value.detach().clone() for name, value in odd.items()}
-    files.write(FORM, tmp_path, {}, odd)
-    assert same(files.read(FORM, tmp_path)[1], before)
-    files.write(FORM, tmp_path, {}, {})
-    assert files.read(FORM, tmp_path)[1] == {}
+    _manifest.write(FORM, tmp_path, {}, odd)
+    assert same(_manifest.read(FORM, tmp_path)[1], before)
+    _manifest.write(FORM, tmp_path, {}, {})
+    assert _manifest.read(FORM, tmp_path)[1] == {}
 
 
 def test_what_was_read_does_not_change_with_its_file(folder):
-    tensors = files.read(FORM, folder)[1]
+    tensors = _manifest.read(FORM, folder)[1]
     path = tensor_file(folder)
     with path.open("r+b") as file:
         file.write(bytes(path.stat().st_size))
@@ -99,53 +99,53 @@ def test_what_was_read_does_not_change_with_its_file(folder):
 def test_after_a_fault_at_any_write_the_old_folder_is_whole(fault, folder, monkeypatch):
     before = contents(folder)
     calls = Calls(monkeypatch, (Path, "mkdir"))
-    files.write(FORM, folder.with_name("trial"), {}, OLD)
+    _manifest.write(FORM, folder.with_name("trial"), {}, OLD)
     total = calls.count
     assert calls.names[:2] == ["mkdir", "save_file"]
     assert calls.names.count("fsync") == 4
     for at in range(total):
         calls.restart(at, fault)
         with pytest.raises((OSError, KeyboardInterrupt)):
-            files.write(FORM, folder, {"note": "new"}, NEW)
+            _manifest.write(FORM, folder, {"note": "new"}, NEW)
         calls.restart(-1)
         if at < total - 1:
             assert contents(folder) == before
         else:  # in place, only not known to be on the disk
-            assert same(files.read(FORM, folder)[1], NEW)
+            assert same(_manifest.read(FORM, folder)[1], NEW)
             assert len(contents(folder)) == 2
 
 
 @pytest.mark.parametrize("fault", [full_disk, broken_disk, read_only, interrupted])
 def test_a_small_file_is_the_old_one_or_the_new_one(fault, tmp_path, monkeypatch):
     path = tmp_path / "note.txt"
-    files.write_text(path, "old – ä\n")
+    _files.write_text(path, "old – ä\n")
     assert path.read_text(encoding="utf-8") == "old – ä\n"
     calls = Calls(monkeypatch)
-    files.write_text(path, "old\n")
+    _files.write_text(path, "old\n")
     total = calls.count
     assert calls.names == ["write_text", "fsync", "replace", "fsync"]
     for at in range(total):
         calls.restart(at, fault)
         with pytest.raises((OSError, KeyboardInterrupt)):
-            files.write_text(path, "new\n")
+            _files.write_text(path, "new\n")
         assert contents(tmp_path) == {"note.txt": b"old\n" if at < total - 1 else b"new\n"}
     calls.restart(-1)
     with pytest.raises(OSError, match="File too large"), hostile.short_writes(3):
-        files.write_text(path, "newer\n")
+        _files.write_text(path, "newer\n")
     assert contents(tmp_path) == {"note.txt": b"new\n"}
 
 
 def test_a_kill_at_any_write_leaves_the_old_folder_or_the_new_one(folder, monkeypatch):
     calls = Calls(monkeypatch)
-    files.write(FORM, folder.with_name("trial"), {}, OLD)
+    _manifest.write(FORM, folder.with_name("trial"), {}, OLD)
     total, last = calls.count, len(calls.names) - 2
     for at in range(total):
-        files.write(FORM, folder, {"note": "old"}, OLD)
+        _manifest.write(FORM, folder, {"note": "old"}, OLD)
         calls.restart(at, hostile.killed)
-        assert hostile.ended(hostile.forked(lambda: files.write(FORM, folder, {"note": "new"}, NEW))) == -9
+        assert hostile.ended(hostile.forked(lambda: _manifest.write(FORM, folder, {"note": "new"}, NEW))) == -9
         calls.restart(-1)
-        assert same(files.read(FORM, folder)[1], OLD if at <= last else NEW)
-    files.write(FORM, folder, {"note": "new"}, NEW)
+        assert same(_manifest.read(FORM, folder)[1], OLD if at <= last else NEW)
+    _manifest.write(FORM, folder, {"note": "new"}, NEW)
     assert len(contents(folder)) == 2
 
 
@@ -157,7 +157,7 @@ def test_every_flip_and_cut_is_found(folder):
             path.write_bytes(broken)
             refusal(folder, path.name)
         path.write_bytes(whole)
-    assert same(files.read(FORM, folder)[1], OLD)
+    assert same(_manifest.read(FORM, folder)[1], OLD)
 
 
 @pytest.mark.parametrize("case", DESCRIPTIONS)
@@ -181,7 +181,7 @@ def test_what_is_no_tensor_file_is_refused(header, folder):
 
 
 def test_a_manifest_that_says_the_same_in_other_words_is_refused(folder):
-    files.write(FORM, folder, {"note": "ä", "number": 0.1 + 0.2, "list": []}, OLD)
+    _manifest.write(FORM, folder, {"note": "ä", "number": 0.1 + 0.2, "list": []}, OLD)
     path = folder / "things.json"
     whole = path.read_text()
     for before, after in (
@@ -197,17 +197,17 @@ def test_a_manifest_that_says_the_same_in_other_words_is_refused(folder):
         assert json.loads(path.read_text()) == json.loads(whole)
         refusal(folder, "things.json", "checksum")
     path.write_text(whole)
-    assert same(files.read(FORM, folder)[1], OLD)
+    assert same(_manifest.read(FORM, folder)[1], OLD)
 
 
 def test_a_manifest_beyond_all_bounds_is_neither_written_nor_read(folder, monkeypatch):
     before = contents(folder)
-    monkeypatch.setattr(files, "LONGEST", len(before["things.json"]))
-    files.read(FORM, folder)
+    monkeypatch.setattr(_manifest, "LONGEST", len(before["things.json"]))
+    _manifest.read(FORM, folder)
     with pytest.raises(ValueError, match=r"^keep: things\.json must have at most \d+ bytes; got \d+$"):
-        files.write(FORM, folder, {"note": "longer than the old one"}, OLD)
+        _manifest.write(FORM, folder, {"note": "longer than the old one"}, OLD)
     assert contents(folder) == before
-    monkeypatch.setattr(files, "LONGEST", len(before["things.json"]) - 1)
+    monkeypatch.setattr(_manifest, "LONGEST", len(before["things.json"]) - 1)
     refusal(folder, "things.json", "at most")
 
 
@@ -229,9 +229,9 @@ def test_another_format_and_a_failed_check_are_refused_in_one_line(folder):
         raise ValueError("no notes today")
 
     with pytest.raises(ValueError, match=r"^fetch: .*things\.json .* format 1; this version of vnd reads format 2$"):
-        files.read(files.Format("things.json", 2, "keep", "fetch", "the test"), folder)
+        _manifest.read(_manifest.Format("things.json", 2, "keep", "fetch", "the test"), folder)
     with pytest.raises(ValueError, match="not of the test: no notes today"):
-        files.read(files.Format("things.json", 1, "keep", "fetch", "the test", check), folder)
+        _manifest.read(_manifest.Format("things.json", 1, "keep", "fetch", "the test", check), folder)
 
 
 def test_other_tensors_than_the_manifest_names_are_refused(folder):
@@ -253,7 +253,7 @@ def pair(folder: Path, values: tuple[float, float]) -> None:
     def work(value: float) -> None:
         os.close(opened)
         os.read(gate, 1)  # until it is closed
-        files.write(FORM, folder, {"note": value}, {"a": torch.full((8,), value)})
+        _manifest.write(FORM, folder, {"note": value}, {"a": torch.full((8,), value)})
 
     children = [hostile.forked(lambda value=value: work(value)) for value in values]
     os.close(gate)
@@ -262,7 +262,7 @@ def pair(folder: Path, values: tuple[float, float]) -> None:
 
 
 def whole(folder: Path, *values: float) -> None:
-    manifest, tensors = files.read(FORM, folder)
+    manifest, tensors = _manifest.read(FORM, folder)
     assert manifest["note"] in values
     assert torch.equal(tensors["a"], torch.full((8,), manifest["note"]))
 
@@ -277,12 +277,12 @@ def test_two_processes_that_save_into_one_folder_lose_nothing(tmp_path):
 
 def test_threads_that_save_and_load_one_folder_never_fail(tmp_path):
     folder = tmp_path / "x"
-    files.write(FORM, folder, {"note": 0.0}, {"a": torch.zeros(8)})
+    _manifest.write(FORM, folder, {"note": 0.0}, {"a": torch.zeros(8)})
     values = (0.0, 1.0)  # each again and again: the same names of files, removed and made anew
 
     def save(value: float) -> None:
         for _ in range(25):
-            files.write(FORM, folder, {"note": value}, {"a": torch.full((8,), value)})
+            _manifest.write(FORM, folder, {"note": value}, {"a": torch.full((8,), value)})
 
     with ThreadPoolExecutor(3) as pool:
         done = [pool.submit(save, value) for value in values]
@@ -303,10 +303,10 @@ def test_a_writer_waits_for_the_one_before_and_tidies_nothing_of_it(folder):
 
     def save() -> None:
         os.write(told, b".")
-        files.write(FORM, folder, {"note": "new"}, NEW)
+        _manifest.write(FORM, folder, {"note": "new"}, NEW)
         entered.append(True)
 
-    with files.exclusive(folder) as alone, ThreadPoolExecutor(1) as pool:
+    with _files.exclusive(folder) as alone, ThreadPoolExecutor(1) as pool:
         assert alone
         future = pool.submit(save)
         os.read(begun, 1)
@@ -314,19 +314,19 @@ def test_a_writer_waits_for_the_one_before_and_tidies_nothing_of_it(folder):
         coming.write_bytes(b"of a save under way")
         assert not entered
         coming.unlink()
-        other = os.open(folder / files.LOCK, os.O_RDWR)
+        other = os.open(folder / _files.LOCK, os.O_RDWR)
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(other)
-        assert files.read_manifest(FORM, folder)["note"] == "old"
-        handle = next(iter(files._held))
-        (folder / files.LOCK).unlink()
-        files._held.discard(handle)
+        assert _manifest.read_manifest(FORM, folder)["note"] == "old"
+        handle = next(iter(_files._held))
+        (folder / _files.LOCK).unlink()
+        _files._held.discard(handle)
         os.close(handle)
         future.result()
     os.close(begun)
     os.close(told)
-    assert same(files.read(FORM, folder)[1], NEW)
+    assert same(_manifest.read(FORM, folder)[1], NEW)
     assert len(contents(folder)) == 2
 
 
@@ -336,11 +336,11 @@ def test_a_killed_writer_keeps_nobody_waiting_and_its_parts_are_tidied(folder, m
         os.kill(os.getpid(), 9)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "save_file", dies)
-        assert hostile.ended(hostile.forked(lambda: files.write(FORM, folder, {"note": "new"}, NEW))) == -9
+        patch.setattr(_manifest, "save_file", dies)
+        assert hostile.ended(hostile.forked(lambda: _manifest.write(FORM, folder, {"note": "new"}, NEW))) == -9
     assert len(contents(folder)) == 4  # its lock file and its part
-    assert same(files.read(FORM, folder)[1], OLD)
-    files.write(FORM, folder, {"note": "new"}, NEW)
+    assert same(_manifest.read(FORM, folder)[1], OLD)
+    _manifest.write(FORM, folder, {"note": "new"}, NEW)
     assert len(contents(folder)) == 2
 
 
@@ -348,7 +348,7 @@ def test_a_child_forked_within_a_save_does_not_keep_the_lock(tmp_path):
     ours, theirs = os.pipe()
 
     def work() -> None:
-        with files.exclusive(tmp_path):
+        with _files.exclusive(tmp_path):
             hostile.forked(lambda: (os.write(theirs, os.getpid().to_bytes(4, "little")), signal.pause()))
             signal.pause()
 
@@ -357,7 +357,7 @@ def test_a_child_forked_within_a_save_does_not_keep_the_lock(tmp_path):
     try:
         os.kill(child, 9)
         assert hostile.ended(child) == -9
-        handle = os.open(tmp_path / files.LOCK, os.O_RDWR)
+        handle = os.open(tmp_path / _files.LOCK, os.O_RDWR)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while anybody has it
         os.close(handle)
     finally:
@@ -375,29 +375,29 @@ def test_where_there_are_no_locks_only_old_files_are_tidied(folder, monkeypatch)
     for path in (young, old):
         path.write_bytes(b"x")
     os.utime(old, (1, 1))
-    files.write(FORM, folder, {"note": "new"}, NEW)
-    assert same(files.read(FORM, folder)[1], NEW)
+    _manifest.write(FORM, folder, {"note": "new"}, NEW)
+    assert same(_manifest.read(FORM, folder)[1], NEW)
     assert young.exists()
     assert not old.exists()
-    assert not (folder / files.LOCK).exists()
+    assert not (folder / _files.LOCK).exists()
 
 
 def test_a_save_of_the_same_contents_in_place_of_another_is_read_again(folder, monkeypatch):
     """A, then B, then A again while it is read: the tensors of A were gone for a moment."""
-    real, gone = files._read_tensors, []
+    real, gone = _manifest._read_tensors, []
 
-    def interrupted_once(form: files.Format, where: Path, manifest: dict) -> dict:
+    def interrupted_once(form: _manifest.Format, where: Path, manifest: dict) -> dict:
         if not gone:
             gone.append(True)
-            files.write(FORM, folder, {"note": "new"}, NEW)
+            _manifest.write(FORM, folder, {"note": "new"}, NEW)
             try:
                 return real(form, where, manifest)
             finally:
-                files.write(FORM, folder, {"note": "old"}, OLD)
+                _manifest.write(FORM, folder, {"note": "old"}, OLD)
         return real(form, where, manifest)
 
-    monkeypatch.setattr(files, "_read_tensors", interrupted_once)
-    assert same(files.read(FORM, folder)[1], OLD)
+    monkeypatch.setattr(_manifest, "_read_tensors", interrupted_once)
+    assert same(_manifest.read(FORM, folder)[1], OLD)
     assert gone
 
 
@@ -408,7 +408,7 @@ def test_parts_of_small_files_that_killed_writers_left_go_when_they_are_old(tmp_
         path.write_text("x")
     for path in (old, other):
         os.utime(path, (1, 1))
-    files.write_text(tmp_path / "a.txt", "a")
+    _files.write_text(tmp_path / "a.txt", "a")
     assert sorted(contents(tmp_path)) == sorted(["a.txt", young.name, other.name])
 
 
@@ -422,12 +422,12 @@ def test_a_link_is_followed_and_its_target_replaced(tmp_path):
     link.symlink_to("there/t.json")
     chain.symlink_to(link)
     for path in (link, chain):
-        files.write_text(path, f"by {path.name}")
+        _files.write_text(path, f"by {path.name}")
         assert path.is_symlink()
         assert target.read_text() == f"by {path.name}"
     assert not target.is_symlink()
     target.unlink()
-    files.write_text(chain, "made")
+    _files.write_text(chain, "made")
     assert target.read_text() == "made"
     assert link.is_symlink()
     assert sorted(contents(tmp_path / "there")) == ["t.json"]
@@ -437,7 +437,7 @@ def test_a_link_that_leads_to_itself_is_refused(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(OSError, match="symbolic links"):
-        files.write_text(tmp_path / "a", "x")
+        _files.write_text(tmp_path / "a", "x")
     assert (tmp_path / "a").is_symlink()
 
 
@@ -447,12 +447,12 @@ def test_into_a_pipe_and_a_device_is_written_and_neither_is_replaced(tmp_path):
     terminal, device = os.openpty()  # a device of the test's own, which a fault may not take from the machine
     link.symlink_to(os.ttyname(device))
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    files.write_text(pipe, "through – ä\n")
+    _files.write_text(pipe, "through – ä\n")
     assert os.read(reader, 100).decode() == "through – ä\n"
     os.close(reader)
     assert pipe.is_fifo()
     for path in (link, Path(os.ttyname(device))):
-        files.write_text(path, "shown")
+        _files.write_text(path, "shown")
         assert os.read(terminal, 100) == b"shown"
         assert path.is_char_device()
     assert link.is_symlink()
@@ -460,14 +460,14 @@ def test_into_a_pipe_and_a_device_is_written_and_neither_is_replaced(tmp_path):
     os.close(device)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe", "terminal"]
     with pytest.raises(IsADirectoryError):
-        files.write_text(tmp_path, "x")
+        _files.write_text(tmp_path, "x")
 
 
 def test_standard_output_is_written_into_whatever_it_is(tmp_path):
     """Also a regular file, which others have open: replaced, it would be lost to them."""
     link, out = tmp_path / "stdout", tmp_path / "out.txt"
     link.symlink_to("/proc/self/fd/1")  # as /dev/stdout is, which a fault may not take from the machine
-    code = f"from pathlib import Path; from vnd.files import write_text; write_text(Path({str(link)!r}), 'said\\n')"
+    code = f"from pathlib import Path; from vnd._files import write_text; write_text(Path({str(link)!r}), 'said\\n')"
     out.write_text("before\n")
     inode = out.stat().st_ino
     with out.open("a") as file:

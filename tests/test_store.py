@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 import hostile
 import vnd
-import vnd.files as checksummed
 import vnd.store as store
 from hostile import DESCRIPTIONS, HEADERS, MANIFESTS, Bomb, Calls, full_disk, interrupted, short_writes
 from vnd import BernoulliChain, Rule
+from vnd import _manifest as checksummed
 from vnd.models import UNet, build
 from vnd.nn.plan import batch_norms, plan_of
 from vnd.nn.recalibrate import sampling
@@ -441,12 +441,12 @@ def test_training_goes_on_as_if_nothing_had_happened(coupling, tmp_path):
     for one in nets:
         torch.manual_seed(3)
         losses.append([])
-        optimiser = torch.optim.SGD(vnd.parameter_groups(one.train(), 0.05), momentum=0.9)
+        optimizer = torch.optim.SGD(vnd.parameter_groups(one.train(), 0.05), momentum=0.9)
         for _ in range(4):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = one(images(1, 8)).square().mean() + 1e-3 * vnd.kl(one)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             losses[-1].append(loss.item())
     assert losses[0] == losses[1]
     assert len(set(losses[0])) == 4

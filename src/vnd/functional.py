@@ -19,7 +19,7 @@ LogUniformForm = Literal["vnd", "exact", "molchanov", "kingma"]
 CONCENTRATION_FLOOR, LARGEST_LOG_CONCENTRATION = 0.01, 10.0  # of the Dirichlet that outputs stand for
 
 
-def widen(x: Tensor) -> Tensor:
+def to_float32(x: Tensor) -> Tensor:
     """Return `x` in float32 or wider, the precision in which log-probabilities are computed."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
@@ -38,7 +38,7 @@ def log_survival(keep_logits: Tensor) -> Tensor:
     >>> log_survival(torch.tensor([0.0, 0.0])).exp()
     tensor([0.5000, 0.2500])
     """
-    return F.logsigmoid(widen(keep_logits)).cumsum(-1)
+    return F.logsigmoid(to_float32(keep_logits)).cumsum(-1)
 
 
 def length_log_probs(keep_logits: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def length_log_probs(keep_logits: Tensor) -> Tensor:
     >>> length_log_probs(torch.tensor([0.0, 0.0])).exp()
     tensor([0.5000, 0.2500, 0.2500])
     """
-    keep_logits = widen(keep_logits)
+    keep_logits = to_float32(keep_logits)
     return F.pad(log_survival(keep_logits), (1, 0)) + F.pad(F.logsigmoid(-keep_logits), (0, 1))
 
 
@@ -74,7 +74,7 @@ def keep_logits_from_lengths(length_logits: Tensor) -> Tensor:
     >>> keep_logits_from_lengths(torch.tensor([0.5, 0.25, 0.25]).log())
     tensor([0., 0.])
     """
-    length_logits = widen(length_logits)
+    length_logits = to_float32(length_logits)
     floor = 0.25 * torch.finfo(length_logits.dtype).min  # stands for -∞, which has no gradient in a logcumsumexp
     tail = length_logits[..., 1:].clamp(min=floor).flip(-1).logcumsumexp(-1).flip(-1)
     return torch.where(tail <= 0.5 * floor, -torch.inf, tail - length_logits[..., :-1])
@@ -178,8 +178,13 @@ def log_uniform_kl(log_alpha: Tensor, form: LogUniformForm = "vnd", offset: floa
     if form not in _LOG_UNIFORM:
         raise ValueError(f"form must be one of {', '.join(get_args(LogUniformForm))}; got {form!r}")
     function, constant = _LOG_UNIFORM[form]
-    divergence = function(widen(log_alpha))
+    divergence = function(to_float32(log_alpha))
     return divergence if offset is None else divergence + (offset - constant)
+
+
+def log_uniform_constant(form: LogUniformForm, offset: float | None = None) -> float:
+    """The constant C in `log_uniform_kl`: `offset`, or else the one that makes the smallest KL of the form 0."""
+    return _LOG_UNIFORM[form][1] if offset is None else offset
 
 
 # The constant C of each form that makes its smallest KL zero (a hair more, so that rounding stays above it).
@@ -220,7 +225,7 @@ def concentration(outputs: Tensor) -> Tensor:
     >>> concentration(torch.tensor([[0.0, 20.0]]))
     tensor([[1.0045e-02, 2.2026e+04]])
     """
-    outputs = widen(outputs)
+    outputs = to_float32(outputs)
     excess = outputs.detach().amax(1, keepdim=True) - LARGEST_LOG_CONCENTRATION
     return CONCENTRATION_FLOOR + (outputs - excess.clamp(min=0)).exp()
 

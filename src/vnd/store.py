@@ -1,7 +1,7 @@
 """Saving and loading networks: safetensors and JSON, checksummed, never a pickle.
 
 A saved network is a folder of two files: `network.json` says how to build the network and what each tensor's SHA-256
-is; `tensors-….safetensors` holds the tensors. How they are written and read is in `files.py`; here is what they say.
+is; `tensors-….safetensors` holds the tensors. `_manifest.py` writes and reads them; here is what they say.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from vnd import files
+from vnd import _manifest, _text
 from vnd.distributions import BernoulliChain
 from vnd.models import MODELS, build
 from vnd.nn import Rule, Shape, to_nested
@@ -34,7 +34,7 @@ def _check_kind(manifest: dict[str, Any]) -> None:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {manifest['kind']!r}")
 
 
-NETWORK = files.Format(MANIFEST, FORMAT, saver="save", loader="load", writer="vnd.save", check=_check_kind)
+NETWORK = _manifest.Format(MANIFEST, FORMAT, saver="save", loader="load", writer="vnd.save", check=_check_kind)
 
 
 def save(net: nn.Module, folder: str | Path) -> Path:
@@ -78,7 +78,7 @@ def save(net: nn.Module, folder: str | Path) -> Path:
     }
     if tied := _tied(root, tensors):
         manifest["tied"] = tied
-    files.write(NETWORK, folder, manifest, tensors)
+    _manifest.write(NETWORK, folder, manifest, tensors)
     return folder
 
 
@@ -93,13 +93,13 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
             it is left as it is.
     """
     folder = Path(folder)
-    manifest, tensors = files.read(NETWORK, folder)
+    manifest, tensors = _manifest.read(NETWORK, folder)
     try:
         with torch.random.fork_rng(devices=[]):  # building draws weights, which nobody will see
             net = _rebuild(manifest, tensors, model)
         _fill(net, manifest, tensors)
     except Exception as error:
-        raise ValueError(f"load: the network in {folder} cannot be built: {files.one_line(error)}") from error
+        raise ValueError(f"load: the network in {folder} cannot be built: {_text.one_line(error)}") from error
     fault = _unfit(net, tensors)
     if fault is not None:
         raise ValueError(f"load: the network in {folder} is of no use: {fault}")

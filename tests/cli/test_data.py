@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vnd.cli import main
-from vnd.cli.data import COMMANDS, LAYOUTS, recognise, summary
-from vnd.data.arrays import Images
-from vnd.data.catalogue import DATASETS
+from vnd.cli import function, main
+from vnd.cli.data import LAYOUTS, recognise, summary
+from vnd.data.images import Images
+from vnd.data.registry import DATASETS
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def test_a_narrow_list_says_the_same(capsys, monkeypatch):
 
 def test_fetch_hands_the_set_and_the_root_to_the_store(root, tmp_path, capsys, monkeypatch):
     calls: list[tuple[str, Path]] = []
-    monkeypatch.setattr("vnd.data.store.fetch", lambda dataset, place: calls.append((dataset.name, place)) or place)
+    monkeypatch.setattr("vnd.data.fetch.fetch", lambda dataset, place: calls.append((dataset.name, place)) or place)
     run("fetch", "cifar10")
     run("fetch", "svhn", "--root", tmp_path / "other")
     assert calls == [("cifar10", root), ("svhn", tmp_path / "other")]
@@ -242,7 +242,7 @@ def test_help_says_what_each_command_is_for(command, words, capsys):
         run(command, "--help")
     assert stopped.value.code == 0
     printed = " ".join(capsys.readouterr().out.split())
-    told = (COMMANDS[command].__doc__ or "").splitlines()
+    told = (function(f"data {command}").__doc__ or "").splitlines()
     assert told[0] in printed
     assert words in printed
     assert told[2].strip().startswith(f"Example: vnd data {command}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
 from vnd.train.run import lock
 
-MODULE = sys.modules["vnd.cli.demo"]  # the package has the function by this name
+MODULE = import_module("vnd.cli.demo")
 NARROW = [
     "--network.width=0.125",
     "--data.validation=200",

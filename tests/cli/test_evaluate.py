@@ -41,7 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "noise.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     torch.manual_seed(0)
     assert fit(recipe(data, train={"epochs": 6}, evaluate={**noise, "samples": 2}), folder / "nested", quiet=True)
-    plain: dict[str, Any] = {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}}
+    plain: dict[str, Any] = {"method": {"name": "plain"}, "optimizer": {"chain_lr": None}}
     assert fit(recipe(data, train={"epochs": 1}, **plain), folder / "plain", quiet=True)
     return folder
 
@@ -286,7 +286,7 @@ REFUSED = [
     (["evaluate"], "the following arguments are required: run"),
     (["evaluate", "{nowhere}"], "is not a run: it holds no recipe.yaml"),
     (["evaluate", "{run}", "--fractions", "[2]"], "fractions must lie in (0, 1]; got [2.0]"),
-    (["evaluate", "{run}", "--fractions", "0.5"], "fractions must be a list of numbers or none; got 0.5"),
+    (["evaluate", "{run}", "--fractions", "0.5,x"], "fractions must be a list of numbers or none"),
     (["evaluate", "{run}", "--learned", "0"], "must name at least one size; got none"),
     (["evaluate", "{run}", "--samples", "-1"], "samples must be at least 0; got -1"),
     (["evaluate", "{run}", "--parameters", "[3]"], "parameters must be at least"),
@@ -316,7 +316,7 @@ def test_wrong_words_end_in_one_line(
 @pytest.fixture(scope="module")
 def variational(runs: Path) -> Path:
     settings: dict[str, Any] = {"method": {"name": "ibnn", "num_groups": 4, "fraction": 0.5}}
-    settings["optimiser"] = {"chain_lr": None}
+    settings["optimizer"] = {"chain_lr": None}
     assert fit(recipe(runs / "blobs.npz", train={"epochs": 1}, **settings), runs / "variational", quiet=True)
     return runs / "variational"
 

@@ -27,7 +27,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "vae-4": {"method": {"name": "vae", "noise": 0.5}, "network": {**NETWORK, "code": 4}},
 }
 COMMON: dict[str, Any] = {
-    "optimiser": {"chain_lr": None}, "train": {"epochs": 1}, "evaluate": {"sizes": {"fractions": [0.25, 0.5, 1.0]}}
+    "optimizer": {"chain_lr": None}, "train": {"epochs": 1}, "evaluate": {"sizes": {"fractions": [0.25, 0.5, 1.0]}}
 }  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     for name, own in METHODS.items():
         assert fit(recipe(data, **COMMON, **own), folder / name, quiet=True)
-    plain: dict[str, Any] = {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}, "train": {"epochs": 1}}
+    plain: dict[str, Any] = {"method": {"name": "plain"}, "optimizer": {"chain_lr": None}, "train": {"epochs": 1}}
     assert fit(recipe(data, **plain), folder / "plain", quiet=True)
     return folder
 

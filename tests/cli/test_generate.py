@@ -50,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = {
         "name": "dense_autoencoder", "code": CODE, "image_size": 8, "in_channels": 1, "hidden": [], "bounded": False
     }  # fmt: skip
-    options: dict[str, Any] = {"optimiser": {"chain_lr": None}, "train": {"epochs": 1}}
+    options: dict[str, Any] = {"optimizer": {"chain_lr": None}, "train": {"epochs": 1}}
     for name, method in METHODS.items():
         assert fit(recipe(data, method=method, network=network, **options), folder / name, quiet=True)
         for which in ("best", "last"):

@@ -21,7 +21,7 @@ from train.small import recipe as small_recipe
 from train.small import write_blobs
 from vnd import metrics
 from vnd.cli import main
-from vnd.data import annotators
+from vnd.data import synthetic
 from vnd.report import masks as drawn
 from vnd.report import page
 from vnd.train.finished import open_run
@@ -44,7 +44,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in METHODS:
         assert fit(recipe(name), folder / name, quiet=True)
     data = write_blobs(folder / "blobs.npz", train=64, test=30)
-    plain: dict[str, Any] = {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}, "train": {"epochs": 1}}
+    plain: dict[str, Any] = {"method": {"name": "plain"}, "optimizer": {"chain_lr": None}, "train": {"epochs": 1}}
     assert fit(small_recipe(data, **plain), folder / "plain", quiet=True)
     return folder
 
@@ -65,7 +65,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
     """A test image as it is, and larger: wide, and in colours."""
-    pixels = annotators.read(None, "test").pixels[0, 0]
+    pixels = synthetic.read(None, "test").pixels[0, 0]
     folder = tmp_path / "scans"
     folder.mkdir()
     Image.fromarray(pixels).save(folder / "one.png")
@@ -83,7 +83,7 @@ def test_a_run_is_evaluated_at_its_sizes(runs: Path, tmp_path: Path, capsys: pyt
     sizes = [row["label"] for row in results["rows"]]
     assert sizes == ["3 of 6", "6 of 6", "drawn"]
     assert (results["task"], results["samples"], results["split"]) == ("segment", [1, 4], "test")
-    data = {"name": "annotators", "train": 32, "validation": 16, "test": 12, "classes": [], "image": [1, 32, 32]}
+    data = {"name": "synthetic_graders", "train": 32, "validation": 16, "test": 12, "classes": [], "image": [1, 32, 32]}
     assert results["data"] == data
     assert results["command"].endswith("'--counts=[1, 4]'")
     assert results["curves"][0].keys() >= {"step", "loss", "nll", "kl"}
@@ -98,8 +98,8 @@ def test_a_run_is_evaluated_at_its_sizes(runs: Path, tmp_path: Path, capsys: pyt
         ):
             assert f"{value:.4f}" in line
         assert len(row["per_image"]["4"]) == 12
-    truth = annotators.truth("test")
-    graders = torch.from_numpy(annotators.read(None, "test").masks)
+    truth = synthetic.truth("test")
+    graders = torch.from_numpy(synthetic.read(None, "test").masks)
     expected = metrics.expected_energy_distance(*map(torch.from_numpy, truth), graders, 4).mean()
     assert results["rows"][0]["expected_ged"]["4"] == pytest.approx(float(expected))
     (line,) = [x for x in printed.splitlines() if x.startswith("truth")]
@@ -188,7 +188,7 @@ def test_what_is_drawn_is_what_the_network_draws(
     assert torch.equal(torch.get_rng_state(), state)
     opened = open_run(runs / "punet")
     (size,) = opened.recipe.method.sizes(opened.model, opened.recipe.evaluate.sizes)
-    pixels = torch.from_numpy(annotators.read(None, "test").pixels[:1])
+    pixels = torch.from_numpy(synthetic.read(None, "test").pixels[:1])
     torch.manual_seed(3)
     logits = opened.recipe.method.drawer(opened.model, size)(opened.splits.normalise("cpu")(pixels), 16)[:, 0]
     image, mean, entropy, samples, heading, about = shown[0]
@@ -220,7 +220,7 @@ def test_a_share_of_the_latent_is_taken_and_training_images_are_not_needed(
     runs: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(runs / "vnd_punet", tmp_path / "run")
-    monkeypatch.setattr(annotators, "read", None)
+    monkeypatch.setattr(synthetic, "read", None)
     monkeypatch.setattr(drawn, "png", lambda figure: b"")
     main(["segment", str(tmp_path / "run"), str(pictures / "one.png"), "--samples", "1", "--fraction", "0.33"])
     facts = json.loads((tmp_path / "run" / "segmented" / "segment.json").read_text())

@@ -14,16 +14,10 @@ import yaml
 
 from train import fake_vnd
 from train.small import settings
-from vnd.cli import COMMANDS, main
-from vnd.cli.sweep import sweep
+from vnd.cli import main
 from vnd.train import slurm
 from vnd.train.run import lock
 from vnd.train.sweeps import Run, read
-
-
-@pytest.fixture(autouse=True)
-def command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(COMMANDS, "sweep", sweep)
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from vnd.data import batches as module
-from vnd.data.arrays import Images
 from vnd.data.augment import Augment, apply_to_masks
 from vnd.data.batches import Batches, Normalise, Passes, in_order, key, statistics
+from vnd.data.images import Images
 
 MEAN, DEVIATION = (0.25,), (0.5,)
 

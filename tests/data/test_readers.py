@@ -19,7 +19,7 @@ from scipy.io import savemat
 
 from data.layouts import LAYOUTS, assert_same, flat, idx, mnist, own_folder, picture, pixels
 from vnd.data import DATASETS, hold_out, load
-from vnd.data.idx import read_file
+from vnd.data.binary import read_idx_file
 from vnd.data.lidc import is_test
 
 
@@ -573,11 +573,11 @@ def test_a_promise_that_the_file_could_keep_and_does_not_takes_no_memory(tmp_pat
     body = bytes([0, 0, 8, 3]) + struct.pack(">3I", 200_000, 28, 28) + pixels(0, 2**18).tobytes()
     path.write_bytes(gzip.compress(body))
     with pytest.raises(ValueError, match="cut off in record 334 of 200000"):
-        read_file(path, 3)
+        read_idx_file(path, 3)
 
     def read() -> None:
         with pytest.raises(ValueError, match="cut off"):
-            read_file(path, 3)
+            read_idx_file(path, 3)
 
     assert peak(read) < 2**22
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from vnd import metrics
-from vnd.data.arrays import Images
 from vnd.data.batches import Normalise
+from vnd.data.images import Images
 from vnd.evaluate import coding, drawing
 from vnd.evaluate.coding import evaluate, png_sizes, work
 from vnd.evaluate.features import Extractor

@@ -16,8 +16,8 @@ import torch
 import vnd
 from train.small import recipe, write_blobs
 from vnd import metrics
-from vnd.data.arrays import Images
 from vnd.data.batches import in_order
+from vnd.data.images import Images
 from vnd.evaluate.results import evaluate, write
 from vnd.evaluate.sweep import Measured, Subject, Sweep, answer, sweep
 from vnd.methods import FN3, SVB, Sizes
@@ -321,3 +321,16 @@ def test_seconds_of_training_are_those_of_its_steps() -> None:
     ]
     assert training_seconds(log, batch=5) == pytest.approx(10 * 5 / 50 + 20 * 5 / 100)
     assert training_seconds([], batch=5) == 0
+
+
+def test_random_masks_of_the_released_sampler_have_its_law() -> None:
+    """P(all 32 groups) is .039 by the released code at its own start, .233 by its probabilities."""
+    full = {}
+    for sampler in ("exact", "released"):
+        net = vnd.to_nested(
+            torch.nn.Sequential(torch.nn.Linear(3, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2)), torch.zeros(1, 3),
+            num_groups=32, base=2, coupling="independent", sampler=sampler,
+        )  # fmt: skip
+        full[sampler] = sum(shape["0"] == 32 for shape in sample_shapes(net, 2000)) / 2000
+    assert full["exact"] == pytest.approx(0.233, abs=0.04)
+    assert full["released"] == pytest.approx(0.039, abs=0.018)

@@ -15,8 +15,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vnd.cli.segmenting import masks_table
-from vnd.data.arrays import Images
 from vnd.data.batches import Normalise
+from vnd.data.images import Images
 from vnd.evaluate import segmenting
 from vnd.evaluate.segmenting import distance_of, evaluate, work
 from vnd.evaluate.sweep import Subject, Sweep

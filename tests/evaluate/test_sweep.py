@@ -16,9 +16,9 @@ from torch import Tensor
 import vnd
 from train.small import CLASSES, blobs, recipe, write_blobs
 from vnd import metrics
-from vnd.data.arrays import Images
 from vnd.data.augment import Augment
 from vnd.data.batches import in_order
+from vnd.data.images import Images
 from vnd.evaluate import results as results_module
 from vnd.evaluate import sweep as sweep_module
 from vnd.evaluate.results import choose, evaluate
@@ -287,7 +287,7 @@ def test_settings_are_those_of_a_curve() -> None:
     base = settings_of(parse("fashion/ibnn"))
     for same in ("--train.seed=7", "--method.fraction=0.25", "--train.device=cpu", "--evaluate.repeats=3"):
         assert settings_of(parse("fashion/ibnn", [same])) == base
-    for other in ("--train.epochs=7", "--optimiser.lr=0.3", "--method.log_alpha_init=-4", "--data.limit=9000"):
+    for other in ("--train.epochs=7", "--optimizer.lr=0.3", "--method.log_alpha_init=-4", "--data.limit=9000"):
         assert settings_of(parse("fashion/ibnn", [other])) != base
 
 

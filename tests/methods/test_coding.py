@@ -20,8 +20,8 @@ import vnd
 from methods.codes import CODE, SMALL, at, convolutional, dense, dots, learn, model_of
 from train.small import recipe, settings
 from train.test_loop import assert_same_run, rows_of, stopping_at
-from vnd.data.arrays import Images
 from vnd.data.batches import Normalise
+from vnd.data.images import Images
 from vnd.evaluate.coding import error_of
 from vnd.methods import METHODS, VAE, VNDAE, Coder, NestedAE, Sizes, Step
 from vnd.methods.coding import LOG_VARIANCE, Code, coded, distortion, length_of, masked, shortest, squared_error
@@ -351,7 +351,7 @@ def coded_settings(path: Path, name: str = "vnd_ae, lengths", **sections: Any) -
     own: dict[str, Any] = {
         "method": {"name": called, **given},
         "network": DENSE,
-        "optimiser": {"chain_lr": None},
+        "optimizer": {"chain_lr": None},
         "evaluate": {"sizes": {"fractions": [0.5, 1.0]}},
     }
     return settings(path, **{**own, **sections})
@@ -419,8 +419,8 @@ def test_the_best_network_has_the_least_error_and_is_saved(tmp_path: Path, unlab
         unlabelled,
         "vnd_ae",
         train={"epochs": 6},
-        optimiser={"name": "adam", "lr": 0.01, "chain_lr": None},
-        schedule={"lr": {"kind": "steps", "every": 4, "factor": 60.0, "warm_up": 0}},
+        optimizer={"name": "adam", "lr": 0.01, "chain_lr": None},
+        schedule={"lr": {"kind": "steps", "step_size": 4, "gamma": 60.0, "warmup": 0}},
     )
     assert fit(wanted, tmp_path / "run", quiet=True)
     rows = [row for row in rows_of(tmp_path / "run") if "validation" in row]
@@ -497,7 +497,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"evaluate": {"sizes": {"fractions": [], "learned": 2}}},
         "sizes of an ordered code are fractions of its length; give fractions",
     ),
-    "temper": ({"train": {"temper": 1.0}, "data": {"validation": 60}}, "train.temper: vnd_ae trains no network of"),
+    "loss_temperature": (
+        {"train": {"loss_temperature": 1.0}, "data": {"validation": 60}},
+        "train.loss_temperature: vnd_ae trains no network of",
+    ),
 }
 
 
@@ -535,6 +538,6 @@ def test_an_auto_encoder_says_no_classes() -> None:
     model = model_of(method)
     with pytest.raises(ValueError, match=r"^an auto-encoder predicts no classes; use vnd evaluate and vnd generate$"):
         method.predict(model, dots(3), 0)
-    assert (method.tempered, method.answers(model, dots(3))) == (0, [])
+    assert (method.num_loss_temperatures, method.answers(model, dots(3))) == (0, [])
     with pytest.raises(ValueError, match="got a ConvNet"):
         method.build(ConvNet(num_classes=3, image_size=8, in_channels=1, width=0.1), dots(2))

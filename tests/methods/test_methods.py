@@ -399,3 +399,25 @@ def test_what_is_done_to_a_plain_network_that_was_cut_is_not_done_to_the_one_in_
     cut = method.cut(model, None, 0)
     assert cut is not model
     assert all(a is not b for a, b in zip(cut.parameters(), model.parameters(), strict=True))
+
+
+def test_a_network_masked_before_its_norms_is_read_masked_and_costs_what_its_size_does() -> None:
+    method = BN3(num_groups=4, placement="before_norm")
+    model = model_of(method)
+    images, labels = batch()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.constant_(module.bias, 0.5)
+    method.loss(model.train(), (images, labels), step()).total.backward()  # leaves the masks of the step behind
+    model.eval()
+    width = vnd.shape(model, fraction=0.5)
+    method.calibrate(model, lambda: [images], [width], samples=False)
+    network = method.cut(model, width, 0)
+    with vnd.width(model, width), torch.no_grad():
+        assert torch.equal(network.eval()(images), model(images))
+    with torch.no_grad():
+        assert not torch.allclose(method.extract(model, width).eval()(images), network(images))  # ReLU(bias) is missing
+    after = BN3(num_groups=4)
+    small = after.extract(model_of(after), width)
+    assert method.cost(method.extract(model, width), images[:1]) == after.cost(small, images[:1])
+    assert all(int(unit.fixed_groups) == -1 for unit in units_of(model))  # training goes on unpinned

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vnd
@@ -41,14 +41,14 @@ def test_a_sandwich_is_the_loss_of_the_full_the_smallest_or_rungs_and_a_sampled_
     distil: float, coupling: str, prepared: bool, tempered: bool
 ) -> None:
     rungs = (LEAST, BUDGET) if prepared else ()
-    log_temper = torch.tensor([0.3, -0.2, 0.5] if prepared else [0.3, 0.5]) if tempered else None
+    log_loss_temperature = torch.tensor([0.3, -0.2, 0.5] if prepared else [0.3, 0.5]) if tempered else None
     method = sandwiched(distil, coupling=coupling, label_smoothing=0.1, full_share=0.4, rungs=rungs, settle=0.5)
     model, (x, y) = model_of(method), batch()
     if prepared:
         method.prepare(model, (x, y), at(0.5), same)
     state = everything(model)
     torch.manual_seed(3)
-    terms = method.loss(model, (x, y), dataclasses.replace(at(0.5), log_temper=log_temper))
+    terms = method.loss(model, (x, y), dataclasses.replace(at(0.5), log_loss_temperature=log_loss_temperature))
     put_back(model, state)
     torch.manual_seed(3)
     logits = {}
@@ -70,16 +70,16 @@ def test_a_sandwich_is_the_loss_of_the_full_the_smallest_or_rungs_and_a_sampled_
     sampled = model(x[part])
     drawn = float(plan_of(model).quantile.u) if coupling == "quantile" else 0.0
 
-    tempers = [1.0, 1.0, 1.0] if log_temper is None else log_temper.exp().tolist()
-    usual = 1.0 if log_temper is None else float(log_temper.mean().exp())
-    if log_temper is not None and prepared and coupling == "quantile":
+    loss_temperatures = [1.0, 1.0, 1.0] if log_loss_temperature is None else log_loss_temperature.exp().tolist()
+    usual = 1.0 if log_loss_temperature is None else float(log_loss_temperature.mean().exp())
+    if log_loss_temperature is not None and prepared and coupling == "quantile":
         kept = vnd.shape(model, parameters=BUDGET)
         chains = {name: unit.posterior().chain.log_survival.exp() for name, unit in plan_of(model).units.items()}
         lowest = min(float(chains[name][kept[name] - 2]) for name in chains if kept[name] > 1)
-        between = np.interp(drawn, [0.0, lowest, 1.0], log_temper.tolist()[::-1])
-        assert not any(math.isclose(between, log, abs_tol=1e-3) for log in log_temper.tolist())
+        between = np.interp(drawn, [0.0, lowest, 1.0], log_loss_temperature.tolist()[::-1])
+        assert not any(math.isclose(between, log, abs_tol=1e-3) for log in log_loss_temperature.tolist())
         usual = math.exp(between)
-    full = tempers[-1] * logits["full"]
+    full = loss_temperatures[-1] * logits["full"]
     rest = (full.detach().softmax(1) - 0.1 / 3).clamp(min=0)
     taught = rest / rest.sum(1, keepdim=True)
 
@@ -88,9 +88,9 @@ def test_a_sandwich_is_the_loss_of_the_full_the_smallest_or_rungs_and_a_sampled_
         return (1 - distil) * own - distil * (taught[part] * said.log_softmax(1)).sum(1).mean()
 
     whole = slice(None)
-    narrower = [narrow(tempers[0] * logits["smallest"], whole), narrow(usual * sampled, part)]
+    narrower = [narrow(loss_temperatures[0] * logits["smallest"], whole), narrow(usual * sampled, part)]
     if prepared:
-        narrower.append(narrow(tempers[1] * logits["rung"], whole))
+        narrower.append(narrow(loss_temperatures[1] * logits["rung"], whole))
     full = F.cross_entropy(full, y, label_smoothing=0.1)
     expected = 0.4 * full + 0.6 * torch.stack(narrower).mean()
     assert float(terms.parts["nll"]) == pytest.approx(float(expected.detach()), rel=1e-5)
@@ -194,7 +194,7 @@ def test_the_average_of_an_order_that_has_settled_is_that_order(tmp_path: Path) 
         write_blobs(tmp_path / "blobs.npz"),
         method=method,
         train={"epochs": 2, "ema": 0.99},
-        optimiser={"chain_lr": 30.0},
+        optimizer={"chain_lr": 30.0},
     )
     assert fit(wanted, tmp_path / "run", quiet=True)
     found = checkpoint.read(tmp_path / "run" / "checkpoints")
@@ -204,3 +204,29 @@ def test_the_average_of_an_order_that_has_settled_is_that_order(tmp_path: Path) 
     assert kept
     for name, value in kept.items():
         assert torch.equal(value, found.tensors[f"model/{name}"])
+
+
+def test_a_share_of_the_sampled_networks_has_the_same_share_of_every_layer() -> None:
+    """P(uniform) = .5 and each of its lengths as likely as another; the rest keep their learned shapes."""
+    method = sandwiched(1.0, rungs=(LEAST, BUDGET), settle=0.5, uniform_share=0.5, sampled_share=1.0)
+    model = model_of(method)
+    for place, unit in enumerate(units_of(model)):  # learned shapes are never uniform: the layers differ by two groups
+        unit.keep_logits.data.fill_(9.0 if place % 2 else -9.0)
+    given, lengths = batch(), []
+    method.prepare(model, given, at(0.5), same)
+    torch.manual_seed(0)
+
+    def note(module: nn.Module, args: Any) -> None:
+        lengths.append(tuple(int(unit.fixed_groups) for unit in units_of(model)))
+
+    model.register_forward_pre_hook(note)
+    with torch.no_grad():
+        for _ in range(400):
+            method.loss(model, given, at(0.6))
+    drawn = lengths[1::2]  # after each pass of the full network
+    assert set(lengths[::2]) == {(4,) * 4}
+    uniform = [groups[0] for groups in drawn if groups[0] >= 0]
+    assert all(len(set(groups)) == 1 for groups in drawn)
+    assert len(uniform) / len(drawn) == pytest.approx(0.5, abs=0.1)  # 4 standard deviations
+    assert all(uniform.count(kept) / len(uniform) == pytest.approx(0.25, abs=0.13) for kept in (1, 2, 3, 4))
+    assert all(int(unit.fixed_groups) == -1 for unit in units_of(model))

@@ -36,7 +36,7 @@ def wanted(data: Path, method: str = "plain", ema: float | None = 0.97, **sectio
     return recipe(
         data,
         method={"name": method, **SINGLE[method]},
-        optimiser={"chain_lr": None, "lr": 0.03},
+        optimizer={"chain_lr": None, "lr": 0.03},
         train={"ema": ema},
         evaluate={"samples": 1, "calibration": 0, "sizes": {}},
         **sections,

@@ -288,8 +288,8 @@ def test_the_loss_by_hand(tmp_path: Path, divergence: str) -> None:
 def test_some_widths_in_every_step_and_their_shares_of_the_loss_by_hand(tmp_path: Path) -> None:
     options = {"widths": (0.25, 0.5), "full_share": 0.4, "sampled_share": 0.5, "divergence": "kl"}
     method, student = saved(tmp_path, keep=0.5, **options)
-    assert method.tempered == 3
-    given = replace(step(), log_temper=torch.tensor([0.1, 0.2, 0.6]))
+    assert method.num_loss_temperatures == 3
+    given = replace(step(), log_loss_temperature=torch.tensor([0.1, 0.2, 0.6]))
     method.prepare(student, (IMAGES, LABELS), given, same)
     parts = plan_of(student).lesson.parts
     assert [set(map(int, part.lengths.values())) for part in parts[:3]] == [{1}, {2}, {4}]
@@ -300,10 +300,10 @@ def test_some_widths_in_every_step_and_their_shares_of_the_loss_by_hand(tmp_path
     student.load_state_dict(state)
     torch.manual_seed(7)
     wanted = 0.0
-    for part, share, log_temper in zip(parts, (0.2, 0.2, 0.4, 0.2), (0.1, 0.2, 0.6, 0.3), strict=True):
+    for part, share, log_loss_temperature in zip(parts, (0.2, 0.2, 0.4, 0.2), (0.1, 0.2, 0.6, 0.3), strict=True):
         vnd.set_width(student, Shape.of({name: int(value) for name, value in part.lengths.items()}))
-        outputs, temper = student(IMAGES[:: part.every]), torch.tensor(log_temper).exp()
-        spread = concentration((temper * outputs).softmax(1).log() + outputs.exp().sum(1, keepdim=True).log())
+        outputs, loss_temperature = student(IMAGES[:: part.every]), torch.tensor(log_loss_temperature).exp()
+        spread = concentration((loss_temperature * outputs).softmax(1).log() + outputs.exp().sum(1, keepdim=True).log())
         mean, taught = spread / spread.sum(1, keepdim=True), part.taught.mean(0)
         wanted += share * float((taught * (taught / mean.detach()).log()).sum(1).mean())
     assert found == pytest.approx(wanted, rel=1e-4)
@@ -331,11 +331,11 @@ def test_a_student_that_is_too_sure_learns_to_be_less_sure() -> None:
 
 def test_a_temper_moves_the_mean_and_not_the_spread() -> None:
     outputs = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).mul(2).double()
-    for log_temper in (-3.0, 0.0, 1.0):
-        moved = sn3.temper_mean(outputs, torch.tensor(log_temper, dtype=torch.float64))
-        torch.testing.assert_close(moved.softmax(1), (math.exp(log_temper) * outputs).softmax(1))
+    for log_loss_temperature in (-3.0, 0.0, 1.0):
+        moved = sn3.scale_mean(outputs, torch.tensor(log_loss_temperature, dtype=torch.float64))
+        torch.testing.assert_close(moved.softmax(1), (math.exp(log_loss_temperature) * outputs).softmax(1))
         torch.testing.assert_close(moved.exp().sum(1), outputs.exp().sum(1))
-    torch.testing.assert_close(sn3.temper_mean(outputs, torch.tensor(0.0, dtype=torch.float64)), outputs)
+    torch.testing.assert_close(sn3.scale_mean(outputs, torch.tensor(0.0, dtype=torch.float64)), outputs)
 
 
 def test_the_teacher_is_cut_where_it_is_asked_again_and_says_the_same(tmp_path: Path) -> None:
@@ -593,8 +593,8 @@ def test_a_student_goes_on_where_it_stopped_bit_for_bit(
         method={"name": "sn3", "teacher": str(taught / "teacher"), "samples": 2, "student_samples": 2} | size,
         network={"name": "convnet", "width": 0.5, "image_size": 8, "in_channels": 1, "num_classes": 3, "hidden": 32},
         data={"views": views, "validation": 60, "augment": {"cutmix": 0.5 * views}},
-        optimiser={"chain_lr": None},
-        train={"epochs": 1 + views, "temper": 2.0 * views},
+        optimizer={"chain_lr": None},
+        train={"epochs": 1 + views, "loss_temperature": 2.0 * views},
     )
     from vnd.train.parse import parse
 
@@ -631,7 +631,7 @@ def test_a_teacher_that_is_not_there_is_refused(tmp_path: Path, capsys: Any) -> 
         with pytest.raises(ValueError, match=words):
             SN3(teacher=teacher).build(nn.Identity(), IMAGES)
     data = write_blobs(tmp_path / "blobs.npz")
-    assert fit(recipe(data, method={"name": "plain"}, optimiser={"chain_lr": None}), tmp_path / "plain", quiet=True)
+    assert fit(recipe(data, method={"name": "plain"}, optimizer={"chain_lr": None}), tmp_path / "plain", quiet=True)
     plain = str(tmp_path / "plain")
     for words in (["distill"], ["distill", plain], ["distill", "x", "--keep", "no"]):
         with pytest.raises(SystemExit):
@@ -653,10 +653,11 @@ def test_a_teacher_that_is_not_there_is_refused(tmp_path: Path, capsys: Any) -> 
         (["--keep", "0.5", "--method.parameters", "6000"], "keep or parameters, not both; got keep 0.5 and"),
         (["--parameters", "10"], "vnd: sn3: parameters must be from "),
         (["--parameters", "1e9"], "here; got 1,000,000,000"),
-        (["--parameters", "many"], "--parameters: invalid float value: 'many'"),
+        (["--parameters", "many"], "parameters must be a number or none; got many"),
         (["--train.epoch", "5"], "unknown key 'train.epoch'"),
         (["--threshold", "1"], "threshold must lie in [-1, 1); got 1"),
-        (["--images", "3,x"], "images must be numbers below 60, by commas; got '3,x'"),
+        (["--images", "3,x"], "images must be a whole number; got x"),
+        (["--images", "3,60"], "images must be numbers of validation images, below 60; got [3, 60]"),
     ],
 )
 def test_what_is_wrong_is_said_before_any_work(

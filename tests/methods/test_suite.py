@@ -341,7 +341,7 @@ def test_what_says_nothing_is_pruned_and_what_says_all_is_kept() -> None:
     y = torch.arange(64) % 2
     x = torch.randn(64, 4)
     x[:, 0] = 4.0 * y - 2.0
-    method = SVB()
+    method = SVB(rules={"*": {"nest": False}})
     plain = nn.Sequential(nn.Linear(4, 2))
     model = method.build(plain, x[:2]).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)

@@ -67,7 +67,7 @@ def trained(data: Path, method: dict[str, Any], folder: Path) -> Finished:
         data, method=method,
         network={"name": "convnet", "width": 0.5, "image_size": 8, "num_classes": CLASSES, "hidden": 64},
         data={"validation": 64, "augment": {}},
-        optimiser={"name": "adam", "lr": 0.01, "chain_lr": 0.02 if nested else None},
+        optimizer={"name": "adam", "lr": 0.01, "chain_lr": 0.02 if nested else None},
         schedule={"lr": {"kind": "cosine"}, "kl_weight": {"start": 0.001}},
         train={"epochs": 6, "batch": 64, "validate_every": 6, "log_every": 100},
     )  # fmt: skip

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vnd.metrics import calibration, pixels, segmentation
-from vnd.metrics.segmentation import energy_distance, expected_energy_distance, matched_iou, pair_distances
+from vnd.metrics import calibration, segmentation
+from vnd.metrics import generalized_energy_distance as ged
+from vnd.metrics import generalized_energy_distance_of as ged_of
+from vnd.metrics.segmentation import expected_energy_distance, matched_iou, pair_distances
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float32, torch.float64]
 
@@ -92,11 +94,11 @@ def test_counts_stay_exact_under_autocast() -> None:
 def test_the_energy_distance_by_hand() -> None:
     graders = row("....", "##..", "##..", "####")[None]
     # d: nothing–pair 1, nothing–all 1, pair–all 1/2. Among graders: 2 (1 + 1 + 1 + 1/2 + 1/2) / 16 = 1/2.
-    assert energy_distance(row("....")[None], graders).tolist() == pytest.approx([2 * 3 / 4 - 0 - 1 / 2])
-    assert energy_distance(row("##..")[None], graders).tolist() == pytest.approx([2 * (1 + 1 / 2) / 4 - 1 / 2])
+    assert ged(row("....")[None], graders).tolist() == pytest.approx([2 * 3 / 4 - 0 - 1 / 2])
+    assert ged(row("##..")[None], graders).tolist() == pytest.approx([2 * (1 + 1 / 2) / 4 - 1 / 2])
     two = row("....", "####")[None]  # apart by 1; from graders by 3/4 and by (1 + 1/2 + 1/2) / 4 = 1/2
-    assert energy_distance(two, graders).tolist() == pytest.approx([2 * 5 / 8 - 1 / 2 - 1 / 2])
-    assert energy_distance(two, graders, unbiased=True).tolist() == pytest.approx([2 * 5 / 8 - 1 - 1 / 2])
+    assert ged(two, graders).tolist() == pytest.approx([2 * 5 / 8 - 1 / 2 - 1 / 2])
+    assert ged(two, graders, unbiased=True).tolist() == pytest.approx([2 * 5 / 8 - 1 - 1 / 2])
 
 
 @pytest.mark.parametrize("unbiased", [False, True])
@@ -105,39 +107,39 @@ def test_the_energy_distance_is_that_of_a_double_loop(unbiased: bool, n: int, gr
     torch.manual_seed(seed)
     samples, marked = some(3, n), some(3, graders)
     wanted = by_loops(samples, marked, unbiased)
-    assert energy_distance(samples, marked, unbiased).tolist() == pytest.approx(wanted, abs=1e-12)
+    assert ged(samples, marked, unbiased).tolist() == pytest.approx(wanted, abs=1e-12)
 
 
 def test_the_same_four_masks_are_no_distance_apart() -> None:
     graders = some(20, 4)
     graders[0] = False  # all four mark nothing
-    assert float(energy_distance(graders, graders).abs().max()) < 1e-12
+    assert float(ged(graders, graders).abs().max()) < 1e-12
     often = graders[:, [3, 1, 0, 2]].repeat(1, 4, 1, 1)  # in another order, each four times
-    assert float(energy_distance(often, graders).abs().max()) < 1e-12
-    assert bool((energy_distance(graders.flip(0), graders) >= -1e-12).all())
-    assert float(energy_distance(graders.flip(0), graders).max()) > 0.1
+    assert float(ged(often, graders).abs().max()) < 1e-12
+    assert bool((ged(graders.flip(0), graders) >= -1e-12).all())
+    assert float(ged(graders.flip(0), graders).max()) > 0.1
 
 
 def test_one_sample_has_no_unbiased_form() -> None:
-    found = energy_distance(some(3, 1), some(3, 4), unbiased=True)
+    found = ged(some(3, 1), some(3, 4), unbiased=True)
     assert found.shape == (3,)
     assert bool(found.isnan().all())
     assert bool(segmentation.diversity(some(3, 1)).isnan().all())
-    assert bool(energy_distance(some(3, 1), some(3, 4)).isfinite().all())
+    assert bool(ged(some(3, 1), some(3, 4)).isfinite().all())
 
 
 def test_a_distance_of_nothing_from_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: nothing and nothing are 1 apart, as 1 − 0/0 would have it where it is 0/1."""
     monkeypatch.setattr(segmentation, "_distance", lambda both, either: 1 - both / either.clamp_min(1))
     nothing = row("...", "...")[None]
-    assert float(energy_distance(nothing[:, :1], nothing)) == pytest.approx(0)  # 2 − 1 − 1: this law alone misses it,
+    assert float(ged(nothing[:, :1], nothing)) == pytest.approx(0)  # 2 − 1 − 1: this law alone misses it,
     with pytest.raises(AssertionError):  # and others see it
         test_the_energy_distance_by_hand()
     with pytest.raises(AssertionError):
         test_two_masks_by_hand(torch.bool)
 
 
-# What is expected of samples of a known distribution: none, a core, a core with its rim, as in `annotators`
+# What is expected of samples of a known distribution: none, a core, a core with its rim, as in `synthetic_graders`
 
 TRUTH = row("......", "..##..", ".####.")
 PROBS = torch.tensor([0.3, 0.5, 0.2], dtype=torch.float64)
@@ -159,7 +161,7 @@ def check_mean(values: Tensor, expected: float) -> None:
 
 @pytest.mark.parametrize("n", [1, 4, 16])
 def test_the_expectation_is_that_of_a_simulation(n: int) -> None:
-    found = energy_distance(draws(n), MARKED.expand(ROUNDS, -1, -1, -1))
+    found = ged(draws(n), MARKED.expand(ROUNDS, -1, -1, -1))
     expected = float(expected_energy_distance(TRUTH[None], PROBS[None], MARKED, n))
     check_mean(found, expected)
     for fault in (float(expected_energy_distance(TRUTH[None], PROBS[None], MARKED, n + 1)), expected + 0.02):
@@ -173,11 +175,11 @@ def test_the_u_statistic_is_unbiased_and_the_v_statistic_too_large_by_a_distance
     apart = pair_distances(TRUTH[None], TRUTH[None])[0]
     among = float(PROBS @ apart @ PROBS)
     limit = float(expected_energy_distance(TRUTH[None], PROBS[None], MARKED, 10**9))
-    check_mean(energy_distance(samples, graders, unbiased=True), limit)
-    check_mean(energy_distance(samples, graders), limit + among / n)
+    check_mean(ged(samples, graders, unbiased=True), limit)
+    check_mean(ged(samples, graders), limit + among / n)
     check_mean(segmentation.diversity(samples), among)
     with pytest.raises(AssertionError):
-        check_mean(energy_distance(samples, graders), limit)
+        check_mean(ged(samples, graders), limit)
 
 
 def test_a_distribution_that_is_the_graders_is_expected_at_its_own_spread_over_n() -> None:
@@ -202,8 +204,8 @@ def test_all_numbers_come_of_one_table(n: int, graders: int, seed: int) -> None:
     table = pair_distances(torch.cat((samples, marked), 1))
     assert torch.equal(table, pair_distances(torch.cat((samples, marked), 1), torch.cat((samples, marked), 1)))
     for unbiased in (False, True):
-        found = segmentation.energy_distance_of(table, n, unbiased)
-        check_same(found, energy_distance(samples, marked, unbiased))
+        found = ged_of(table, n, unbiased)
+        check_same(found, ged(samples, marked, unbiased))
     check_same(segmentation.matched_iou_of(table[:, :n, n:]), matched_iou(samples, marked))
     check_same(segmentation.diversity_of(table[:, :n, :n]), segmentation.diversity(samples))
 
@@ -259,16 +261,16 @@ def test_diversity_is_that_of_different_samples() -> None:
 def test_the_entropy_of_a_pixel() -> None:
     probs = torch.tensor([[0.0, 1.0], [0.5, 0.25]])
     wanted = [[0, 0], [math.log(2), -0.25 * math.log(0.25) - 0.75 * math.log(0.75)]]
-    assert pixels.pixel_entropy(probs).tolist() == [pytest.approx(x) for x in wanted]
+    assert segmentation.pixel_entropy(probs).tolist() == [pytest.approx(x) for x in wanted]
 
 
 def test_pixels_are_calibrated_by_the_share_of_graders() -> None:
     graders = torch.zeros(2, 4, 2, 2)
     graders[:, 0] = 1  # one of four, everywhere
-    right = pixels.pixel_calibration(torch.full((2, 2, 2), 0.25), graders)
+    right = segmentation.pixel_calibration(torch.full((2, 2, 2), 0.25), graders)
     assert float(right.error) == 0
     assert right.count.tolist() == [0, 0, 0, 8] + [0] * 11  # (3/15, 4/15]
-    wrong = pixels.pixel_calibration(torch.full((2, 2, 2), 0.75), graders, bins=4)
+    wrong = segmentation.pixel_calibration(torch.full((2, 2, 2), 0.75), graders, bins=4)
     assert float(wrong.error) == 0.5
     assert wrong.confidence.tolist() == [0, 0, 0.75, 0]
     assert wrong.frequency.tolist() == [0, 0, 0.25, 0]
@@ -280,7 +282,7 @@ def test_of_one_grader_it_is_the_calibration_of_two_classes() -> None:
     graders = (torch.rand(3, 1, 8, 8) < 0.7).long()
     both = torch.stack((1 - probs, probs), -1).view(-1, 2)
     known = calibration.reliability(both, graders.flatten())
-    found = pixels.pixel_calibration(probs, graders)
+    found = segmentation.pixel_calibration(probs, graders)
     assert float(found.error) == pytest.approx(float(calibration.expected_calibration_error(both, graders.flatten())))
     assert torch.equal(found.count, known.count)
     assert torch.allclose(found.confidence, known.confidence)
@@ -289,12 +291,12 @@ def test_of_one_grader_it_is_the_calibration_of_two_classes() -> None:
 
 def test_sums_over_batches_are_those_of_the_whole() -> None:
     probs, graders = torch.rand(9, 8, 8), some(9, 3, 8)
-    sums = pixels.PixelSums(7)
+    sums = segmentation.PixelSums(7)
     with pytest.raises(ValueError, match="no pixel was counted"):
         sums.calibration()
     for at in (slice(0, 2), slice(2, 8), slice(8, 9)):
         sums.add(probs[at], graders[at])
-    whole, found = pixels.pixel_calibration(probs, graders, 7), sums.calibration()
+    whole, found = segmentation.pixel_calibration(probs, graders, 7), sums.calibration()
     for name in ("error", "count", "confidence", "frequency"):
         assert torch.allclose(getattr(found, name), getattr(whole, name), rtol=0, atol=1e-14), name
     assert 0 < float(found.error) < 1
@@ -304,7 +306,7 @@ def test_sums_over_batches_are_those_of_the_whole() -> None:
 
 def test_bins_reach_from_nothing_to_certainty() -> None:
     probs = torch.tensor([[[0.0, 0.5, 0.500001, 1.0]]], dtype=torch.float64)
-    found = pixels.pixel_calibration(probs, row("...#")[None], bins=2)
+    found = segmentation.pixel_calibration(probs, row("...#")[None], bins=2)
     assert found.count.tolist() == [2, 2]
     assert float(found.error) == pytest.approx((0.5 + abs(1.500001 - 1)) / 4)
 
@@ -314,14 +316,14 @@ def test_bins_reach_from_nothing_to_certainty() -> None:
 GOOD = torch.zeros(2, 3, 4, 4)
 HALF = torch.full((2, 4, 4), 0.5)
 REFUSED = {
-    "logits": (lambda: energy_distance(GOOD - 1.5, GOOD), "samples must be zeros and ones"),
-    "not a number": (lambda: energy_distance(GOOD, GOOD * math.nan), "graders must be zeros and ones"),
-    "no images": (lambda: energy_distance(GOOD[0], GOOD[0]), r"samples must be masks of shape \(B, n, H, W\)"),
-    "other images": (lambda: energy_distance(GOOD, GOOD[:1]), "graders must be of images as many"),
+    "logits": (lambda: ged(GOOD - 1.5, GOOD), "samples must be zeros and ones"),
+    "not a number": (lambda: ged(GOOD, GOOD * math.nan), "graders must be zeros and ones"),
+    "no images": (lambda: ged(GOOD[0], GOOD[0]), r"samples must be masks of shape \(B, n, H, W\)"),
+    "other images": (lambda: ged(GOOD, GOOD[:1]), "graders must be of images as many"),
     "another size": (lambda: matched_iou(GOOD, GOOD[..., :2]), "graders must be of images as many and as large"),
-    "no graders": (lambda: segmentation.energy_distance_of(torch.zeros(2, 3, 3), 3), "with n = 3 samples and some"),
+    "no graders": (lambda: ged_of(torch.zeros(2, 3, 3), 3), "with n = 3 samples and some"),
     "no square": (lambda: segmentation.diversity_of(torch.zeros(2, 3, 4)), r"table must be of shape \(B, n, n\)"),
-    "masks": (lambda: segmentation.energy_distance_of(GOOD, 2), r"table must be distances, floats of shape \(B, n"),
+    "masks": (lambda: ged_of(GOOD, 2), r"table must be distances, floats of shape \(B, n"),
     "no samples": (lambda: segmentation.diversity(GOOD[:, :0]), "not empty"),
     "a list": (lambda: segmentation.dice([[1]], GOOD), "a must be a tensor; got a list"),  # type: ignore[arg-type]
     "two sizes": (lambda: segmentation.iou_distance(GOOD, GOOD[..., :2]), "must be of one size"),
@@ -329,10 +331,10 @@ REFUSED = {
     "none drawn": (lambda: expected_energy_distance(GOOD, GOOD[..., 0, 0] + 1 / 3, GOOD, 0), "n must be a whole"),
     "no sum": (lambda: expected_energy_distance(GOOD, GOOD[..., 0, 0] + 0.5, GOOD, 4), "must sum to 1"),
     "fewer": (lambda: expected_energy_distance(GOOD[:, :2], GOOD[..., 0, 0] + 1 / 3, GOOD, 4), r"of shape \(2, 2\)"),
-    "unlikely": (lambda: pixels.pixel_entropy(HALF * 3), r"probs must be floats in \[0, 1\]"),
-    "nothing known": (lambda: pixels.pixel_calibration(HALF * math.nan, GOOD), "probs must be floats"),
-    "one image": (lambda: pixels.pixel_calibration(HALF[:1], GOOD), r"probs must be of shape \(2, 4, 4\)"),
-    "no bins": (lambda: pixels.pixel_calibration(HALF, GOOD, bins=0), "bins must be a whole number"),
+    "unlikely": (lambda: segmentation.pixel_entropy(HALF * 3), r"probs must be floats in \[0, 1\]"),
+    "nothing known": (lambda: segmentation.pixel_calibration(HALF * math.nan, GOOD), "probs must be floats"),
+    "one image": (lambda: segmentation.pixel_calibration(HALF[:1], GOOD), r"probs must be of shape \(2, 4, 4\)"),
+    "no bins": (lambda: segmentation.pixel_calibration(HALF, GOOD, bins=0), "bins must be a whole number"),
 }  # fmt: skip
 
 

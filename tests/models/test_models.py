@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from vnd.models import MODELS, VGG11, ConvNet, MobileNetV2, ResNeXt, UNet, build
 from vnd.models.initialise import initialise
 from vnd.models.mobilenet import InvertedResidual
-from vnd.models.resnext import GroupedBottleneck
+from vnd.models.resnet import GroupedBottleneck
 
 SMALL: dict[str, dict[str, Any]] = {  # each network, small enough to run in milliseconds
     "vgg11": {"width": 0.125, "hidden": 16},

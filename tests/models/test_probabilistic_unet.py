@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import vnd
 from vnd.models import EnsembleUNet, ProbabilisticUNet, UNet, build
 from vnd.models.autoencoder import PrefixLinear
-from vnd.models.probabilistic_unet import LatentNet
+from vnd.models.unet import LatentNet
 
 HEADS = {"loc": 6, "log_variance": 6, "keep_logits": 4}
 SMALL = {"channels": [4, 6, 8], "heads": HEADS}

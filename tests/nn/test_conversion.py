@@ -355,13 +355,13 @@ def test_training_moves_the_network():
     x = torch.randn(64, 4)
     y = (x[:, 0] > 0).long() + (x[:, 1] > 0)
     net = vnd.to_nested(mlp(4, 16, 16, 3), x, num_groups=8).train()
-    optimiser = torch.optim.SGD(vnd.parameter_groups(net, lr=0.1), momentum=0.9)
+    optimizer = torch.optim.SGD(vnd.parameter_groups(net, lr=0.1), momentum=0.9)
     losses = []
     for _ in range(150):
         loss = F.cross_entropy(net(x), y) + 1e-3 / 64 * vnd.kl(net)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
     assert sum(losses[-10:]) < 0.6 * sum(losses[:10])
 

@@ -1,4 +1,4 @@
-"""The KL against a sum over all weights, one by one, and the groups of an optimiser."""
+"""The KL against a sum over all weights, one by one, and the groups of an optimizer."""
 
 import pytest
 import torch
@@ -47,6 +47,8 @@ def brute_force(net: nn.Module, ends: dict[str, tuple[list[float], list[float]]]
     for path, (outs, ins) in ends.items():
         layer = net.get_submodule(path)
         costs = vnd.functional.log_uniform_kl(layer.log_alpha.detach(), form="vnd")
+        if price == "released":  # without C, and the mean of the weights of an output
+            costs = (costs - 0.547125) * len(outs) / costs.numel()
         groups = getattr(layer, "groups", 1)
         transposed = isinstance(layer, nn.ConvTranspose2d)
         for place in torch.cartesian_prod(*[torch.arange(n) for n in costs.shape[:2]]).tolist():
@@ -56,7 +58,7 @@ def brute_force(net: nn.Module, ends: dict[str, tuple[list[float], list[float]]]
             else:
                 o, within = place
                 i = o // (len(outs) // groups) * (len(ins) // groups) + within
-            kept = outs[o] if price == "output" else min(outs[o], ins[i])
+            kept = min(outs[o], ins[i]) if price == "both_ends" else outs[o]
             total += kept * float(costs[tuple(place)].sum())
     return total
 
@@ -107,7 +109,7 @@ def ends_of(name: str, net: nn.Module) -> dict[str, tuple[list[float], list[floa
 CASES = ["uneven", "flatten", "grouped", "inverted, stream", "decoder"]
 
 
-@pytest.mark.parametrize("price", ["output", "both_ends"])
+@pytest.mark.parametrize("price", ["output", "both_ends", "released"])
 @pytest.mark.parametrize("name", CASES)
 def test_kl_is_the_sum_over_all_weights_of_cost_times_survival(name, price):
     net = order_of(make(name)[1].double())
@@ -125,6 +127,12 @@ def test_kl_with_the_wrong_end_of_a_layer_is_caught():
     plan = plan_of(net)
     plan.inputs["2"], plan.outputs["2"] = plan.outputs["2"], plan.inputs["2"]
     assert float(vnd.kl(net).detach()) != pytest.approx(brute_force(net, ends, "output"), rel=1e-3)
+
+
+def test_the_released_price_is_refused_without_the_prior_it_is_of():
+    net = vnd.to_nested(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 3), weight_prior=1.0)
+    with pytest.raises(ValueError, match="price 'released' is of the log-uniform prior"):
+        vnd.kl(net, "released")
 
 
 def test_both_ends_cost_less_than_the_output_alone():
@@ -174,7 +182,7 @@ def test_networks_without_a_posterior_have_none_or_that_of_their_layers():
     assert float(vnd.kl(nn.Linear(2, 2))) == 0
     layer = vnd.BayesLinear(3, 2)
     assert float(vnd.kl(nn.Sequential(layer)).detach()) == pytest.approx(float(layer.weight_kl().sum().detach()))
-    with pytest.raises(ValueError, match="kl: price must be 'output' or 'both_ends'; got 'input'"):
+    with pytest.raises(ValueError, match="kl: price must be one of output, both_ends, released; got 'input'"):
         vnd.kl(layer, "input")
 
 
@@ -190,7 +198,7 @@ def test_narrower_orders_are_cheaper():
     assert values == sorted(values)
 
 
-# -- the optimiser ----------------------------------------------------------------------------------------------------
+# -- the optimizer ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -234,13 +242,13 @@ def test_the_temperature_is_that_of_all_units():
 def test_the_objective_of_a_batch_can_be_descended():
     _, net, x = make("flatten")
     net.train()
-    optimiser = torch.optim.SGD(vnd.parameter_groups(net, lr=1e-3, log_alpha_lr=0.1, chain_lr=0.1))
+    optimizer = torch.optim.SGD(vnd.parameter_groups(net, lr=1e-3, log_alpha_lr=0.1, chain_lr=0.1))
 
     def step() -> Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = net(x).square().mean() + vnd.kl(net) / 100
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         return loss.detach()
 
     before = float(vnd.kl(net).detach())

@@ -64,8 +64,13 @@ def in_threads(calls: list[Call], repeats: int) -> list[tuple[int, Tensor]]:
             order = [(thread + i) % len(calls) for i in range(len(calls) * repeats // THREADS)]
             return [(index, calls[index]()) for index in order]
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        return [answer for answers in pool.map(work, range(THREADS)) for answer in answers]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # or the threads of a busy machine may run one after the other
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            return [answer for answers in pool.map(work, range(THREADS)) for answer in answers]
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def wrong(calls: list[Call], repeats: int) -> tuple[int, int]:
@@ -100,7 +105,9 @@ def test_10_000_answers_of_eight_threads_are_those_of_one():
     calls = calls_of(net, x)
     calls += [lambda: vnd.cascade(net, x, WIDTHS[1:], threshold=0.9, macs=(1, 2, 3)).probs]
     calls += [lambda: torch.tensor(vnd.selective(net, x, labels, risk=0.6, width=0.5, samples=2, seed=1).threshold)]
-    assert wrong(calls, repeats=626) == (0, 10016)
+    bad, count = wrong(calls, repeats=626)
+    assert bad == 0
+    assert count >= 10_000
 
 
 def test_10_000_answers_of_eight_coroutines_are_those_of_one():
@@ -155,10 +162,13 @@ def test_what_callers_share_is_caught(fault, monkeypatch):
         net.train()
         monkeypatch.setattr(sys.modules["vnd.nn.predict"], "_EVALUATING", OnlyOne())
     calls = [prediction(net, x, width, samples) for width in WIDTHS for samples in (0, 3)]
-    try:
-        bad = wrong(calls, repeats=100)[0]
-    except (RuntimeError, ValueError, KeyError, TypeError):  # loud is well enough
-        bad = 1
+    for _ in range(20):  # threads need not meet in the first attempt
+        try:
+            bad = wrong(calls, repeats=100)[0]
+        except (RuntimeError, ValueError, KeyError, TypeError):  # loud is well enough
+            bad = 1
+        if bad:
+            break
     assert bad > 0
 
 

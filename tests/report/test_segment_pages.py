@@ -158,7 +158,10 @@ def test_the_table_has_the_interval_over_owners_and_the_mean_by_owner() -> None:
     note = scores.notes(entries_of(*results))[0]
     assert "2,000 resamples of the 9 patients" in note
     assert "so that the two who have 60 % of the images count no more" in note
-    others = [fake_segment(data="annotators", owned=False), fake_segment("punet", data="annotators", owned=False)]
+    others = [
+        fake_segment(data="synthetic_graders", owned=False),
+        fake_segment("punet", data="synthetic_graders", owned=False),
+    ]
     head, lines = scores.tables(entries_of(*others))[0]
     assert "By owner" not in head
     assert head.count("95 % interval") == 1
@@ -259,16 +262,16 @@ def test_a_run_alone_has_nothing_best() -> None:
     assert not any(marked for _, lines in found for line in lines for _, marked in line)
 
 
-@pytest.mark.parametrize("data", ["lidc", "annotators"])
+@pytest.mark.parametrize("data", ["lidc", "synthetic_graders"])
 def test_what_was_published_and_the_truth_stand_beside_only_where_they_belong(data: str) -> None:
-    entries = entries_of(*several(data=data, truth=data == "annotators"))
+    entries = entries_of(*several(data=data, truth=data == "synthetic_graders"))
     head, lines = scores.tables(entries)[0]
     named = {line[0][0]: [text for text, _ in line] for line in lines}
     assert (PUBLISHED in named) == (data == "lidc")
-    assert (scores.TRUTH in named) == (data == "annotators")
+    assert (scores.TRUTH in named) == (data == "synthetic_graders")
     (captioned,) = (one for one in segmenting.shown(entries) if one.name == "boxes")
     assert ("another split" in captioned.note) == (data == "lidc")
-    assert ("true distribution" in captioned.note) == (data == "annotators")
+    assert ("true distribution" in captioned.note) == (data == "synthetic_graders")
     if data == "lidc":
         assert [text for text in named[PUBLISHED][1:] if text != "–"] == ["≈ 0.29"]
         assert named[PUBLISHED][head.index("GED 16")] == "≈ 0.29"
@@ -383,10 +386,10 @@ def test_a_page_needs_no_more_than_the_schema_asks_for(tmp_path: Path) -> None:
 
 def test_many_runs_are_compared_kept_and_written_as_markdown(tmp_path: Path) -> None:
     own = several()[:3]
-    other = [fake_segment("punet", seed, data="annotators", truth=True) for seed in range(2)]
+    other = [fake_segment("punet", seed, data="synthetic_graders", truth=True) for seed in range(2)]
     found = compared(tmp_path, *own, *other)
     rows = found.rows
-    assert found.series == {("lidc",): 3, ("annotators",): 1}
+    assert found.series == {("lidc",): 3, ("synthetic_graders",): 1}
     assert len(rows) == 2 + 5 + 1 + 1
     first = own[0]["rows"][0]
     assert [float(rows[0][f"ged_16 owners {end}"]) for end in ("low", "high")] == first["ged_interval"]["16"]

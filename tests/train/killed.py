@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from vnd import files
+from vnd import _files
 from vnd.train import loop
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
@@ -47,7 +47,7 @@ def die_at_step(steps: int) -> None:
 
 def die_in_save(calls: int) -> None:
     """Die before the n-th call that makes a file durable: of a checkpoint, of the best network, of a rename."""
-    own, left = files.sync, [calls]
+    own, left = _files.sync, [calls]
 
     def dying(path: Path) -> None:
         left[0] -= 1
@@ -55,7 +55,7 @@ def die_in_save(calls: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         own(path)
 
-    files.sync = dying
+    _files.sync = dying
 
 
 def die_in_last(calls: int) -> None:

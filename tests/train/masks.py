@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vnd.data import annotators
+from vnd.data import synthetic
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
 
@@ -24,15 +24,15 @@ METHODS: dict[str, dict[str, Any]] = {
 
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave few of the made-up images."""
-    monkeypatch.setattr(annotators, "COUNTS", {"train": 48, "test": 12})
+    monkeypatch.setattr(synthetic, "COUNTS", {"train": 48, "test": 12})
 
 
 def recipe(name: str, /, **sections: Any) -> Recipe:
     """A recipe of a method; each section may be replaced, others than method and network key by key."""
     own: dict[str, Any] = {
         **METHODS[name],
-        "data": {"name": "annotators", "validation": 16, "augment": {"flip": True}},
-        "optimiser": {"name": "adam", "lr": 0.01, "chain_lr": 0.02 if name == "bn3_unet" else None},
+        "data": {"name": "synthetic_graders", "validation": 16, "augment": {"flip": True}},
+        "optimizer": {"name": "adam", "lr": 0.01, "chain_lr": 0.02 if name == "bn3_unet" else None},
         "schedule": {"kl_weight": {"start": 0.5}},
         "train": {"epochs": 1, "batch": 16, "device": "cpu", "log_every": 1, "validate_at": [0.34, 1.0]},
         "evaluate": {"sizes": {"fractions": [0.34, 1.0]}, "calibration": 16, "counts": [1, 2, 4]},

@@ -38,7 +38,7 @@ def settings(path: Path, /, **sections: Any) -> dict[str, Any]:
             "name": "convnet", "width": 0.15, "image_size": 8, "in_channels": 1, "num_classes": CLASSES, "hidden": 32
         },
         "data": {"name": "npz", "folder": str(path), "validation": 16, "augment": {"pad": 1}},
-        "optimiser": {"name": "adam", "lr": 0.01, "chain_lr": 0.02},
+        "optimizer": {"name": "adam", "lr": 0.01, "chain_lr": 0.02},
         "schedule": {"kl_weight": {"start": 0.001}},
         "train": {"epochs": 2, "batch": 16, "device": "cpu", "log_every": 2, "validate_at": [0.5, 1.0]},
         "evaluate": {"sizes": {"fractions": [0.5, 1.0], "learned": 2}, "samples": 2, "calibration": 64},

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 import hostile
 import vnd
 from hostile import DESCRIPTIONS, HEADERS, MANIFESTS, Bomb, Calls, broken_disk, full_disk, interrupted, read_only
-from vnd import files
+from vnd import _manifest
 from vnd.models import UNet
 from vnd.nn.plan import plan_of
+from vnd.optim.ngd import NGD
 from vnd.train import checkpoint
 from vnd.train.checkpoint import MANIFEST, Checkpoint, capture, flatten_optimizer, read, restore, restore_optimizer
-from vnd.train.ngd import NGD
 
 STATE = {"best": math.inf, "rate": 0.1 + 0.2, "words": ["a", None, True, {"b": -0.0}]}
 
@@ -335,10 +335,10 @@ def test_a_file_that_cannot_be_read_is_said_so(folder, monkeypatch):
     monkeypatch.setattr(Path, "read_text", broken)
     assert_falls_back(folder, 10, "step-00000020", "Input/output error")
 
-    def lost(form: files.Format, path: Path) -> Any:
+    def lost(form: _manifest.Format, path: Path) -> Any:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(files, "read", lost)
+    monkeypatch.setattr(_manifest, "read", lost)
     with pytest.raises(ValueError, match="Permission denied"):
         read(folder)
 
@@ -459,11 +459,11 @@ def test_pickles_and_strangers_beside_a_checkpoint_are_not_looked_at(folder, tmp
     assert not (tmp_path / "mark").exists()
 
 
-# The state of an optimiser
+# The state of an optimizer
 
 
 class Wide(torch.optim.Optimizer):
-    """An optimiser of one's own: nested state in other dtypes and shapes than the parameter's, lists, words."""
+    """An optimizer of one's own: nested state in other dtypes and shapes than the parameter's, lists, words."""
 
     def __init__(self, params: Any, lr: float = 0.1) -> None:
         super().__init__(params, {"lr": lr, "name": "wide", "pair": (1, [2.5, None])})
@@ -488,7 +488,7 @@ class Wide(torch.optim.Optimizer):
                 p -= (group["lr"] * factor * state["factors"]["mean"]).to(p.dtype)
 
 
-OPTIMISERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda groups: torch.optim.SGD(groups, lr=0.1),
     "sgd with momentum": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
     "sgd, fused": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9, fused=True),
@@ -548,12 +548,12 @@ def assert_equal_trees(mine: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("case", OPTIMISERS)
-def test_an_optimiser_goes_on_bit_for_bit(case, dtype, tmp_path):
+@pytest.mark.parametrize("case", OPTIMIZERS)
+def test_an_optimizer_goes_on_bit_for_bit(case, dtype, tmp_path):
     if case == "sgd, fused" and dtype is torch.bfloat16:
         pytest.skip("torch 2.13's fused SGD in bfloat16 is wrong on the CPU, and not the same from run to run")
     first, second = parameters(0, dtype), parameters(1, dtype)
-    optimizer, other = (OPTIMISERS[case](groups(params)) for params in (first, second))
+    optimizer, other = (OPTIMIZERS[case](groups(params)) for params in (first, second))
     turn(optimizer, first, 0, 2)
     turn(other, second, 2, 4)  # with state that it has to give up
     checkpoint.write(tmp_path, 2, *flatten_optimizer(optimizer))
@@ -585,7 +585,7 @@ def test_torchs_own_way_would_lose_bits():
         assert_equal_trees(other.state_dict(), optimizer.state_dict())
 
 
-def test_a_fused_optimiser_has_its_state_in_the_layout_of_its_parameter():
+def test_a_fused_optimizer_has_its_state_in_the_layout_of_its_parameter():
     def make(layout: torch.memory_format) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
         params = [nn.Parameter(p.detach().clone(memory_format=layout)) for p in parameters(0)[:1]]
         return params, torch.optim.SGD(params, lr=0.1, momentum=0.9, fused=True)
@@ -607,7 +607,7 @@ def test_a_fused_optimiser_has_its_state_in_the_layout_of_its_parameter():
     assert torch.equal(*ends)
 
 
-def test_another_optimiser_is_refused_in_one_line_and_left_as_it_is():
+def test_another_optimizer_is_refused_in_one_line_and_left_as_it_is():
     first = parameters(0)
     optimizer = torch.optim.SGD(groups(first), lr=0.1, momentum=0.9)
     turn(optimizer, first, 0, 3)
@@ -615,7 +615,7 @@ def test_another_optimiser_is_refused_in_one_line_and_left_as_it_is():
     few, wrong = parameters(0)[:3], parameters(0)
     wrong[2] = nn.Parameter(torch.zeros(5, 3))
     cases: list[tuple[torch.optim.Optimizer, dict[str, Any], str]] = [
-        (torch.optim.Adam(groups(parameters(0))), plain, "the optimiser must be SGD; got Adam"),
+        (torch.optim.Adam(groups(parameters(0))), plain, "the optimizer must be SGD; got Adam"),
         (torch.optim.SGD(parameters(0)), plain, r"must have 2 \+ 2 parameters in its groups; got 4"),
         (torch.optim.SGD(groups(few)), plain, r"must have 2 \+ 2 parameters in its groups; got 2 \+ 1"),
         (torch.optim.SGD(groups(wrong)), plain, r"parameter 2 must have the shape \[3, 5\]; got \[5, 3\]"),
@@ -641,7 +641,7 @@ def test_another_optimiser_is_refused_in_one_line_and_left_as_it_is():
     cases += [(torch.optim.SGD(groups(parameters(0))), plain | change, "") for change in hostile_states.values()]
     for other, state, words in cases:
         before = copy.deepcopy(other.state_dict())
-        with pytest.raises(ValueError, match=rf"^checkpoint: the optimiser cannot go on: .*{words}") as caught:
+        with pytest.raises(ValueError, match=rf"^checkpoint: the optimizer cannot go on: .*{words}") as caught:
             restore_optimizer(other, kept, state)
         assert "\n" not in str(caught.value)
         assert other.state_dict() == before
@@ -707,7 +707,7 @@ def nested() -> nn.Module:
 
 
 class Training:
-    """A network, its optimiser, a running mean of its weights and a loss scale."""
+    """A network, its optimizer, a running mean of its weights and a loss scale."""
 
     def __init__(self, make: Callable[[], nn.Module], seed: int, wrap: Callable[[nn.Module], nn.Module]) -> None:
         torch.manual_seed(seed)
@@ -837,7 +837,7 @@ def test_a_network_whose_state_is_not_all_tensors_is_refused():
         capture(net, torch.optim.SGD(net.parameters(), lr=0.1))
 
 
-def test_the_optimiser_that_accelerate_wraps_is_looked_through():
+def test_the_optimizer_that_accelerate_wraps_is_looked_through():
     class Wrapper:
         def __init__(self, optimizer: torch.optim.Optimizer) -> None:
             self.optimizer = optimizer

@@ -60,7 +60,7 @@ def stopping_at(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
     """Wish to stop after these steps, once each."""
     left, count = set(steps), {"now": 0}
 
-    class Wish(loop.Stop):
+    class Wish(loop.GracefulStop):
         def asked(self, accelerator: Any) -> bool:
             count["now"] += 1
             if count["now"] in left:
@@ -68,7 +68,7 @@ def stopping_at(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
                 return True
             return False
 
-    monkeypatch.setattr(loop, "Stop", Wish)
+    monkeypatch.setattr(loop, "GracefulStop", Wish)
 
 
 def test_a_run_learns_and_leaves_all_that_evaluation_needs(tmp_path: Path, data: Path) -> None:
@@ -96,25 +96,25 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "difference": {},
     "independent": {"method": {"name": "bn3", "num_groups": 4, "coupling": "independent", "gradient": "downhill"}},
     "average and clipping": {"train": {"ema": 0.9, "clip": 1.0}},
-    "ngd": {"optimiser": {"name": "ngd", "lr": 0.02, "chain_lr": None}},
-    "adam, plain": {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}, "train": {"clip": 0.5}},
+    "ngd": {"optimizer": {"name": "ngd", "lr": 0.02, "chain_lr": None}},
+    "adam, plain": {"method": {"name": "plain"}, "optimizer": {"chain_lr": None}, "train": {"clip": 0.5}},
     "draws": {
         "method": {"name": "bn3", "num_groups": 4, "draws": 4, "estimator": "weight"},
-        "optimiser": {"name": "sgd"},
+        "optimizer": {"name": "sgd"},
     },
     "mixed images": {"data": {"augment": {"pad": 1, "cutmix": 0.5}}, "method": {"name": "bn3", "num_groups": 4}},
-    "temper": {
+    "loss_temperature": {
         "method": {"name": "bn3", "num_groups": 4, "gradient": "survival", "sandwich": True},
         "data": {"validation": 50},
-        "train": {"temper": 3.0, "batch": 8},
+        "train": {"loss_temperature": 3.0, "batch": 8},
     },
-    "bf16": {"train": {"precision": "bf16"}, "optimiser": {"name": "adamw", "weight_decay": 0.01}},
+    "bf16": {"train": {"precision": "bf16"}, "optimizer": {"name": "adamw", "weight_decay": 0.01}},
 }
 
 
 ON_A_GPU: dict[str, dict[str, Any]] = {
     "cuda": {"train": {"device": "cuda"}},
-    "cuda, plain": {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}, "train": {"device": "cuda"}},
+    "cuda, plain": {"method": {"name": "plain"}, "optimizer": {"chain_lr": None}, "train": {"device": "cuda"}},
     "cuda, fp16": {"train": {"device": "cuda", "precision": "fp16", "clip": 1.0}},
     "cuda, bf16, channels last": {"train": {"device": "cuda", "precision": "bf16", "channels_last": True}},
     "cuda, compiled": {"train": {"device": "cuda", "compile": True}},
@@ -144,7 +144,7 @@ LASTS: dict[str, dict[str, Any]] = {
     "sizes that are evaluated": {},
     "other sizes": {"train": {"validate_at": [0.3, 0.7]}},
     "average": {"train": {"validate_at": [0.3, 0.7], "ema": 0.9}},
-    "plain": {"method": {"name": "plain"}, "optimiser": {"chain_lr": None}},
+    "plain": {"method": {"name": "plain"}, "optimizer": {"chain_lr": None}},
 }
 
 
@@ -221,7 +221,7 @@ def test_two_processes_agree_with_one(tmp_path: Path, data: Path, draws: int) ->
         data,
         method={"name": "bn3", "num_groups": 4, "bayesian": False, "measure_every": 2, "draws": draws},
         network={"name": "dense", "num_classes": 3},
-        optimiser={"name": "sgd", "lr": 0.02},
+        optimizer={"name": "sgd", "lr": 0.02},
         train={
             "device": "cpu" if torch.cuda.is_available() else "auto",
             "epochs": 20,
@@ -297,7 +297,7 @@ def test_a_checkpoint_of_another_recipe_is_refused_by_the_keys_that_differ(
     kept = (folder / "recipe.yaml").read_text()
     before = {path: path.read_bytes() for path in (folder / "checkpoints").rglob("*") if path.is_file()}
     for words, keys in (
-        (["--optimiser.lr=0.02"], ["optimiser.lr"]),
+        (["--optimizer.lr=0.02"], ["optimizer.lr"]),
         (["--data.augment.pad=2", "--train.seed=5"], ["data.augment.pad", "train.seed"]),
         (["--evaluate.samples=3"], ["evaluate.samples"]),
         (["--train.epochs=3", "--method.base=2"], ["method.base", "train.epochs"]),
@@ -420,7 +420,7 @@ def test_a_loss_that_is_not_a_number_stops_with_the_step_and_the_layer(
 
 
 def test_weights_that_a_step_spoilt_are_named(tmp_path: Path, data: Path) -> None:
-    wild = recipe(data, optimiser={"name": "sgd", "lr": 1e30, "chain_lr": 0.0}, schedule={"lr": {"kind": "constant"}})
+    wild = recipe(data, optimizer={"name": "sgd", "lr": 1e30, "chain_lr": 0.0}, schedule={"lr": {"kind": "constant"}})
     with pytest.raises(
         FloatingPointError, match=r"at step \d \(epoch 0\).*(parameter features\.0\.weight|layer features)"
     ):
@@ -486,17 +486,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "network convnet cannot read the images of npz, 1×8×8",
     ),
     "validation": ({"data": {"validation": 97}}, "data.validation must be less than the 97 training images; got 97"),
-    "temper": (
-        {"train": {"temper": 1.0}, "data": {"validation": 60}},
-        "train.temper: bn3 trains no network of a fixed size in every step; use 0",
+    "loss_temperature": (
+        {"train": {"loss_temperature": 1.0}, "data": {"validation": 60}},
+        "train.loss_temperature: bn3 trains no network of a fixed size in every step; use 0",
     ),
-    "temper, average": (
-        {"train": {"temper": 1.0, "ema": 0.9}, "method": {"name": "plain"}, "data": {"validation": 60}},
-        "train.temper and train.ema exclude each other",
+    "loss_temperature, average": (
+        {"train": {"loss_temperature": 1.0, "ema": 0.9}, "method": {"name": "plain"}, "data": {"validation": 60}},
+        "train.loss_temperature and train.ema exclude each other",
     ),
-    "temper, few images": (
-        {"train": {"temper": 1.0}, "method": {"name": "plain"}},
-        "train.temper needs data.validation to be at least 50; got 16",
+    "loss_temperature, few images": (
+        {"train": {"loss_temperature": 1.0}, "method": {"name": "plain"}},
+        "train.loss_temperature needs data.validation to be at least 50; got 16",
     ),
     "no GPU": ({"train": {"device": "cuda"}}, "train.device is cuda, and there is no GPU here"),
     "half": ({"train": {"precision": "fp16"}}, "train.precision fp16 needs a GPU"),

@@ -198,12 +198,12 @@ def source(tmp_path, monkeypatch):
     folder = tmp_path / "checkout"
     (folder / "src" / "vnd").mkdir(parents=True)
     git(folder, "init", "-q")
-    for name in ("pyproject.toml", "src/vnd/files.py"):
+    for name in ("pyproject.toml", "src/vnd/_files.py"):
         (folder / name).write_text("")
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "x")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(run.files, "__file__", str(folder / "src" / "vnd" / "files.py"))
+    monkeypatch.setattr(run._files, "__file__", str(folder / "src" / "vnd" / "files.py"))
     return folder
 
 
@@ -220,7 +220,7 @@ def test_the_commit_is_that_of_the_source(source, tmp_path, monkeypatch):
     assert environment()["git"] == commit_of(source)
     git(source, "worktree", "add", "-q", "-b", "feature/a", str(tmp_path / "second"))
     git(tmp_path / "second", "commit", "-q", "--allow-empty", "-m", "y")
-    monkeypatch.setattr(run.files, "__file__", str(tmp_path / "second" / "src" / "vnd" / "files.py"))
+    monkeypatch.setattr(run._files, "__file__", str(tmp_path / "second" / "src" / "vnd" / "files.py"))
     assert environment()["git"] == commit_of(tmp_path / "second")
     assert environment()["git"]["commit"] != commit_of(source)["commit"]
 
@@ -228,7 +228,7 @@ def test_the_commit_is_that_of_the_source(source, tmp_path, monkeypatch):
 def test_an_installed_copy_has_no_commit_wherever_it_is_used(source, monkeypatch):
     installed = source / "venv" / "lib" / "vnd"
     installed.mkdir(parents=True)
-    monkeypatch.setattr(run.files, "__file__", str(installed / "files.py"))
+    monkeypatch.setattr(run._files, "__file__", str(installed / "files.py"))
     monkeypatch.chdir(source)
     assert environment()["git"] is None
 

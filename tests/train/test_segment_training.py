@@ -13,8 +13,8 @@ from rich.console import Console
 
 from data import layouts
 from train.masks import CHANNELS, METHODS, few, recipe
-from vnd.data import annotators
-from vnd.data.arrays import Images
+from vnd.data import synthetic
+from vnd.data.images import Images
 from vnd.train import splits as module
 from vnd.train.finished import fed, open_run, settings_of
 from vnd.train.loop import fit
@@ -101,7 +101,7 @@ def test_patients_are_on_one_side_and_the_run_says_on_which(tmp_path: Path) -> N
 
 
 def test_owners_without_names_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = annotators.read(None, "train")
+    images = synthetic.read(None, "train")
     numbered = Images(images.pixels, masks=images.masks, owners=np.arange(len(images)) // 4)
     monkeypatch.setattr(module, "load", lambda *given: numbered)
     found = owners_of(read_splits(recipe("dropout_unet").data, "segment"))["owners"]
@@ -115,17 +115,17 @@ def test_data_that_cannot_be_segmented_are_refused(tmp_path: Path, monkeypatch: 
     assert words.startswith("data.name: fashion has no masks to learn")
     words = refused(recipe("punet", data={"augment": {"cutmix": 0.5}}), tmp_path)
     assert words == "data.augment.cutmix mixes labels, and masks have none; use 0, got 0.5"
-    images = annotators.read(None, "train")
+    images = synthetic.read(None, "train")
     monkeypatch.setattr(module, "load", lambda *given: Images(images.pixels, masks=0 * images.masks))
     words = refused(recipe("punet"), tmp_path)
-    assert words == f"data.name: nothing is marked in the {len(images)} training images of annotators"
+    assert words == f"data.name: nothing is marked in the {len(images)} training images of synthetic_graders"
 
 
 def test_networks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     words = refused(recipe("dropout_unet", network={"name": "unet", "channels": CHANNELS, "num_classes": 2}), tmp_path)
     assert words == "network.num_classes must be 1 for masks, one logit a pixel; got 2"
     words = refused(recipe("dropout_unet", data={"size": 31}), tmp_path)
-    assert words.startswith("network unet cannot read the images of annotators, 1×31×31: ")
+    assert words.startswith("network unet cannot read the images of synthetic_graders, 1×31×31: ")
     words = refused(recipe("punet", network={"name": "unet", "channels": CHANNELS}), tmp_path)
     assert words.startswith("network.name must be probabilistic_unet")
     plain = {"method": {"name": "plain"}, "data": {"name": "fashion", "size": 32, "augment": {}}}

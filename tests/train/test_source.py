@@ -21,8 +21,8 @@ PARENT: dict[str, Any] = {
     },
     "network": {"name": "vgg11", "width": 0.5},
     "data": {"name": "cifar10", "folder": "/some/where", "augment": {"pad": 4, "flip": True}},
-    "optimiser": {"name": "sgd", "lr": 0.3, "momentum": 0.8},
-    "schedule": {"lr": {"kind": "cosine", "warm_up": 0.25}},
+    "optimizer": {"name": "sgd", "lr": 0.3, "momentum": 0.8},
+    "schedule": {"lr": {"kind": "cosine", "warmup": 0.25}},
     "train": {"epochs": 7, "clip": 1.0},
     "evaluate": {"sizes": {"fractions": [0.5, 1.0], "learned": 3}},
 }  # fmt: skip
@@ -75,8 +75,8 @@ def check_starting_anew(folder: Path) -> None:
     """Where a name or a kind changes, nothing of that section is left, and no rule survives another network."""
     assert child(folder, method={"name": "plain"})["method"] == {"name": "plain"}
     assert child(folder, data={"name": "svhn"})["data"] == {"name": "svhn"}
-    assert child(folder, optimiser={"name": "adam"})["optimiser"] == {"name": "adam"}
-    steps = {"kind": "steps", "every": 3}
+    assert child(folder, optimizer={"name": "adam"})["optimizer"] == {"name": "adam"}
+    steps = {"kind": "steps", "step_size": 3}
     assert child(folder, schedule={"lr": steps})["schedule"] == {"lr": steps}
     other = child(folder, network={"name": "resnext"})
     assert other["network"] == {"name": "resnext"}
@@ -128,15 +128,15 @@ def test_what_was_meant_for_something_else_is_noticed(
 
 
 def test_what_is_not_said_has_its_default_name_and_kind(tmp_path: Path) -> None:
-    silent = {**PARENT, "optimiser": {"lr": 0.3}, "schedule": {"lr": {"warm_up": 0.5}}}  # SGD, and cosine
+    silent = {**PARENT, "optimizer": {"lr": 0.3}, "schedule": {"lr": {"warmup": 0.5}}}  # SGD, and cosine
     write(tmp_path, silent=silent)
 
     def found(**sections: Any) -> dict[str, Any]:
         return read(write(tmp_path, child={"like": "silent.yaml", **sections}))[0]
 
-    assert found(optimiser={"name": "sgd"})["optimiser"] == {"name": "sgd", "lr": 0.3}
-    assert found(optimiser={"name": "ngd"})["optimiser"] == {"name": "ngd"}
-    assert found(schedule={"lr": {"kind": "cosine"}})["schedule"]["lr"] == {"kind": "cosine", "warm_up": 0.5}
+    assert found(optimizer={"name": "sgd"})["optimizer"] == {"name": "sgd", "lr": 0.3}
+    assert found(optimizer={"name": "ngd"})["optimizer"] == {"name": "ngd"}
+    assert found(schedule={"lr": {"kind": "cosine"}})["schedule"]["lr"] == {"kind": "cosine", "warmup": 0.5}
     assert found(schedule={"lr": {"kind": "steps"}})["schedule"]["lr"] == {"kind": "steps"}
     assert found(what={"name": "x"})["what"] == {"name": "x"}  # refused later, by its key
 

@@ -53,7 +53,7 @@ def test_a_sweep_is_recipes_times_settings_times_seeds(tmp_path: Path) -> None:
         tmp_path,
         about="all of it",
         seeds=[0, 3],
-        set={"train.epochs": 7, "optimiser.lr": 0.02},
+        set={"train.epochs": 7, "optimizer.lr": 0.02},
         runs=[
             "tiny.yaml",
             "demo",
@@ -70,7 +70,7 @@ def test_a_sweep_is_recipes_times_settings_times_seeds(tmp_path: Path) -> None:
     assert (found.about, found.out, found.evaluate, found.slurm) == ("all of it", tmp_path / "runs", True, None)
     assert [run.recipe.train.seed for run in runs] == [0, 3, 0, 3] + [5] * 6
     assert [run.recipe.train.epochs for run in runs] == [7] * 4 + [9] * 6
-    assert {run.recipe.optimiser.lr for run in runs} == {0.02}
+    assert {run.recipe.optimizer.lr for run in runs} == {0.02}
     grid = [(run.recipe.to_dict()["method"]["base"], run.recipe.data.augment.pad) for run in runs[4:]]
     assert grid == [(base, pad) for base in (1, 2) for pad in (0, 1, 2)]
     assert runs[1].name == f"tiny-3-{runs[1].digest[:8]}"
@@ -84,13 +84,13 @@ def test_a_sweep_is_recipes_times_settings_times_seeds(tmp_path: Path) -> None:
 
 def test_any_value_of_a_recipe_can_be_given(tmp_path: Path) -> None:
     values = {
-        "method.name": "plain", "optimiser.name": "sgd", "train.clip": None, "train.compile": True,
-        "train.validate_at": [0.5, 1], "schedule.lr": {"kind": "linear", "end": 0.5}, "optimiser.lr": 1e-5,
+        "method.name": "plain", "optimizer.name": "sgd", "train.clip": None, "train.compile": True,
+        "train.validate_at": [0.5, 1], "schedule.lr": {"kind": "linear", "end": 0.5}, "optimizer.lr": 1e-5,
         "data.folder": "a folder, with spaces", "data.augment.rotation": 3,
     }  # fmt: skip
     (run,) = make(tmp_path, set=values).runs
     recipe = run.recipe
-    assert (recipe.method_name, recipe.optimiser.name, recipe.optimiser.lr) == ("plain", "sgd", 1e-5)
+    assert (recipe.method_name, recipe.optimizer.name, recipe.optimizer.lr) == ("plain", "sgd", 1e-5)
     assert (recipe.train.clip, recipe.train.compile, recipe.train.validate_at) == (None, True, (0.5, 1.0))
     assert (recipe.schedule.lr.kind, recipe.schedule.lr.end) == ("linear", 0.5)
     assert (recipe.data.folder, recipe.data.augment.rotation) == ("a folder, with spaces", 3.0)
@@ -157,7 +157,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"runs": [{"recipe": "demo", "grid": {"train.epochs": [1, 0]}}]}, "train.epochs must be at least 1; got 0"),
     ({"set": {"train.epoch": 2}}, "unknown key 'train.epoch'; did you mean 'train.epochs'?"),
     ({"set": {"network.width": -1.0}}, "network.width must be a finite number greater than 0; got -1.0"),
-    ({"set": {"optimiser.lr": float("nan")}}, "optimiser.lr must be a number; got NaN"),
+    ({"set": {"optimizer.lr": float("nan")}}, "optimizer.lr must be a number; got NaN"),
     ({"set": {"train.seed": 3}}, "set: train.seed is what seeds: [0, 1, 2] is for; give it there"),
     ({"set": {3: 3}}, "set must hold keys of recipes, such as train.epochs; got 3"),
     ({"set": ["train.epochs"]}, "set must be a mapping such as {train.epochs: 2}; got ['train.epochs']"),
@@ -206,7 +206,7 @@ def test_the_hash_changes_with_what_decides_a_run_and_with_nothing_else(tmp_path
     recipe = parse(own)
     assert digest(parse(recipe.to_dict())) == plain  # every default written out
     tried = 0
-    for section in ("method", "data", "optimiser", "train", "evaluate"):
+    for section in ("method", "data", "optimizer", "train", "evaluate"):
         part = getattr(recipe, section)
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
@@ -233,7 +233,7 @@ def test_the_order_of_rules_decides_and_that_of_their_keys_does_not(tmp_path: Pa
 
 def test_a_whole_number_and_its_float_are_one_hash(tmp_path: Path) -> None:
     own = settings(tmp_path / "blobs.npz")
-    one, two = (digest(parse(own, [f"--optimiser.lr={word}", f"--train.clip={word}"])) for word in ("1", "1.0"))
+    one, two = (digest(parse(own, [f"--optimizer.lr={word}", f"--train.clip={word}"])) for word in ("1", "1.0"))
     assert one == two
 
 
@@ -276,7 +276,7 @@ class Fake:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, does: dict[str, str], **keys: Any) -> None:
         runs = [
-            {"recipe": "tiny.yaml", "name": name, "set": {"optimiser.lr": 0.001 * i}} for i, name in enumerate(does)
+            {"recipe": "tiny.yaml", "name": name, "set": {"optimizer.lr": 0.001 * i}} for i, name in enumerate(does)
         ]
         self.worklist = make(folder, **{"runs": runs, **keys})
         self.runs = {run.name.split("-")[0]: run for run in self.worklist.runs}
@@ -319,7 +319,7 @@ def test_runs_are_trained_and_evaluated_in_turn_and_then_skipped(
     ]
     assert fake.calls("one")[0]["threads"] is None
     log = (run.folder / "sweep.log").read_text().splitlines()
-    assert log[0].startswith(f"$ vnd train {run.source} --out {run.folder} --optimiser.lr=0.0")
+    assert log[0].startswith(f"$ vnd train {run.source} --out {run.folder} --optimizer.lr=0.0")
     assert log[1:] == ["something that worked", f"$ vnd evaluate {run.folder}", "something that worked"]
     assert fake.sweep() == {"one": "skipped", "two": "skipped"}
     assert fake.events == [("one", "skipped"), ("two", "skipped")]
@@ -442,7 +442,7 @@ def test_the_third_ctrl_c_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def real(folder: Path) -> dict[str, Any]:
     """The smallest recipe that there is, with its data."""
     data = write_blobs(folder / "blobs.npz")
-    return settings(data, method={"name": "plain"}, train={"epochs": 2}, optimiser={"chain_lr": None})
+    return settings(data, method={"name": "plain"}, train={"epochs": 2}, optimizer={"chain_lr": None})
 
 
 def test_a_real_run_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,7 +484,7 @@ def test_a_real_run_that_was_cut_off_goes_on_to_the_same_network(
 
 @pytest.mark.fault
 def test_real_runs_are_evaluated_and_one_with_a_loss_that_is_no_number_is_told(tmp_path: Path) -> None:
-    grid = {"recipe": "tiny.yaml", "grid": {"optimiser.lr": [1.0e30, 0.01]}}
+    grid = {"recipe": "tiny.yaml", "grid": {"optimizer.lr": [1.0e30, 0.01]}}
     found = read(write(tmp_path, real(tmp_path), runs=[grid]))
     ended: list[Outcome] = []
     assert run_all(found.runs, True, 1, lambda run, state: None, lambda run, outcome: ended.append(outcome))

@@ -9,7 +9,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from vnd.data.arrays import Images
+from vnd.data.images import Images
 from vnd.evaluate.coding import work
 from vnd.evaluate.sweep import Sweep
 from vnd.train.finished import Finished

@@ -12,12 +12,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from vnd.data import store
-from vnd.data.arrays import Images
-from vnd.data.cache import data_root
-from vnd.data.catalogue import DATASETS, find, load
-from vnd.data.decode import SUFFIXES
-from vnd.files import write_text
+from vnd._files import write_text
+from vnd.data import fetch as fetching
+from vnd.data.decode import SUFFIXES, data_root
+from vnd.data.images import Images
+from vnd.data.registry import DATASETS, find, load
 
 LAYOUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # what shows that a training, a test split is there
     "cifar10": (("data_batch_*.bin",), ("test_batch.bin",)),
@@ -91,7 +90,7 @@ def fetch(name: str, root: Path | None = None) -> None:
     if dataset.embedded:
         Console(stderr=True).print(f"{name} comes with vnd; nothing to download")
         return
-    print(store.fetch(dataset, data_root() if root is None else root.expanduser()).resolve())
+    print(fetching.fetch(dataset, data_root() if root is None else root.expanduser()).resolve())
 
 
 def check(path: Path, name: str | None = None, json: Path | None = None) -> None:
@@ -125,14 +124,6 @@ def check(path: Path, name: str | None = None, json: Path | None = None) -> None
     for split in {"train", "test"} - {row["split"] for row in rows}:
         console.print(f"no file of the {split} split is there")
     _write(json, {"path": str(path.resolve()), "name": known, "splits": rows}, console)
-
-
-COMMANDS: dict[str, Any] = {
-    "_help": "List, fetch and check data sets.",
-    "list": list_sets,
-    "fetch": fetch,
-    "check": check,
-}
 
 
 def recognise(path: Path) -> str:

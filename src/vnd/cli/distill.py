@@ -13,11 +13,11 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from vnd.cli.train import RecipeParser, check_free
+from vnd._files import write_text
+from vnd.cli.train import check_free
 from vnd.data.batches import in_order
 from vnd.evaluate.results import correlation
 from vnd.evaluate.sweep import Which, sweep
-from vnd.files import write_text
 from vnd.functional import concentration
 from vnd.methods import SN3, Size, Sizes
 from vnd.metrics import smallest_width
@@ -26,24 +26,6 @@ from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
 
-USAGE = "vnd distill RUN [--keep SHARE | --parameters N] [--out STUDENT] [--SECTION.KEY VALUE ...]"
-HELP = """Distil a trained Bayesian nested network into a small deterministic one, SN³.
-
-First how alike the uncertainties of its widths are, which proposes the share of every layer to keep; then training.
-
-  RUN               folder of the teacher's run
-  --keep SHARE      share of every layer that the student has, in (0, 1]; the proposal if not given
-  --parameters N    in its place, at most so many parameters: the teacher's learned shape, another share of each layer
-  --threshold R     propose the smallest width whose correlation with the full one exceeds this; 0.9 if not given
-  --which WHICH     the teacher's best or last network; as its recipe says if not given
-  --analyse         the analysis alone
-  --images 3,17     validation images of the picture; some from the middling to the least certain if not given
-  --out STUDENT     folder of the student's run; RUN-sn3 if not given
-  --SECTION.KEY     keys of the student's recipe, which is the teacher's with method sn3: --train.epochs 20
-
-Examples: vnd distill runs/first --keep 0.25 --train.epochs 20
-          vnd distill runs/first --parameters 30000
-"""
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 1.0)  # of the images that are more certain than the one shown
 WIDTHS = tuple(round(0.1 * k, 1) for k in range(1, 11))  # of the paper
 DRAWS, DPI, MOST = 60, 130, 400_000  # draws of the teacher in a picture, its resolution, and its most bytes
@@ -56,13 +38,17 @@ def distill(
     threshold: float = 0.9,
     which: Which | None = None,
     analyse: bool = False,
-    images: str = "",
+    images: Sequence[int] = (),
     out: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> None:
-    """Distil a trained Bayesian nested network into a small deterministic nested student (SN³).
+    """Distill a trained Bayesian nested network into a small deterministic nested student (SN³).
 
-    Example: vnd distill runs/first --keep 0.25 --train.epochs 20
+    How alike the uncertainties of its widths are proposes the share of every layer to keep; then the student is
+    trained, by the teacher's recipe with method sn3: --SECTION.KEY VALUE replaces a key of it.
+
+    Examples: vnd distill runs/first --keep 0.25 --train.epochs 20
+              vnd distill runs/first --parameters 30000
 
     Args:
         run: Folder of the teacher's run.
@@ -71,7 +57,7 @@ def distill(
         threshold: The proposal is the smallest width whose correlation with the full one exceeds this.
         which: The teacher's best or last network; as its recipe says if not given.
         analyse: The analysis alone.
-        images: Numbers of validation images of the picture, by commas; chosen by their uncertainty if not given.
+        images: Numbers of validation images of the picture, chosen by their uncertainty if not given.
         out: Folder of the student's run; RUN-sn3 if not given.
         overrides: Keys of the student's recipe to replace.
     """
@@ -87,7 +73,9 @@ def distill(
         raise ValueError(f"distill: threshold must lie in [-1, 1); got {threshold:g}")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("distill: it runs in one process; use vnd train with method sn3 for several")
-    chosen = _numbers(images, len(teacher.splits.validation))
+    if not all(0 <= number < len(teacher.splits.validation) for number in images):
+        count = len(teacher.splits.validation)
+        raise ValueError(f"distill: images must be numbers of validation images, below {count}; got {list(images)}")
     folder = out or run.with_name(f"{run.resolve().name}-sn3")
     check_free(folder)
     open_yet = keep is None and parameters is None
@@ -105,7 +93,7 @@ def distill(
     if not fit(recipe, folder):
         raise KeyboardInterrupt(f"saved in {folder}; go on with: vnd train --resume {folder}")
     if len(teacher.splits.validation.classes) > 2:
-        _draw_simplex(teacher, open_run(folder, "last"), folder / "simplex.png", chosen)
+        _draw_simplex(teacher, open_run(folder, "last"), folder / "simplex.png", images)
         _print(console, f"picture: {folder / 'simplex.png'}")
     _print(console, f"done: {folder}\nevaluate it with: vnd evaluate {folder}")
 
@@ -137,34 +125,13 @@ def student_recipe(
         "name": "sn3", "teacher": str(teacher.folder.resolve()), "which": teacher.which, "keep": keep,
         "parameters": parameters,
     }  # fmt: skip
-    own["train"]["temper"] = 0.0  # what it learns is the teacher's confidence
+    own["train"]["loss_temperature"] = 0.0  # what it learns is the teacher's confidence
     own["evaluate"] |= {"readings": ["means"], "samples": 0, "statistics": [], "repeats": 1}
     own["evaluate"]["sizes"] = {"fractions": [0.25, 0.5, 0.75, 1.0]}
     recipe = parse(own, overrides)
     if isinstance(recipe.method, SN3):
         recipe.method.kept(teacher.model)  # a size that this teacher does not have
     return recipe
-
-
-def main(args: list[str]) -> None:
-    """Run `vnd distill` with these arguments."""
-    parser = RecipeParser("distill", USAGE)
-    parser.add_argument("run", nargs="?", type=Path)
-    parser.add_argument("--keep", type=float)
-    parser.add_argument("--parameters", type=float)
-    parser.add_argument("--threshold", type=float, default=0.9)
-    parser.add_argument("--which", choices=("best", "last"))
-    parser.add_argument("--analyse", action="store_true")
-    parser.add_argument("--images", default="")
-    parser.add_argument("--out", type=Path)
-    options, overrides = parser.parse_known_args(args)
-    if options.help:
-        print(f"usage: {USAGE}\n\n{HELP}")
-        return
-    if options.run is None:
-        raise ValueError("distill: give the folder of a trained run; `vnd distill --help` says what it takes")
-    given = {name: value for name, value in vars(options).items() if name != "help"}
-    distill(**given, overrides=overrides)
 
 
 def _print(console: Console, words: str) -> None:
@@ -179,15 +146,7 @@ def _draw_maps(said: dict[str, Any], path: Path, name: str) -> None:
     path.write_bytes(png(heat_maps(said["labels"], maps, name), DPI, MOST))
 
 
-def _numbers(words: str, count: int) -> list[int]:
-    """Numbers of images, given by commas."""
-    numbers = [int(word) if word.strip().isdecimal() else count for word in words.split(",") if word.strip()]
-    if any(number >= count for number in numbers):
-        raise ValueError(f"distill: images must be numbers below {count}, by commas; got {words!r}")
-    return numbers
-
-
-def _draw_simplex(teacher: Finished, student: Finished, path: Path, wanted: list[int]) -> None:
+def _draw_simplex(teacher: Finished, student: Finished, path: Path, wanted: Sequence[int]) -> None:
     """Some images between three classes each: the teacher's draws as points, the student's Dirichlet as contours."""
     from vnd.report.canvas import png
     from vnd.report.simplex import Simplex, merged, project, simplex
@@ -198,7 +157,7 @@ def _draw_simplex(teacher: Finished, student: Finished, path: Path, wanted: list
     network = teacher.cut(_full(teacher), 1)
     order = torch.as_tensor(teacher.recipe.method.predict(network, x, 6).entropy).argsort().cpu()
     chosen = order[(torch.tensor(SHARES) * (len(order) - 1)).long()]
-    chosen = torch.tensor(wanted) if wanted else chosen
+    chosen = torch.tensor([*wanted]) if wanted else chosen
     draws = torch.stack([teacher.recipe.method.predict(network, x[chosen], 1).probs for _ in range(DRAWS)], 1).cpu()
     with torch.no_grad():
         own = concentration(student.cut(_full(student), 0)(x[chosen])).cpu()

@@ -15,7 +15,7 @@ from vnd.cli.coding import codes_table, evaluate_codes
 from vnd.cli.flags import check_flags
 from vnd.cli.segmenting import evaluate_masks, masks_table
 from vnd.cli.table import sizes_table
-from vnd.data.arrays import Images
+from vnd.data.images import Images
 from vnd.evaluate.results import rows_of, write, write_rows
 from vnd.evaluate.sweep import Reading, Sweep, Which
 from vnd.methods import Sizes

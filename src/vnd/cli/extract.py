@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from vnd._files import write_text
 from vnd.cli.table import sizes_table
 from vnd.data.batches import in_order
 from vnd.evaluate.scores import scores
 from vnd.evaluate.sweep import Which, answer, row_of
-from vnd.files import write_text
 from vnd.methods import Size
 from vnd.methods.single import Single
 from vnd.nn import profile, shape

@@ -12,9 +12,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from vnd._files import write_text
 from vnd.cli.scene import Scene, check, coder, painted, scene
 from vnd.evaluate.sweep import Which
-from vnd.files import write_text
 from vnd.methods.coding import masked, of_pixel, squared_error
 from vnd.report import pictures
 from vnd.report.pictures import Row

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vnd.files import write_text
+from vnd._files import write_text
+from vnd._text import nearest
 from vnd.train.parse import names, parse
 from vnd.train.source import read
-from vnd.words import nearest
 
 
 def recipes(only: str = "", out: Path | None = None) -> None:

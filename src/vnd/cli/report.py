@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vnd.words import short
+from vnd._text import short
 
 OUT, SIZES = Path("runs/report"), (110_000, 350_000, 1_100_000)
 

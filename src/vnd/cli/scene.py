@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vnd.data.arrays import Images
 from vnd.data.batches import in_order
+from vnd.data.images import Images
 from vnd.evaluate.drawing import as_pixels
 from vnd.methods import Coder, Sizes
 from vnd.methods.coding import Certain, Chained

@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vnd import metrics
+from vnd._files import write_text
 from vnd.data.batches import Normalise
 from vnd.data.decode import LARGEST, Form, picture, probe
 from vnd.evaluate.segmenting import THRESHOLD, ready
 from vnd.evaluate.sweep import Subject, Which, repeatable
-from vnd.files import write_text
 from vnd.methods import Size, Sizes
 from vnd.methods.nested import Nested
 from vnd.methods.segmenting import Drawer

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vnd.cli.coding import counted
-from vnd.data.arrays import Images
+from vnd.data.images import Images
 from vnd.evaluate.segmenting import work
 from vnd.evaluate.sweep import Sweep
 from vnd.train.finished import Finished

@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from vnd.files import write_text
+from vnd._files import write_text
 from vnd.train import jobs as work
 from vnd.train import slurm as cluster
 from vnd.train.source import RefusedYAMLError, load_yaml

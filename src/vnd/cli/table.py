@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from vnd.words import short
+from vnd._text import short
 
 COLUMNS: dict[str, tuple[str, Any]] = {  # key of a row → heading, and how a number is shown
     "parameters": ("parameters", lambda x: f"{x:,}"),

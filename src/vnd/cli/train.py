@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
 
 from vnd.train.loop import fit
-from vnd.train.parse import help_parser, parse, parse_run
+from vnd.train.parse import parse, parse_run
 from vnd.train.recipe import Recipe
-
-USAGE = "vnd train RECIPE [--out RUN] [--SECTION.KEY VALUE ...]\n       vnd train --resume RUN [--new_epochs N]"
-HELP = """Train a recipe: a name of `vnd recipes`, or a YAML file.
-
-Examples: vnd train fashion/bn3 --out runs/first --train.epochs 2
-          vnd train --resume runs/first
-          vnd train --resume runs/first --new_epochs 4
-          torchrun --nproc-per-node 2 -m vnd train cifar10/vgg11-bn3 --data.folder data
-"""
 
 
 def train(
@@ -33,7 +22,10 @@ def train(
 ) -> None:
     """Train a recipe, any of its keys replaced on the way; Ctrl-C saves, and the run can go on.
 
-    Example: vnd train fashion/bn3 --out runs/first --train.epochs 2
+    Examples: vnd train fashion/bn3 --out runs/first --train.epochs 2
+              vnd train --resume runs/first
+              vnd train --resume runs/first --new_epochs 4
+              torchrun --nproc-per-node 2 -m vnd train cifar10/vgg11-bn3 --data.folder data
 
     Args:
         recipe: A name of `vnd recipes`, or a YAML file.
@@ -63,36 +55,6 @@ def train(
         )
     else:
         raise KeyboardInterrupt(f"saved in {folder}; go on with: vnd train --resume {folder}")
-
-
-def main(args: list[str]) -> None:
-    """Run `vnd train` with these arguments."""
-    parser = RecipeParser("train", USAGE)
-    parser.add_argument("recipe", nargs="?", default="")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--resume", type=Path)
-    parser.add_argument("--new_epochs", "--new-epochs", type=int)
-    options, overrides = parser.parse_known_args(args)
-    if options.help:
-        print(f"usage: {USAGE}\n\n{HELP}")
-        help_parser(parse(options.recipe or "demo")).print_help()
-        return
-    if options.recipe and not options.resume and overrides and args.index(overrides[0]) < args.index(options.recipe):
-        raise ValueError(f"train: the recipe comes before the keys that are replaced; got {overrides[0]} first")
-    train(options.recipe, options.out, options.resume, options.new_epochs, overrides)
-
-
-class RecipeParser(argparse.ArgumentParser):
-    """The parser of a command that takes keys of a recipe beside its own options; it refuses in one line."""
-
-    def __init__(self, command: str, usage: str) -> None:
-        super().__init__(prog=f"vnd {command}", usage=usage, add_help=False, allow_abbrev=False)
-        self.command = command
-        self.add_argument("-h", "--help", action="store_true")
-
-    def error(self, message: str) -> NoReturn:
-        """Raise a ValueError."""
-        raise ValueError(f"{self.command}: {message}; `{self.prog} --help` says what it takes")
 
 
 def _begun(name: str, out: Path | None, overrides: Sequence[str]) -> tuple[Recipe, Path]:

@@ -1,6 +1,6 @@
 """Data sets: readers of the official formats, to uint8 arrays; nothing is unpickled."""
 
-from vnd.data.arrays import Images, fit_to, hold_out
-from vnd.data.catalogue import DATASETS, load
+from vnd.data.images import Images, fit_to, hold_out
+from vnd.data.registry import DATASETS, load
 
 __all__ = ["DATASETS", "Images", "fit_to", "hold_out", "load"]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vnd.data.arrays import Images
 from vnd.data.augment import Augment, Draw, apply, apply_to_masks, draw, mix
+from vnd.data.images import Images
 
 CHUNK = 4096  # images that are looked at together where all of them are
 ROOM = 2**30  # bytes of normalised images that are kept in a CPU's memory
@@ -256,7 +256,7 @@ def _resident(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], device: t
 def _masks(images: Images, augment: Augment) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """The masks of a split that has some, unless the augmentation is one for labels."""
     if images.masks is None:
-        raise ValueError("data: must have masks of graders, as lidc and annotators have; got images without")
+        raise ValueError("data: must have masks of graders, as lidc and synthetic_graders have; got images without")
     if augment.cutmix:
         raise ValueError(f"data.augment.cutmix must be 0 for masks: it mixes classes; got {augment.cutmix}")
     return images.masks

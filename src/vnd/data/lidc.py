@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from vnd.data.arrays import Images
 from vnd.data.decode import Form, decode, natural, pictures, subfolders
+from vnd.data.images import Images
 
 FORM = Form(1, 128, 128, luma=True)
 MASK = Form(1, 128, 128, luma=True, binary=True)

@@ -10,7 +10,7 @@ from torch.distributions.utils import lazy_property
 from torch.types import _size
 
 from vnd.distributions.constraints import floating_vector, ordered_mask, validate
-from vnd.functional import keep_logits_from_lengths, length_log_probs, length_mask, log_survival, pick, widen
+from vnd.functional import keep_logits_from_lengths, length_log_probs, length_mask, log_survival, pick, to_float32
 
 
 class BernoulliChain(Distribution):
@@ -109,7 +109,7 @@ class BernoulliChain(Distribution):
     @lazy_property
     def keep_logits(self) -> Tensor:
         """Conditional keep logits m, (…, n)."""
-        return torch.logit(widen(self.keep_probs))
+        return torch.logit(to_float32(self.keep_probs))
 
     @lazy_property
     def keep_probs(self) -> Tensor:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vnd.distributions.bernoulli_chain import BernoulliChain
-from vnd.functional import widen
+from vnd.functional import to_float32
 
 
 def coupled_entropy(chains: Iterable[BernoulliChain]) -> Tensor:
@@ -26,7 +26,7 @@ def coupled_entropy(chains: Iterable[BernoulliChain]) -> Tensor:
     for chain in chains:
         if chain.batch_shape:
             raise ValueError(f"chains must be unbatched; got one of batch shape {tuple(chain.batch_shape)}")
-        survivals.append(widen(chain.log_survival))
+        survivals.append(to_float32(chain.log_survival))
     if not survivals:
         raise ValueError("chains must not be empty")
     upper = F.pad(torch.cat(survivals).sort(descending=True).values, (1, 0))

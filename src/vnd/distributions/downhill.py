@@ -20,7 +20,7 @@ from vnd.functional import (
     log_exponential_noise,
     straight_through,
     suffix_sum,
-    widen,
+    to_float32,
 )
 
 COLD = 0.05  # below this temperature most gradients of a relaxed sample are exactly zero
@@ -83,7 +83,7 @@ class Downhill(Distribution):
                 raise ValueError("Downhill: length_logits must hold at least the length 0; got none")
         else:
             raise ValueError("Downhill: give keep_logits or length_logits, one of the two")
-        self.temperature = torch.as_tensor(temperature, dtype=widen(logits[..., :0]).dtype, device=logits.device)
+        self.temperature = torch.as_tensor(temperature, dtype=to_float32(logits[..., :0]).dtype, device=logits.device)
         try:
             batch_shape = torch.broadcast_shapes(logits.shape[:-1], self.temperature.shape)
         except RuntimeError:
@@ -137,7 +137,7 @@ class Downhill(Distribution):
         """Log probability of each hard length 0 … n, (…, n + 1)."""
         if "keep_logits" in self.__dict__:
             return length_log_probs(self.keep_logits)
-        return widen(self.length_logits).log_softmax(-1)
+        return to_float32(self.length_logits).log_softmax(-1)
 
     @property
     def chain(self) -> BernoulliChain:
@@ -223,6 +223,6 @@ class Downhill(Distribution):
         """Log of the steps of a descent, (…, n) to (…, n + 1)."""
         if self._last is not None and self._last[0]() is value and self._last[1] == value._version:
             return self._last[2]
-        z = widen(value)
+        z = to_float32(value)
         ones, zeros = z.new_ones((*z.shape[:-1], 1)), z.new_zeros((*z.shape[:-1], 1))
         return torch.diff(torch.cat((ones, z, zeros), -1)).neg().log()

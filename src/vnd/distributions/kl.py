@@ -9,7 +9,7 @@ from vnd.distributions.bernoulli_chain import BernoulliChain
 from vnd.distributions.downhill import Downhill
 from vnd.distributions.ordered_normal import OrderedNormal
 from vnd.distributions.weights import LogUniform, MultiplicativeNormal
-from vnd.functional import gated_kl, log_uniform_kl, widen
+from vnd.functional import gated_kl, log_uniform_kl, to_float32
 
 
 def chain_kl(posterior: BernoulliChain, prior: BernoulliChain) -> Tensor:
@@ -26,7 +26,7 @@ def chain_kl(posterior: BernoulliChain, prior: BernoulliChain) -> Tensor:
             f"kl_divergence: the chains have {posterior.event_shape[0]} and {prior.event_shape[0]} units; "
             "they must have the same number"
         )
-    q, p = widen(posterior.keep_logits), widen(prior.keep_logits)
+    q, p = to_float32(posterior.keep_logits), to_float32(prior.keep_logits)
     reached = F.pad(posterior.log_survival, (1, 0))[..., :-1].exp()
     step = _weighted(q, F.logsigmoid(q) - F.logsigmoid(p)) + _weighted(-q, F.logsigmoid(-q) - F.logsigmoid(-p))
     step = torch.where(reached > 0, step.clamp(min=0.0), 0.0)
@@ -71,7 +71,7 @@ def normal_kl(loc: Tensor, scale: Tensor, prior_loc: Tensor, prior_scale: Tensor
 
     $$κ = \tfrac12 \left[ \frac{σ^2 + (μ - m)^2}{s^2} - 1 - \log \frac{σ^2}{s^2} \right]$$
     """
-    loc, scale, prior_loc, prior_scale = (widen(x) for x in (loc, scale, prior_loc, prior_scale))
+    loc, scale, prior_loc, prior_scale = (to_float32(x) for x in (loc, scale, prior_loc, prior_scale))
     ratio = (scale / prior_scale).square()
     return 0.5 * (ratio + ((loc - prior_loc) / prior_scale).square() - 1 - ratio.log())
 
@@ -89,8 +89,8 @@ def gaussian_prior_kl(posterior: MultiplicativeNormal, prior: Normal) -> Tensor:
     Note:
         With σ² = αθ² it grows without bound as θ → 0: give the posterior a free `log_variance` instead.
     """
-    log_ratio = widen(posterior.log_variance) - 2 * prior.scale.log()
-    shift = (widen(posterior.loc) - prior.loc) / prior.scale
+    log_ratio = to_float32(posterior.log_variance) - 2 * prior.scale.log()
+    shift = (to_float32(posterior.loc) - prior.loc) / prior.scale
     return 0.5 * (log_ratio.exp() + shift.square() - 1 - log_ratio)
 
 

@@ -10,7 +10,7 @@ from torch.types import _size
 
 from vnd.distributions.constraints import floating_vector, positive_finite, validate
 from vnd.distributions.downhill import Downhill
-from vnd.functional import length_mask, pick, widen
+from vnd.functional import length_mask, pick, to_float32
 
 
 class OrderedNormal(Distribution):
@@ -166,7 +166,7 @@ class OrderedNormal(Distribution):
         size = self.event_shape[0]
         position = torch.arange(1, size + 1, device=value.device)
         length = (position * (value != 0)).amax(-1).clamp(min=self.base)
-        loc, scale = widen(self.loc), widen(self.scale)
+        loc, scale = to_float32(self.loc), to_float32(self.scale)
         normal = -0.5 * ((value - loc) / scale).square() - scale.log() - 0.5 * math.log(2 * math.pi)
         kept = torch.where(position <= length.unsqueeze(-1), normal, 0.0).sum(-1)
         return kept + pick(self.gate.length_log_probs, length - self.base)

@@ -10,7 +10,7 @@ from torch.distributions.utils import lazy_property
 from torch.types import _size
 
 from vnd.distributions.constraints import validate
-from vnd.functional import LogUniformForm, log_uniform_kl, widen
+from vnd.functional import LogUniformForm, log_uniform_kl, to_float32
 
 SMALLEST = 1e-30  # of |θ| in log α: its logarithm is finite in float32
 
@@ -87,12 +87,12 @@ class MultiplicativeNormal(Distribution):
     @lazy_property
     def log_alpha(self) -> Tensor:
         """Log α = log σ² − log θ², (…); large and with no gradient to θ where θ is 0."""
-        return widen(self.log_variance) - 2 * widen(self.loc).abs().clamp_min(SMALLEST).log()
+        return to_float32(self.log_variance) - 2 * to_float32(self.loc).abs().clamp_min(SMALLEST).log()
 
     @lazy_property
     def log_variance(self) -> Tensor:
         """Log σ² = log α + log θ², (…)."""
-        return widen(self.log_alpha) + 2 * widen(self.loc).abs().log()
+        return to_float32(self.log_alpha) + 2 * to_float32(self.loc).abs().log()
 
     @property
     def mean(self) -> Tensor:
@@ -120,7 +120,7 @@ class MultiplicativeNormal(Distribution):
         if self._validate_args:
             self._validate_sample(value)
         log_variance = self.log_variance
-        squared = (value - widen(self.loc)).square() * torch.exp(-log_variance)
+        squared = (value - to_float32(self.loc)).square() * torch.exp(-log_variance)
         return -0.5 * (squared + log_variance + math.log(2 * math.pi))
 
 

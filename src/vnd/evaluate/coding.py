@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from vnd import metrics
-from vnd.data.arrays import Images
 from vnd.data.batches import Normalise, Passes, in_order
+from vnd.data.images import Images
 from vnd.evaluate.drawing import Gallery, gallery, spaced
 from vnd.evaluate.results import FORMAT, machine
 from vnd.evaluate.sweep import Subject, Sweep, repeatable

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd import metrics
-from vnd.data.arrays import Images
+from vnd.data.images import Images
 from vnd.evaluate.features import Extractor, distance_name, extractor, score_name
 from vnd.evaluate.sweep import repeatable
 from vnd.methods import Coder

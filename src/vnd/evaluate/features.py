@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vnd.evaluate.backbones import EfficientNetLite0, Inception
-from vnd.metrics.checks import check_tensor
+from vnd.metrics._checks import check_tensor
 
 INCEPTION = "weights-inception-2015-12-05-6726825d.pth"  # torch-fidelity's release v0.2.0
 INCEPTION_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from vnd import metrics
-from vnd.data.arrays import Images
+from vnd._files import write_text
+from vnd.data.images import Images
 from vnd.evaluate.sweep import Answers, Measured, Subject, Sweep, answer, at_temperature, sweep
 from vnd.evaluate.trust import cascade, selective
-from vnd.files import write_text
 from vnd.methods import Size
 from vnd.nn import OrderingUnit
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from vnd import metrics
-from vnd.data.arrays import Images
 from vnd.data.batches import Normalise, in_order
+from vnd.data.images import Images
 from vnd.evaluate.results import FORMAT, machine
 from vnd.evaluate.sweep import Subject, Sweep, repeatable
 from vnd.methods import METHODS, Size
@@ -136,7 +136,7 @@ def distances(table: Tensor, samples: int, count: int, unbiased: bool = False) -
     graders, found = torch.arange(samples, table.size(1)), list[Tensor]()
     for first in range(0, samples - count + 1, count):
         own = torch.cat((torch.arange(first, first + count), graders))
-        found.append(metrics.energy_distance_of(table[:, own[:, None], own], count, unbiased))
+        found.append(metrics.generalized_energy_distance_of(table[:, own[:, None], own], count, unbiased))
     return torch.stack(found).mean(0)
 
 

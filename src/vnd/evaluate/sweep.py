@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from vnd import metrics
-from vnd.data.arrays import Images
 from vnd.data.batches import Normalise, Passes, in_order
+from vnd.data.images import Images
 from vnd.evaluate.scores import scores
 from vnd.methods import Method, Size, Sizes
 from vnd.methods.temperature_scaling import fit_temperature, scaled

@@ -11,7 +11,7 @@ from vnd.functional import LogUniformForm
 from vnd.methods.method import Batch, Step, Terms, check, cross_entropy
 from vnd.methods.nested import (
     Nested,
-    count_tempered,
+    count_loss_temperatures,
     in_parts,
     measure_order,
     nested_model,
@@ -22,7 +22,7 @@ from vnd.methods.nested import (
     with_rungs,
 )
 from vnd.nn.bayesian import Estimator
-from vnd.nn.nested import Coupling, Rescale
+from vnd.nn.nested import Coupling, Placement, Rescale
 from vnd.nn.objective import Price
 from vnd.nn.ordering import Gradient, Sampler
 from vnd.nn.plan import plan_of
@@ -45,6 +45,7 @@ class BN3(Nested):
         measure_every: With `gradient` "difference", steps between two measurements of a unit, each of two passes
             without gradient; 0 for never.
         price: With what probability a weight is charged; see `vnd.kl`.
+        placement: "before_norm" masks before BatchNorm, as the authors' code does, and reads the network masked.
         draws: Draws of the masks in a step: the batch is run in so many parts, each with its own, and where layers are
             coupled the draws are spread evenly, so that every step sees narrow and wide networks.
         sandwich: In every step the full and the smallest network as well, each on the whole batch, the narrower ones
@@ -55,6 +56,7 @@ class BN3(Nested):
             the smallest network, on the whole batch, each at the cost of its size.
         settle: Share of training after which there are rungs, and the order stays as it is.
         sampled_share: Share of the batch that sampled networks are run on from then on.
+        uniform_share: Probability that such a network has the same share of every layer, in place of a learned shape.
         spread: Weight of the KL of the lengths, beside its part in the KL: the temperature, in nats of the loss, that
             keeps lengths apart. With 0 and a small kl_weight, each layer settles on the one length where a group is no
             longer worth its price; see `vnd.nn.length_kl`.
@@ -76,6 +78,7 @@ class BN3(Nested):
     gradient: Gradient = "difference"
     measure_every: int = 4
     price: Price = "output"
+    placement: Placement = "after"
     draws: int = 1
     sandwich: bool = False
     distil: float = 1.0
@@ -83,6 +86,7 @@ class BN3(Nested):
     rungs: tuple[float, ...] = ()
     settle: float = 0.25
     sampled_share: float = 0.25
+    uniform_share: float = 0.0
     spread: float = 0.0
     initial_logit: float = 3.0
     log_alpha_init: float = -3.0
@@ -103,9 +107,9 @@ class BN3(Nested):
             raise ValueError(f"prior_length must lie strictly between {span}; got {self.prior_length}")
 
     @property
-    def tempered(self) -> int:
+    def num_loss_temperatures(self) -> int:
         """In a sandwich the rungs, or the smallest network, and the full one."""
-        return count_tempered(self) if self.sandwich else 0
+        return count_loss_temperatures(self) if self.sandwich else 0
 
     def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
         """Their logits, for one draw of the weights."""
@@ -117,6 +121,7 @@ class BN3(Nested):
             network, example, self, bayesian=self.bayesian, coupling=self.coupling, rescale=self.rescale,
             log_alpha_init=self.log_alpha_init, estimator=self.estimator, weight_prior=self.weight_prior,
             prior=self.prior_length, initial_logit=self.initial_logit, gradient=self.gradient, sampler=self.sampler,
+            placement=self.placement,
         )  # fmt: skip
         return with_rungs(model, self.rungs)
 
@@ -130,7 +135,7 @@ class BN3(Nested):
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""
         if self.sandwich:
-            likelihood = sandwich(model, batch, self, step.log_temper)
+            likelihood = sandwich(model, batch, self, step.log_loss_temperature)
         else:
             likelihood = in_parts(batch, self.draws, lambda x, y: self._likelihood(model, x, y))
         divergence = nested.kl(model, self.price)

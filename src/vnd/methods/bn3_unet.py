@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vnd.functional import widen
+from vnd.functional import to_float32
 from vnd.methods.bn3 import BN3
 from vnd.methods.method import Size
 from vnd.methods.segmenting import Drawer, Segmenter, check_unet, likelihood
@@ -56,8 +56,8 @@ class BN3UNet(Segmenter, BN3):
         @torch.no_grad()
         def draw(images: Tensor, count: int) -> Tensor:
             if not self.bayesian:
-                return widen(network(images).squeeze(1)).expand(count, -1, -1, -1)
-            return torch.stack([widen(network(images).squeeze(1)) for _ in range(count)])
+                return to_float32(network(images).squeeze(1)).expand(count, -1, -1, -1)
+            return torch.stack([to_float32(network(images).squeeze(1)) for _ in range(count)])
 
         return draw
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from vnd.functional import length_mask, widen
+from vnd.functional import length_mask, to_float32
 from vnd.methods.method import Batch, Size, Sizes, Step, Task, Terms, refuse_several_processes
 from vnd.methods.single import Single
 from vnd.models.autoencoder import CodedNetwork
@@ -96,12 +96,12 @@ class Coder(Single, ABC):
 
     def encode(self, model: nn.Module, x: Tensor) -> Code:
         """The code of a batch of images."""
-        heads = {name: widen(value) for name, value in coded(model).encode(x).items()}
+        heads = {name: to_float32(value) for name, value in coded(model).encode(x).items()}
         return Code(heads["loc"], (0.5 * heads["log_variance"].clamp(*LOG_VARIANCE)).exp(), heads)
 
     def decode(self, model: nn.Module, code: Tensor) -> Tensor:
         """Images between −1 and 1 of codes of any length, (batch, b)."""
-        return widen(coded(model).decode(code))
+        return to_float32(coded(model).decode(code))
 
     def point(self, code: Code, length: int | None = None) -> Tensor:
         """The most likely code, of some length, (batch, b)."""
@@ -195,7 +195,7 @@ class Certain(Coder):
 
     def encode(self, model: nn.Module, x: Tensor) -> Code:
         """The code of a batch of images, without deviations."""
-        loc = widen(coded(model).encode(x)["loc"])
+        loc = to_float32(coded(model).encode(x)["loc"])
         return Code(loc, torch.zeros_like(loc), {"loc": loc})
 
     def rate(self, code: Code, length: int | None = None) -> None:
@@ -236,7 +236,7 @@ def coded(model: nn.Module) -> CodedNetwork:
 
 def squared_error(images: Tensor, decoded: Tensor) -> Tensor:
     """Summed over the pixels of an image, (batch,)."""
-    return (widen(images) - widen(decoded)).square().flatten(1).sum(1)
+    return (to_float32(images) - to_float32(decoded)).square().flatten(1).sum(1)
 
 
 def of_pixel(error: Error, pixels: int) -> Error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vnd.functional import widen
+from vnd.functional import to_float32
 from vnd.methods.method import Batch, Size, Step, Terms
 from vnd.methods.segmenting import Drawer, Segmenter, check_unet, evaluating, likelihood
 from vnd.methods.single import Single
@@ -52,6 +52,6 @@ class DropoutUNet(Segmenter, Single):
                 for module in network.modules():
                     if isinstance(module, nn.Dropout):
                         module.train()
-                return torch.stack([widen(network(images).squeeze(1)) for _ in range(count)])
+                return torch.stack([to_float32(network(images).squeeze(1)) for _ in range(count)])
 
         return draw

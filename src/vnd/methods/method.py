@@ -31,9 +31,9 @@ class Terms:
 class Step:
     """Where training stands, `share` of it being done.
 
-    `kl_weight` is a tensor, so that a compiled step is compiled once; index and share are for `prepare`. `log_temper`,
-    (tempered,), is log τ of each network of fixed size; see `vnd.train.temper`. `batch`, for `prepare` too, is the
-    first step that had this batch, where batches come again (`data.views`).
+    `kl_weight` is a tensor, so that a compiled step is compiled once; index and share are for `prepare`.
+    `log_loss_temperature`, (num_loss_temperatures,), is log τ of each network of fixed size (`vnd.train.confidence`).
+    `batch`, for `prepare` too, is the first step that had this batch, where batches come again (`data.views`).
     """
 
     index: int
@@ -41,7 +41,7 @@ class Step:
     temperature: float
     num_data: int
     share: float = 0.0
-    log_temper: Tensor | None = None
+    log_loss_temperature: Tensor | None = None
     batch: int | None = None
 
 
@@ -97,8 +97,8 @@ class Method(Protocol):
         """What its model does with an image."""
 
     @property
-    def tempered(self) -> int:
-        """How many networks of fixed size it trains in every step, each of which can have a temper of its own."""
+    def num_loss_temperatures(self) -> int:
+        """Number of networks of fixed size trained in every step: each can have a loss temperature of its own."""
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Make its model from a plain network."""
@@ -133,8 +133,8 @@ class Method(Protocol):
         """What a network that `extract` gave takes: its `parameters`, `macs` an example and `bytes`."""
 
 
-class Untempered:
-    """A method whose networks have no tempers, and classify."""
+class ClassificationDefaults:
+    """Defaults: a classification method without loss temperatures."""
 
     @property
     def task(self) -> Task:
@@ -142,7 +142,7 @@ class Untempered:
         return "classify"
 
     @property
-    def tempered(self) -> int:
+    def num_loss_temperatures(self) -> int:
         """None."""
         return 0
 
@@ -206,6 +206,8 @@ def check(method: Any) -> None:
         refuse("settle", "lie in [0, 1]")
     if "sampled_share" in known and not 0 < method.sampled_share <= 1:
         refuse("sampled_share", "lie in (0, 1]")
+    if "uniform_share" in known and not 0 <= method.uniform_share <= 1:
+        refuse("uniform_share", "lie in [0, 1]")
     if "spread" in known and method.spread < 0:
         refuse("spread", "be 0 or more")
     if "fraction" in known and not 0 < method.fraction <= 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 import vnd.nn as nested
+from vnd._text import short
 from vnd.distributions import BernoulliChain
-from vnd.methods.method import Batch, Size, Sizes, Step, Untempered, cost_of, cross_entropy, rules_of
-from vnd.nn.extract import exact
-from vnd.nn.plan import plan_of, unwrap
+from vnd.methods.method import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, cross_entropy, rules_of
+from vnd.nn.extract import cut, exact
+from vnd.nn.plan import OutputMask, plan_of, unwrap
 from vnd.nn.sliced import Sliced, can_be_sliced, sliced
-from vnd.nn.width import Width
-from vnd.words import short
+from vnd.nn.width import Width, as_shape
 
 
-class Nested(Untempered):
+class Nested(ClassificationDefaults):
     """A method whose model is one nested network, read at many widths.
 
     Attributes:
@@ -54,7 +55,12 @@ class Nested(Untempered):
         nested.recalibrate(model, batches(), widths, samples=samples and self.bayesian)
 
     def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
-        """The extracted network, with its posterior if it is to be drawn from, and the statistics of that, or of training."""
+        """The extracted network, with its posterior if it is to be drawn from: BatchNorm has statistics for each.
+
+        One that is masked before its norms has no exact smaller form, and is run masked.
+        """
+        if plan_of(model).options["placement"] == "before_norm":
+            return _masked(model, width, samples=self.bayesian and samples > 0)
         return exact(model, width, bayesian=self.bayesian and samples > 0)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> nested.Prediction:
@@ -62,7 +68,9 @@ class Nested(Untempered):
         return nested.predict(network, x, samples=samples)
 
     def extract(self, model: nn.Module, width: Width) -> nn.Module:
-        """The extracted network of posterior means, for its cost: with whatever statistics there are."""
+        """The extracted network of posterior means; one masked before its norms, cut to the same size."""
+        if plan_of(model).options["placement"] == "before_norm":
+            return _unmasked(cut(model, as_shape(model, width)))
         return exact(model, width)
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
@@ -85,6 +93,24 @@ class FixedOrder(Nested):
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Nothing."""
+
+
+def _masked(model: nn.Module, width: Width, samples: bool) -> nn.Module:
+    """A copy that runs masked at a width."""
+    for unit in plan_of(model).units.values():
+        unit.current = None  # of the last step, with its graph
+    network = copy.deepcopy(unwrap(model))
+    nested.set_width(network, width, samples=samples)
+    return network
+
+
+def _unmasked(network: nn.Module) -> nn.Module:
+    """The network without the masks on its layers' outputs."""
+    for module in network.modules():
+        for key, hook in list(module._forward_hooks.items()):
+            if isinstance(getattr(hook, "__self__", None), OutputMask):
+                del module._forward_hooks[key]
+    return network
 
 
 def _spread(model: nn.Module, count: int) -> list[float]:
@@ -155,7 +181,7 @@ def in_parts(batch: tuple[Tensor, ...], draws: int, loss: Callable[..., Tensor])
     return torch.stack([len(part[1]) / count * loss(*part) for part in parts]).sum()
 
 
-def sandwich(model: nn.Module, batch: Batch, method: Any, log_temper: Tensor | None = None) -> Tensor:
+def sandwich(model: nn.Module, batch: Batch, method: Any, log_loss_temperature: Tensor | None = None) -> Tensor:
     r"""Loss of the full network, some of fixed size and a sampled one, the narrower taught by the full one.
 
     $$f\, \mathrm{CE}(p_\text{full}, y) + \frac{1 - f}{R + 1} \Bigl[ \sum_{r \le R} \ell(p_r) + \ell(p_\text{sampled})
@@ -165,57 +191,83 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_temper: Tensor | N
     network's answers are constants in ℓ: in-place distillation (Yu and Huang, 2019). One pass each, at the cost of its
     width but for the sampled one, which is masked.
 
-    Each p is of logits times its network's temper, $p = \operatorname{softmax}(τ z)$; see `vnd.train.temper`. That of a
-    sampled network lies between those of its neighbours. The full network's labels are smoothed, those of the others
-    are not, and what it teaches is freed of its smoothing first.
+    Each p is of logits times its network's loss temperature, $p = \operatorname{softmax}(τ z)$; see
+    `vnd.train.confidence`. That of a sampled network lies between those of its neighbours. The full network's labels
+    are smoothed, those of the others are not, and what it teaches is freed of its smoothing first.
 
     Args:
         model: A nested network that `prepare_sandwich` has seen.
         batch: Images and labels.
         method: Says `full_share` f, `distil` d, `label_smoothing` s, `draws`, the parts that the sampled pass is run
-            in, each at a draw of its own, and `sampled_share`, the share of the batch in it where there are rungs.
-        log_temper: log τ of those of fixed size and of the full network, (R + 1,); None for all 0.
+            in, each at a draw of its own, and where there are rungs `sampled_share`, the share of the batch in it, and
+            `uniform_share`, the probability that a draw has the same share of every layer.
+        log_loss_temperature: log τ of those of fixed size and of the full network, (R + 1,); None for all 0.
     """
     (images, labels), rungs = batch, plan_of(model).rungs
     smoothing: float = method.label_smoothing
     distil: float = method.distil
     share: float = method.full_share
-    tempers = [1.0] * count_tempered(method) if log_temper is None else list(log_temper.exp())
+    loss_temperatures = (
+        [1.0] * count_loss_temperatures(method) if log_loss_temperature is None else list(log_loss_temperature.exp())
+    )
     with pinned(model, smallest=False):
-        full = tempers[-1] * model(images).float()
+        full = loss_temperatures[-1] * model(images).float()
     taught = unsmoothed(full.detach().softmax(1), smoothing)
 
-    def narrower(logits: Tensor, y: Tensor, target: Tensor, temper: float | Tensor) -> Tensor:
-        logits = temper * logits.float()
+    def narrower(logits: Tensor, y: Tensor, target: Tensor, loss_temperature: float | Tensor) -> Tensor:
+        logits = loss_temperature * logits.float()
         return (1 - distil) * cross_entropy(logits, y, 0.0) + distil * cross_entropy(logits, target, 0.0)
 
-    fixed = zip(_fixed(model, images), tempers, strict=False)
-    losses = [narrower(logits, labels, taught, temper) for logits, temper in fixed]
+    fixed = zip(_fixed(model, images), loss_temperatures, strict=False)
+    losses = [narrower(logits, labels, taught, loss_temperature) for logits, loss_temperature in fixed]
     every = max(1, min(round(1 / method.sampled_share), len(labels) // method.draws)) if rungs else 1
     part = tuple(x[::every] for x in (images, labels, taught))
 
     def sampled(x: Tensor, y: Tensor, target: Tensor) -> Tensor:
+        uniform = _draw_uniform(model, method.uniform_share if rungs else 0.0)
         logits = model(x)
-        return narrower(logits, y, target, 1.0 if log_temper is None else _sampled_temper(model, log_temper))
+        _release(model)
+        log = log_loss_temperature
+        return narrower(logits, y, target, 1.0 if log is None else _sampled_loss_temperature(model, log, uniform))
 
     losses.append(in_parts(part, method.draws, sampled))
     whole = cross_entropy(full, labels, smoothing)
     return share * whole + (1 - share) * torch.stack(losses).mean()
 
 
-def _sampled_temper(model: nn.Module, log_temper: Tensor) -> Tensor:
-    r"""The temper of the network that was drawn last: log τ interpolated in u between networks of fixed size.
+def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor, uniform: Tensor | None) -> Tensor:
+    r"""The loss temperature of the network that was drawn last: log τ interpolated in u between networks of fixed size.
 
     The full network is that of u = 0, rung r that of $u_r$, the lowest survival among the groups that it keeps. Layers
-    that draw a length each share no u, and before there are rungs nothing lies between: the geometric mean of all then.
+    that draw a length each share no u, before there are rungs nothing lies between, and a `uniform` width is none of
+    them: the geometric mean of all then.
     """
     plan = plan_of(model)
     if plan.quantile is None or plan.lowest is None:
-        return log_temper.mean().exp()
-    places, logs, u = plan.lowest.flip(0), log_temper.flip(0), plan.quantile.u.to(log_temper.dtype)
+        return log_loss_temperature.mean().exp()
+    places, logs, u = plan.lowest.flip(0), log_loss_temperature.flip(0), plan.quantile.u.to(log_loss_temperature.dtype)
     left, right = places[:-1], places[1:]
     passed = ((u - left) / (right - left).clamp(min=1e-6)).clamp(0, 1)
-    return (logs[0] + (passed * logs.diff()).sum()).exp()
+    between = logs[0] + (passed * logs.diff()).sum()
+    return (between if uniform is None else torch.where(uniform, logs.mean(), between)).exp()
+
+
+def _draw_uniform(model: nn.Module, share: float) -> Tensor | None:
+    """Give the next pass the same share of every layer, drawn uniformly, with a probability; say whether it has."""
+    if not share:
+        return None
+    units = plan_of(model).units.values()
+    uniform, fraction = torch.rand(2, device=next(iter(units)).keep_logits.device)
+    chosen: Tensor = uniform < share
+    for unit in units:
+        groups = (fraction * unit.num_groups).ceil().clamp(min=unit.base)
+        unit.fixed_groups.copy_(torch.where(chosen, groups, -1.0))
+    return chosen
+
+
+def _release(model: nn.Module) -> None:
+    for unit in plan_of(model).units.values():
+        unit.fixed_groups.fill_(-1)
 
 
 def unsmoothed(probs: Tensor, smoothing: float) -> Tensor:
@@ -252,7 +304,7 @@ def prepare_sandwich(model: nn.Module, rungs: tuple[float, ...], settled: bool) 
         plan.rungs = [Sliced(model, shape) for shape in shapes]
 
 
-def count_tempered(method: Any) -> int:
+def count_loss_temperatures(method: Any) -> int:
     """The networks of fixed size in a sandwich, and the full one."""
     return max(1, len(method.rungs)) + 1
 
@@ -306,7 +358,6 @@ def pinned(model: nn.Module, smallest: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        for unit in plan.units.values():
-            unit.fixed_groups.fill_(-1)
+        _release(model)
     if plan.quantile is not None:
         plan.quantile.count.sub_(1)

@@ -54,7 +54,10 @@ class NestedAE(Certain):
         return self._terms(model, batch[0], masked(code, lengths), torch.zeros_like(code[:, 0]), {})
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # compiled, it is a constant
 def _chain_logits(count: int, keep: float | None, device: str) -> Tensor:
     chain = BernoulliChain.uniform(count) if keep is None else BernoulliChain.geometric(count, keep)
     return chain.keep_logits.to(device)
+
+
+# What torch.compiler.assume_constant_result does, which would load the compiler with every program: a second.
+_chain_logits._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -37,7 +37,7 @@ class Plain(Single):
             raise ValueError(f"shape and fraction cannot both be given; got the fraction {self.fraction:g}")
 
     @property
-    def tempered(self) -> int:
+    def num_loss_temperatures(self) -> int:
         """The one that there is."""
         return 1
 
@@ -58,7 +58,7 @@ class Plain(Single):
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch."""
         logits = model(batch[0])
-        if step.log_temper is not None:
-            logits = step.log_temper.exp() * logits.float()
+        if step.log_loss_temperature is not None:
+            logits = step.log_loss_temperature.exp() * logits.float()
         likelihood = cross_entropy(logits, batch[1], self.label_smoothing)
         return Terms(likelihood, {"nll": likelihood.detach()})

@@ -19,12 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vnd.functional import widen
+from vnd.functional import to_float32
 from vnd.methods.coding import length_of
 from vnd.methods.method import Batch, Size, Sizes, Step, Task, refuse_several_processes
 from vnd.methods.single import Single
-from vnd.models.probabilistic_unet import ProbabilisticUNet
-from vnd.models.unet import UNet
+from vnd.models.unet import ProbabilisticUNet, UNet
 from vnd.nn import Prediction
 from vnd.nn.plan import unwrap
 
@@ -111,7 +110,7 @@ class Probabilistic(Segmenter, Single):
                 h = self.prior_draws(network, images, count, size)
                 features = network.unet(images)
                 at_once = max(1, PIXELS // images[:, 0].numel())
-                return torch.cat([widen(network.combine(features, part)) for part in h.split(at_once)])
+                return torch.cat([to_float32(network.combine(features, part)) for part in h.split(at_once)])
 
         return draw
 
@@ -124,7 +123,7 @@ class Probabilistic(Segmenter, Single):
 
 def likelihood(logits: Tensor, masks: Tensor) -> Tensor:
     """Negative log-likelihood of masks (…, H, W), summed over their pixels, in nats, float32 or wider."""
-    logits = widen(logits)
+    logits = to_float32(logits)
     each = F.binary_cross_entropy_with_logits(logits, masks.to(logits.dtype).expand_as(logits), reduction="none")
     return each.sum((-2, -1))
 
@@ -138,8 +137,8 @@ def normal_of(heads: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """
     low, high = LOG_VARIANCE
     centre, reach = (low + high) / 2, (high - low) / 2
-    log_variance = centre + reach * ((widen(heads["log_variance"]) - centre) / reach).tanh()
-    return widen(heads["loc"]), (0.5 * log_variance).exp()
+    log_variance = centre + reach * ((to_float32(heads["log_variance"]) - centre) / reach).tanh()
+    return to_float32(heads["loc"]), (0.5 * log_variance).exp()
 
 
 def probabilistic(model: nn.Module) -> ProbabilisticUNet:

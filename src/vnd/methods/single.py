@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 import vnd.nn as nested
-from vnd.methods.method import Batch, Size, Sizes, Step, Terms, Untempered, cost_of, cross_entropy, rules_of
+from vnd.methods.method import Batch, ClassificationDefaults, Size, Sizes, Step, Terms, cost_of, cross_entropy, rules_of
 from vnd.models.initialise import initialise
 from vnd.nn import BayesLayer, Prediction
 from vnd.nn.extract import ORIGINS, exact
@@ -17,7 +17,7 @@ from vnd.nn.plan import Shape
 from vnd.nn.width import Width
 
 
-class Single(Untempered):
+class Single(ClassificationDefaults):
     """A method whose model has one size."""
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Dirichlet
 
 import vnd.nn as nested
-from vnd.functional import concentration, widen
+from vnd.functional import concentration, to_float32
 from vnd.methods.method import Batch, Step, Terms, check
 from vnd.methods.mmd import median_distance, squared_mmd
 from vnd.methods.nested import Nested
@@ -43,7 +43,8 @@ class SN3(Nested):
     Its order is the teacher's, coarsened, and learns no more: $P(|\bar v| ≥ j) = P(|v| ≥ ⌈r j⌉)$. Where r does not
     divide the base b, the student's is $⌈b / r⌉$.
 
-    A temper τ (`train.temper`) is one of the mean alone, $\operatorname{softmax}(τ z)$, at lengths of every step.
+    A loss temperature τ (`train.loss_temperature`) is one of the mean alone, $\operatorname{softmax}(τ z)$, at lengths
+    of every step.
 
     Where batches come again (`data.views`), the teacher is asked once for each at the lengths that every step has, and
     its answers are kept: most of a step is the teacher's work, and a student learns for long.
@@ -128,7 +129,7 @@ class SN3(Nested):
         return fitting(teacher, self.parameters)
 
     @property
-    def tempered(self) -> int:
+    def num_loss_temperatures(self) -> int:
         """The student at the widths that are trained in every step."""
         return self._narrow + self.full
 
@@ -166,11 +167,15 @@ class SN3(Nested):
         parts = plan_of(root).lesson.parts
         rest = (1 - self.full * self.full_share) / (len(parts) - self.full)
         shares = [rest] * self._narrow + [self.full_share] * self.full + [rest]
-        logs = [None] * len(parts) if step.log_temper is None else [*step.log_temper, step.log_temper.mean()]
+        logs = (
+            [None] * len(parts)
+            if step.log_loss_temperature is None
+            else [*step.log_loss_temperature, step.log_loss_temperature.mean()]
+        )
         losses = []
-        for part, share, log_temper in zip(parts, shares, logs, strict=True):
+        for part, share, log_loss_temperature in zip(parts, shares, logs, strict=True):
             images, labels = (x[:: part.every] for x in batch)
-            own = _spread(model, root, part.lengths, images, log_temper)
+            own = _spread(model, root, part.lengths, images, log_loss_temperature)
             log_mean = _mean(own).log()
             nll = nn.functional.cross_entropy(log_mean, labels)
             losses.append(share * torch.stack([self._distance(part.taught, own, log_mean), nll]))
@@ -299,25 +304,31 @@ def _on(shape: Shape, images: Tensor) -> dict[str, Tensor]:
 
 
 def _spread(
-    model: nn.Module, root: nn.Module, lengths: dict[str, Tensor], images: Tensor, log_temper: Tensor | None = None
+    model: nn.Module,
+    root: nn.Module,
+    lengths: dict[str, Tensor],
+    images: Tensor,
+    log_loss_temperature: Tensor | None = None,
 ) -> Tensor:
-    """The student's concentrations at some lengths, (batch, classes), tempered where a temper is given."""
+    """The student's concentrations at some lengths, (batch, classes), scaled where a loss temperature is given."""
     units = plan_of(root).units
     for name, unit in units.items():
         unit.fixed_groups.copy_(lengths[name])
     outputs = model(images)
     for unit in units.values():
         unit.fixed_groups.fill_(-1)
-    return concentration(outputs if log_temper is None else temper_mean(widen(outputs), log_temper))
+    return concentration(
+        outputs if log_loss_temperature is None else scale_mean(to_float32(outputs), log_loss_temperature)
+    )
 
 
-def temper_mean(outputs: Tensor, log_temper: Tensor) -> Tensor:
+def scale_mean(outputs: Tensor, log_loss_temperature: Tensor) -> Tensor:
     r"""Outputs (batch, classes) of the mean $\operatorname{softmax}(τ z)$ and the total concentration $\sum_c e^{z_c}$.
 
-    A temper is about how sure the mean is. Of the spread the teacher alone decides: were all of z multiplied, a temper
-    below 1 would ask for outputs that grow without end.
+    A loss temperature is about how sure the mean is. Of the spread the teacher alone decides: were all of z multiplied,
+    a loss temperature below 1 would ask for outputs that grow without end.
     """
-    return (log_temper.exp() * outputs).log_softmax(1) + outputs.logsumexp(1, keepdim=True)
+    return (log_loss_temperature.exp() * outputs).log_softmax(1) + outputs.logsumexp(1, keepdim=True)
 
 
 def _mean(own: Tensor) -> Tensor:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vnd.functional import widen
+from vnd.functional import to_float32
 from vnd.methods.method import Batch, Size, Step, Terms, refuse_several_processes
 from vnd.methods.segmenting import Drawer, Segmenter, check_unet, evaluating, likelihood
 from vnd.methods.single import Single
-from vnd.models.ensemble_unet import EnsembleUNet
+from vnd.models.unet import EnsembleUNet
 from vnd.nn.plan import unwrap
 
 
@@ -61,7 +61,7 @@ class UNetEnsemble(Segmenter, Single):
         @torch.no_grad()
         def draw(images: Tensor, count: int) -> Tensor:
             with evaluating(network):
-                each = widen(network.logits(images))
+                each = to_float32(network.logits(images))
                 return each[torch.arange(count, device=each.device) % len(each)]
 
         return draw

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vnd.methods.method import Batch, Step, Terms, check
 from vnd.methods.nested import (
     FixedOrder,
-    count_tempered,
+    count_loss_temperatures,
     prepare_sandwich,
     sandwich,
     sandwiched,
@@ -55,9 +55,14 @@ class USNet(FixedOrder):
         check(self)
 
     @property
-    def tempered(self) -> int:
+    def uniform_share(self) -> float:
+        """All its widths are uniform as they are."""
+        return 0.0
+
+    @property
+    def num_loss_temperatures(self) -> int:
         """The rungs, or the smallest network, and the full one."""
-        return count_tempered(self)
+        return count_loss_temperatures(self)
 
     def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
         """Their logits."""
@@ -73,5 +78,5 @@ class USNet(FixedOrder):
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean loss of the three kinds of width."""
-        likelihood = sandwich(model, batch, self, step.log_temper)
+        likelihood = sandwich(model, batch, self, step.log_loss_temperature)
         return Terms(likelihood, {"nll": likelihood.detach()})

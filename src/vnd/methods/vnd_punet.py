@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from vnd.distributions import OrderedNormal
 from vnd.distributions.kl import normal_kl, ordered_normal_kl
-from vnd.functional import widen
+from vnd.functional import to_float32
 from vnd.methods.coding import length_of
 from vnd.methods.method import Batch, Size, Step, Terms
 from vnd.methods.segmenting import Probabilistic, likelihood, normal_of, probabilistic
-from vnd.models.probabilistic_unet import ProbabilisticUNet
+from vnd.models.unet import ProbabilisticUNet
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class VNDPUNet(Probabilistic):
     def latent(self, model: nn.Module, images: Tensor, masks: Tensor | None, temperature: float) -> OrderedNormal:
         """The prior over the latent of images, or with their masks the posterior."""
         heads = probabilistic(model).describe(images, masks)
-        return OrderedNormal(*normal_of(heads), widen(heads["keep_logits"]), temperature, validate_args=False)
+        return OrderedNormal(*normal_of(heads), to_float32(heads["keep_logits"]), temperature, validate_args=False)
 
     def others(self, model: nn.Module) -> list[Size]:
         """Lengths that are drawn from the prior as well, as the paper draws them at a test."""

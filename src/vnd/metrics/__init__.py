@@ -1,6 +1,5 @@
 """Measures of predictions: pure functions of tensors that import nothing of the library."""
 
-from vnd.metrics.bootstrap import bootstrap_interval, group_mean
 from vnd.metrics.calibration import (
     Reliability,
     accuracy,
@@ -12,8 +11,7 @@ from vnd.metrics.calibration import (
     negative_log_likelihood,
     reliability,
 )
-from vnd.metrics.cascade import CascadeCurve, cascade_curve
-from vnd.metrics.correlation import pearson, smallest_width
+from vnd.metrics.correlation import pearson, smallest_width, spearman
 from vnd.metrics.detection import aupr, auroc, base_rate, fpr_at_tpr
 from vnd.metrics.generation import (
     frechet_distance,
@@ -21,26 +19,37 @@ from vnd.metrics.generation import (
     inception_score,
     pairwise_distance,
     reconstruction_error,
-    spearman,
 )
-from vnd.metrics.intervals import Interval, confidence_interval, error_bound, student_quantile
-from vnd.metrics.pixels import PixelCalibration, PixelSums, pixel_calibration, pixel_entropy
+from vnd.metrics.intervals import (
+    Interval,
+    bootstrap_interval,
+    confidence_interval,
+    error_bound,
+    group_mean,
+    student_quantile,
+)
 from vnd.metrics.segmentation import (
+    PixelCalibration,
+    PixelSums,
     dice,
     diversity,
     diversity_of,
-    energy_distance,
-    energy_distance_of,
     expected_energy_distance,
+    generalized_energy_distance,
+    generalized_energy_distance_of,
     iou_distance,
     matched_iou,
     matched_iou_of,
     pair_distances,
+    pixel_calibration,
+    pixel_entropy,
 )
-from vnd.metrics.selection import (
+from vnd.metrics.selective import (
+    CascadeCurve,
     RiskCoverage,
     Selection,
     area_under_risk_coverage,
+    cascade_curve,
     coverage_at_risk,
     excess_area_under_risk_coverage,
     risk_coverage,
@@ -72,8 +81,6 @@ __all__ = [
     "dice",
     "diversity",
     "diversity_of",
-    "energy_distance",
-    "energy_distance_of",
     "error_bound",
     "excess_area_under_risk_coverage",
     "expected_calibration_error",
@@ -81,6 +88,8 @@ __all__ = [
     "fpr_at_tpr",
     "frechet_distance",
     "frechet_distance_of",
+    "generalized_energy_distance",
+    "generalized_energy_distance_of",
     "group_mean",
     "inception_score",
     "iou_distance",

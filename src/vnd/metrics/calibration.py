@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vnd.metrics.checks import check_count, checked_predictions
+from vnd.metrics._checks import check_count, checked_predictions
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,11 @@
-"""How alike the uncertainties of networks of different widths are."""
+"""Correlation: Pearson's of the uncertainties of all widths, Spearman's of two lists of numbers."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from vnd.metrics.checks import check_number, checked_rows
+from vnd.metrics._checks import check_number, checked_rows, checked_scores
 
 
 def pearson(scores: Tensor) -> Tensor:
@@ -61,3 +61,27 @@ def smallest_width(correlation: Tensor, threshold: float = 0.9) -> int:
         got = f"{correlation[-1, -1]:g}"
         raise ValueError(f"smallest_width: correlation must be 1 of the last width with itself; got {got}")
     return int((correlation[:, -1] > threshold).nonzero()[0, 0])
+
+
+def spearman(a: Tensor, b: Tensor) -> Tensor:
+    r"""Spearman's rank correlation: Pearson's of the ranks, where equal numbers share the mean of their places.
+
+    Within −1 … 1; 0 where one of the two is constant, since it then tells nothing of the other.
+
+    Args:
+        a: Numbers (N,), such as the code length of each image.
+        b: Numbers (N,), such as its size as a PNG.
+
+    >>> spearman(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 100.0, 1000.0]))
+    tensor(1., dtype=torch.float64)
+    """
+    a, b = checked_scores("spearman", "a", a), checked_scores("spearman", "b", b)
+    if len(a) != len(b):
+        raise ValueError(f"spearman: a and b must be equally long; got {len(a)} and {len(b)}")
+    return pearson(torch.stack((_ranks(a), _ranks(b))))[0, 1]
+
+
+def _ranks(values: Tensor) -> Tensor:
+    _, group, count = values.unique(return_inverse=True, return_counts=True)
+    ranks: Tensor = (count.cumsum(0) - (count.double() - 1) / 2)[group]
+    return ranks

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vnd.metrics.checks import check_number, checked_scores
+from vnd.metrics._checks import check_number, checked_scores
 
 
 def auroc(in_scores: Tensor, out_scores: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from vnd.metrics.checks import check_count, check_tensor, checked_predictions, checked_rows, checked_scores
-from vnd.metrics.correlation import pearson
+from vnd.metrics._checks import check_count, check_tensor, checked_predictions, checked_rows, checked_scores
 
 ROWS = 1024  # of a table of distances at a time
 TOLERANCE = 1e-6  # by which a covariance may miss symmetry or positivity, relative to its largest entry
@@ -156,24 +155,6 @@ def reconstruction_error(images: Tensor, reconstructions: Tensor, summed: bool =
     return squares.sum(1) if summed else squares.mean(1)
 
 
-def spearman(a: Tensor, b: Tensor) -> Tensor:
-    r"""Spearman's rank correlation: Pearson's of the ranks, where equal numbers share the mean of their places.
-
-    Within −1 … 1; 0 where one of the two is constant, since it then tells nothing of the other.
-
-    Args:
-        a: Numbers (N,), such as the code length of each image.
-        b: Numbers (N,), such as its size as a PNG.
-
-    >>> spearman(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 100.0, 1000.0]))
-    tensor(1., dtype=torch.float64)
-    """
-    a, b = checked_scores("spearman", "a", a), checked_scores("spearman", "b", b)
-    if len(a) != len(b):
-        raise ValueError(f"spearman: a and b must be equally long; got {len(a)} and {len(b)}")
-    return pearson(torch.stack((_ranks(a), _ranks(b))))[0, 1]
-
-
 def _frechet(mean_a: Tensor, root_a: Tensor, mean_b: Tensor, root_b: Tensor) -> Tensor:
     """The distance from roots R of the covariances, of any number of rows, with RᵀR the covariance."""
     shared = torch.linalg.svdvals(root_a @ root_b.T).sum()
@@ -216,9 +197,3 @@ def _score(probs: Tensor) -> Tensor:
     """Exponential of the mean divergence of the rows from their mean; a class without probability counts nothing."""
     divergence: Tensor = torch.special.xlogy(probs, probs) - torch.special.xlogy(probs, probs.mean(0))
     return divergence.sum(1).mean().exp()
-
-
-def _ranks(values: Tensor) -> Tensor:
-    _, group, count = values.unique(return_inverse=True, return_counts=True)
-    ranks: Tensor = (count.cumsum(0) - (count.double() - 1) / 2)[group]
-    return ranks

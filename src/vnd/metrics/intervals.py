@@ -1,12 +1,15 @@
-"""How far a number may be off by chance: Student's t over seeds, Clopper and Pearson's bound of an error rate."""
+"""How far a number may be off by chance: Student's t, Clopper and Pearson's bound, resampling of groups of images."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from vnd.metrics.checks import check_count, check_number
+import torch
+from torch import Tensor
+
+from vnd.metrics._checks import check_count, check_number, checked_rows
 
 
 @dataclass(frozen=True)
@@ -141,3 +144,85 @@ def _incomplete_beta(a: float, b: float, x: float, y: float) -> float:
             fraction *= change
         if not abs(change - 1) > 1e-15:
             return front * fraction
+
+
+AT_ONCE = 2**20  # owners that are drawn together
+
+
+def bootstrap_interval(
+    values: Tensor,
+    owners: Sequence[Hashable] | None = None,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> list[Interval]:
+    r"""Mean over images, and where it would lie with other owners of the same kind, one interval a column.
+
+    A resample has as many owners as there are, drawn with replacement, each with all of its images:
+
+    $$\bar x^* = \frac{\sum_k w_k \sum_{i \in k} x_i}{\sum_k w_k\, n_k}, \qquad
+    w \sim \mathrm{Multinomial}\big(K; \tfrac 1K, …, \tfrac 1K\big)$$
+
+    with $n_k$ images of owner k of K, and the interval lies between quantiles of $\bar x^*$ (Efron's percentiles).
+    Images of one patient are alike, and an interval that took them for independent would be too short.
+
+    Note: One owner has no spread to go by: low = high = mean, and `count`, the number of owners, says so. Percentiles
+        of few owners are too short; below ten of them take the interval for a rough one.
+
+    Args:
+        values: Finite numbers, (images, columns); all columns have the same resamples.
+        owners: Whose each image is; if None, each is its own.
+        level: Share of the resamples that lie within, between 0 and 1.
+        resamples: How many, at least 1.
+        seed: Of the draws.
+
+    >>> values = torch.tensor([[0.0], [0.0], [1.0], [1.0], [2.0]])
+    >>> bootstrap_interval(values, ["a", "a", "b", "b", "c"])
+    [Interval(mean=0.8, low=0.0, high=2.0, count=3)]
+    """
+    name = "bootstrap_interval"
+    check_number(name, "level", level, 0, 1, "()")
+    check_count(name, "resamples", resamples)
+    sums, sizes = _sums(name, values, owners)
+    generator, count = torch.Generator().manual_seed(seed), len(sizes)
+    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    found = list[Tensor]()
+    for some in torch.arange(resamples).split(max(1, AT_ONCE // count)):
+        drawn = torch.randint(count, (len(some), count), generator=generator)
+        times = torch.zeros(len(some), count, dtype=torch.float64)
+        times.scatter_add_(1, drawn, torch.ones_like(times))
+        found.append(times @ sums / (times @ sizes)[:, None])
+    low, high = torch.cat(found).quantile(ends, 0)
+    mean = sums.sum(0) / sizes.sum()
+    if count == 1:
+        low = high = mean  # which rounding would part
+    return [Interval(*three, count) for three in zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)]
+
+
+def group_mean(values: Tensor, owners: Sequence[Hashable] | None = None) -> Tensor:
+    r"""Mean over owners of their means over images, (columns,): each owner counts once, however many images it has.
+
+    $$\frac 1K \sum_k \frac{1}{n_k} \sum_{i \in k} x_i$$
+
+    Args:
+        values: Finite numbers, (images, columns).
+        owners: Whose each image is; if None, each is its own.
+
+    >>> group_mean(torch.tensor([[0.0], [0.0], [1.0]]), ["a", "a", "b"])
+    tensor([0.5000], dtype=torch.float64)
+    """
+    sums, sizes = _sums("group_mean", values, owners)
+    return (sums / sizes[:, None]).mean(0)
+
+
+def _sums(name: str, values: Tensor, owners: Sequence[Hashable] | None) -> tuple[Tensor, Tensor]:
+    """Sums over the images of each owner, (owners, columns), and how many these are, (owners,)."""
+    table = checked_rows(name, "values", values, "(images, columns)")
+    if owners is None:
+        return table, torch.ones(len(table), dtype=torch.float64)
+    if len(owners) != len(table):
+        raise ValueError(f"{name}: owners must be as many as the {len(table)} images; got {len(owners)}")
+    number = {owner: at for at, owner in enumerate(dict.fromkeys(owners))}
+    whose = torch.tensor([number[owner] for owner in owners])
+    sums = torch.zeros(len(number), table.size(1), dtype=torch.float64).index_add_(0, whose, table)
+    return sums, torch.bincount(whose, minlength=len(number)).double()

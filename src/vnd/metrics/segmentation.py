@@ -3,18 +3,19 @@
 A mask is (…, H, W), zeros and ones of any type, one foreground class. B images have n `samples` (B, n, H, W) and
 `graders` (B, G, H, W), whose masks are the population: they are not taken for a sample of more graders. Pixels are
 counted where the masks lie; what comes of the counts is float64 on the CPU, one number an image. Where several of
-these numbers are wanted, `pair_distances` of all masks counts the pixels once, and `energy_distance_of`, `diversity_of`
-and `matched_iou_of` take its table or parts of it.
+these numbers are wanted, `pair_distances` of all masks counts the pixels once, and `generalized_energy_distance_of`,
+`diversity_of` and `matched_iou_of` take its table or parts of it.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from vnd.metrics.checks import check_count, check_tensor, checked_predictions
+from vnd.metrics._checks import check_count, check_tensor, checked_predictions
 
 CHUNK = 64  # images whose masks are numbers at a time, four bytes a pixel
 EXACT = 2**24  # whole numbers up to here are exact in float32
@@ -67,7 +68,7 @@ def pair_distances(a: Tensor, b: Tensor | None = None) -> Tensor:
     return _pairs(*checked_sets("pair_distances", a=a, **({} if b is None else {"b": b})))
 
 
-def energy_distance(samples: Tensor, graders: Tensor, unbiased: bool = False) -> Tensor:
+def generalized_energy_distance(samples: Tensor, graders: Tensor, unbiased: bool = False) -> Tensor:
     r"""Generalised energy distance (GED) of the samples of an image from the masks of its graders, (B,).
 
     $$\frac{2}{nG} \sum_{i, g} d(S_i, Y_g) - \frac{1}{n^2} \sum_{i, j} d(S_i, S_j)
@@ -87,15 +88,15 @@ def energy_distance(samples: Tensor, graders: Tensor, unbiased: bool = False) ->
         unbiased: Whether the U-statistic is meant.
 
     >>> samples, graders = torch.tensor([[[[1, 0]], [[1, 0]]]]), torch.tensor([[[[1, 0]], [[1, 1]]]])
-    >>> energy_distance(samples, graders)
+    >>> generalized_energy_distance(samples, graders)
     tensor([0.2500], dtype=torch.float64)
     """
     samples, graders = checked_sets("energy_distance", samples=samples, graders=graders)
-    return energy_distance_of(_pairs(torch.cat((samples, graders), 1)), samples.size(1), unbiased)
+    return generalized_energy_distance_of(_pairs(torch.cat((samples, graders), 1)), samples.size(1), unbiased)
 
 
-def energy_distance_of(table: Tensor, n: int, unbiased: bool = False) -> Tensor:
-    """`energy_distance` from the distances of all masks of an image from all, (B,).
+def generalized_energy_distance_of(table: Tensor, n: int, unbiased: bool = False) -> Tensor:
+    """`generalized_energy_distance` from the distances of all masks of an image from all, (B,).
 
     Args:
         table: `pair_distances` of n samples and, after them, of the graders, (B, n + G, n + G).
@@ -103,7 +104,7 @@ def energy_distance_of(table: Tensor, n: int, unbiased: bool = False) -> Tensor:
         unbiased: Whether the U-statistic is meant.
 
     >>> masks = torch.tensor([[[[1, 0]], [[1, 0]], [[1, 0]], [[1, 1]]]])
-    >>> energy_distance_of(pair_distances(masks), n=2)
+    >>> generalized_energy_distance_of(pair_distances(masks), n=2)
     tensor([0.2500], dtype=torch.float64)
     """
     name = "energy_distance_of"
@@ -118,7 +119,7 @@ def energy_distance_of(table: Tensor, n: int, unbiased: bool = False) -> Tensor:
 
 
 def expected_energy_distance(masks: Tensor, probs: Tensor, graders: Tensor, n: int) -> Tensor:
-    r"""What `energy_distance` is on average for n samples of a known distribution, against these graders, (B,).
+    r"""Mean `generalized_energy_distance` of n samples of a known distribution against these graders, (B,).
 
     $$2\, \mathbb E\, d(S, Y) - \Big(1 - \frac 1n\Big)\, \mathbb E\, d(S, S') - \frac{1}{G^2} \sum_{g, h} d(Y_g, Y_h)$$
 
@@ -288,3 +289,108 @@ def _checked_masks(name: str, argument: str, masks: Tensor) -> Tensor:
     if masks.dtype != torch.bool and not bool((masks == inside).all()):
         raise ValueError(f"{name}: {argument} must be zeros and ones; got other values (logits or probabilities?)")
     return inside
+
+
+@dataclass(frozen=True, eq=False)
+class PixelCalibration:
+    """The calibration error of pixels, and of each bin: how many, the mean probability, the mean share of graders.
+
+    Shape: `error` (), the others (bins,), zeros where a bin is empty; `count` is int64, the others float64.
+    """
+
+    error: Tensor
+    count: Tensor
+    confidence: Tensor
+    frequency: Tensor
+
+
+def pixel_entropy(probs: Tensor) -> Tensor:
+    r"""Entropy of each pixel's being foreground or not, in nats, from 0 to log 2.
+
+    $$-p \log p - (1 - p) \log (1 - p)$$
+
+    Args:
+        probs: Probabilities of the foreground, of any shape; it is kept.
+
+    >>> pixel_entropy(torch.tensor([0.0, 0.5]))
+    tensor([0.0000, 0.6931], dtype=torch.float64)
+    """
+    probs = _checked_probs("pixel_entropy", probs)
+    entropy: Tensor = torch.special.entr(probs) + torch.special.entr(1 - probs)
+    return entropy
+
+
+def pixel_calibration(probs: Tensor, graders: Tensor, bins: int = 15) -> PixelCalibration:
+    r"""Mean gap between a pixel's probability and the share of graders who marked it, over equal-width bins.
+
+    $$\sum_b \frac{n_b}{N} \left| \mathrm{frequency}_b - \mathrm{confidence}_b \right|$$
+
+    Bin b of B holds probabilities of the foreground in ((b − 1)/B, b/B], the first also 0; all pixels of all images are
+    pooled, and the frequency is the mean over a bin's pixels of the share of graders.
+
+    Note: Most pixels are background and nobody doubts it, so that the error is small where objects are: compare it
+        within one data set only.
+
+    Args:
+        probs: Probabilities of the foreground, (B, H, W).
+        graders: Masks (B, G, H, W).
+        bins: Number of bins, at least 1.
+
+    >>> pixel_calibration(torch.tensor([[[0.5, 1.0]]]), torch.tensor([[[[1, 1]], [[1, 1]]]]), bins=2).error
+    tensor(0.2500, dtype=torch.float64)
+    """
+    check_count("pixel_calibration", "bins", bins)
+    sums = PixelSums(bins)
+    sums.add(probs, graders)
+    return sums.calibration()
+
+
+class PixelSums:
+    """`pixel_calibration` of images that come batch by batch: sums over the pixels of each bin, and no pixel is kept.
+
+    Args:
+        bins: Number of bins, at least 1.
+
+    >>> sums = PixelSums(bins=2)
+    >>> for prob in (0.5, 1.0):
+    ...     sums.add(torch.tensor([[[prob]]]), torch.tensor([[[[1]], [[1]]]]))
+    >>> sums.calibration().error
+    tensor(0.2500, dtype=torch.float64)
+    """
+
+    def __init__(self, bins: int = 15) -> None:
+        check_count("PixelSums", "bins", bins)
+        self.count = torch.zeros(bins, dtype=torch.int64)
+        self.confidence = torch.zeros(bins, dtype=torch.float64)
+        self.share = torch.zeros(bins, dtype=torch.float64)
+
+    def add(self, probs: Tensor, graders: Tensor) -> None:
+        """Count the pixels of some images: probabilities of the foreground (B, H, W), and masks (B, G, H, W)."""
+        name, bins = "pixel_calibration", len(self.count)
+        (graders,) = checked_sets(name, graders=graders)
+        confidence = _checked_probs(name, probs)
+        wanted = (graders.size(0), *graders.shape[2:])
+        if confidence.shape != wanted:
+            raise ValueError(f"{name}: probs must be of shape {wanted}, as graders are; got {tuple(probs.shape)}")
+        confidence, share = confidence.flatten(), graders.double().mean(1).cpu().flatten()
+        index = torch.bucketize(confidence, torch.arange(1, bins, dtype=torch.float64) / bins)
+        self.count += torch.bincount(index, minlength=bins)
+        self.confidence += torch.bincount(index, confidence, minlength=bins)
+        self.share += torch.bincount(index, share, minlength=bins)
+
+    def calibration(self) -> PixelCalibration:
+        """What has been counted so far, at least one pixel."""
+        if not self.count.any():
+            raise ValueError("PixelSums: no pixel was counted; add images first")
+        error = (self.confidence - self.share).abs().sum() / self.count.sum()
+        held = self.count.clamp_min(1)
+        return PixelCalibration(error, self.count.clone(), self.confidence / held, self.share / held)
+
+
+def _checked_probs(name: str, probs: Tensor) -> Tensor:
+    """Probabilities in float64 on the CPU."""
+    check_tensor(name, "probs", probs)
+    found = probs.detach().cpu().double()
+    if not probs.is_floating_point() or not found.numel() or not bool(((found >= 0) & (found <= 1)).all()):
+        raise ValueError(f"{name}: probs must be floats in [0, 1], not empty (logits?); got {tuple(probs.shape)}")
+    return found

@@ -9,15 +9,13 @@ from typing import Any
 
 from torch import nn
 
+from vnd._text import nearest
 from vnd.models.autoencoder import AutoEncoder, DenseAutoEncoder
 from vnd.models.convnet import ConvNet
-from vnd.models.ensemble_unet import EnsembleUNet
 from vnd.models.mobilenet import MobileNetV2
-from vnd.models.probabilistic_unet import ProbabilisticUNet
-from vnd.models.resnext import ResNeXt
-from vnd.models.unet import UNet
+from vnd.models.resnet import ResNeXt
+from vnd.models.unet import EnsembleUNet, ProbabilisticUNet, UNet
 from vnd.models.vgg import VGG11
-from vnd.words import nearest
 
 __all__ = [
     "MODELS", "VGG11", "AutoEncoder", "ConvNet", "DenseAutoEncoder", "EnsembleUNet", "MobileNetV2",

@@ -24,8 +24,8 @@ class VGG11(nn.Module):
     Paper: Sec. 6.1, App. C.1; Simonyan and Zisserman (2015), configuration A.
 
     Note: The paper does not give `hidden`. 256, whatever the width, is the authors' released code, and gives the
-        20.9 M parameters of the 1.5× network. That code also has a BatchNorm after the hidden layer and biases in
-        the convolutions, which are left out here.
+        20.9 M parameters of the 1.5× network. That code also has a BatchNorm after the hidden layer, here
+        `hidden_norm`, and biases in the convolutions, which are left out.
 
     Args:
         num_classes: Number of logits.
@@ -33,6 +33,7 @@ class VGG11(nn.Module):
         image_size: Height and width of the images, a multiple of 32.
         in_channels: Channels of the images.
         hidden: Size of the hidden dense layer; not scaled by `width`.
+        hidden_norm: A BatchNorm after the hidden layer, as in the authors' released code.
 
     Shape: (B, in_channels, image_size, image_size) to logits (B, num_classes).
 
@@ -44,7 +45,13 @@ class VGG11(nn.Module):
     """
 
     def __init__(
-        self, num_classes: int = 10, width: float = 1.0, image_size: int = 32, in_channels: int = 3, hidden: int = 256
+        self,
+        num_classes: int = 10,
+        width: float = 1.0,
+        image_size: int = 32,
+        in_channels: int = 3,
+        hidden: int = 256,
+        hidden_norm: bool = False,
     ) -> None:
         super().__init__()
         check_counts("VGG11", num_classes=num_classes, image_size=image_size, in_channels=in_channels, hidden=hidden)
@@ -57,6 +64,7 @@ class VGG11(nn.Module):
             "image_size": image_size,
             "in_channels": in_channels,
             "hidden": hidden,
+            "hidden_norm": hidden_norm,
         }
         layers: list[nn.Module] = []
         channels = in_channels
@@ -68,8 +76,9 @@ class VGG11(nn.Module):
                 layers += [nn.Conv2d(before, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()]
         self.features = nn.Sequential(*layers)
         positions = (image_size // 32) ** 2
+        between = [nn.BatchNorm1d(hidden), nn.ReLU()] if hidden_norm else [nn.ReLU()]
         self.classifier = nn.Sequential(
-            nn.Linear(channels * positions, hidden), nn.ReLU(), nn.Linear(hidden, num_classes)
+            nn.Linear(channels * positions, hidden), *between, nn.Linear(hidden, num_classes)
         )
         initialise(self)
 

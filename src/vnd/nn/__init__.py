@@ -14,6 +14,7 @@ from vnd.nn.profile import Profile, profile
 from vnd.nn.quantile import Quantile, couple
 from vnd.nn.recalibrate import recalibrate
 from vnd.nn.selective import Selective, selective
+from vnd.nn.step_order import step_order
 from vnd.nn.width import set_width, shape, width
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "set_temperature",
     "set_width",
     "shape",
+    "step_order",
     "to_nested",
     "update_differences",
     "width",

@@ -13,7 +13,7 @@ from torch.distributions import Normal
 
 from vnd.distributions import LogUniform, MultiplicativeNormal
 from vnd.distributions.kl import gaussian_prior_kl, log_uniform_prior_kl
-from vnd.functional import widen
+from vnd.functional import to_float32
 from vnd.nn.context import Draw, here
 from vnd.nn.noise import add_noise, normal, source
 
@@ -148,13 +148,15 @@ class BayesLayer(nn.Module):
         """The posterior of the weights, of the shape of `weight`, float32 or wider."""
         if not self.bayesian:
             raise ValueError(f"{type(self).__name__}: a posterior needs bayesian = True; got {self.bayesian}")
-        noise = {name: widen(x) for name in ("log_alpha", "log_variance") if (x := getattr(self, name)) is not None}
-        return MultiplicativeNormal(widen(self.weight), **noise, validate_args=False)
+        noise = {
+            name: to_float32(x) for name in ("log_alpha", "log_variance") if (x := getattr(self, name)) is not None
+        }
+        return MultiplicativeNormal(to_float32(self.weight), **noise, validate_args=False)
 
     def weight_kl(self) -> Tensor:
         """KL of each weight from the prior, of the shape of `weight`, in nats, float32 or wider."""
         if not self.bayesian:
-            return torch.zeros_like(widen(self.weight))
+            return torch.zeros_like(to_float32(self.weight))
         posterior, prior = self.posterior(), self.prior
         if isinstance(prior, Normal):  # by name: torch's look-up by type makes torch.compile compile twice
             return gaussian_prior_kl(posterior, prior)
@@ -260,7 +262,7 @@ class BayesLayer(nn.Module):
             self.log_alpha.fill_(self.log_alpha_init)
         if self.log_variance is not None:
             shape = self.log_variance.shape
-            square = widen(self.weight).square().sum_to_size(shape) * (shape.numel() / self.weight.numel())
+            square = to_float32(self.weight).square().sum_to_size(shape) * (shape.numel() / self.weight.numel())
             self.log_variance.copy_(square.clamp(min=1e-8).log() + self.log_alpha_init)
 
     def _check_options(self) -> None:

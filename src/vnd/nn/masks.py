@@ -37,7 +37,7 @@ def draw_masks(
             kept = torch.stack([unit.survival()[unit.base :] for unit in units]).detach()
             nested = nested * (kept if batch is None else kept.unsqueeze(1))
     else:
-        posterior = _sampling_posterior(units)
+        posterior = sampling_posterior(units)
         log_survival = posterior.chain.log_survival
         length = torch.where(free, draw_lengths(one, log_survival, batch), pinned)
         hard = length_mask(length, one.num_nested, one.prior_logits.dtype)
@@ -60,7 +60,7 @@ def draw_lengths(one: OrderingUnit, log_survival: Tensor, batch: int | None) -> 
     return (log_u.unsqueeze(-1) < thresholds).sum(-1)
 
 
-def _sampling_posterior(units: Sequence[OrderingUnit]) -> Downhill:
+def sampling_posterior(units: Sequence[OrderingUnit]) -> Downhill:
     """The posteriors that masks are drawn from, as one of batch shape (units,)."""
     temperature = torch.stack([unit.temperature for unit in units])
     logits = torch.stack([unit.keep_logits for unit in units])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vnd.functional import widen
+from vnd.functional import to_float32
 
 # Smallest variance of an output. It keeps d√δ/dδ finite where the input is all zero, and √δ real where a fast
 # convolution rounds a zero to a little less; outputs of any size that float32 can tell from zero are well above it.
@@ -36,8 +36,8 @@ def add_noise(mean: Tensor, variance: Tensor, generator: torch.Generator | None 
 
 def plain_add_noise(mean: Tensor, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """The plain form of `add_noise`: its reference, and what runs where there is no Triton."""
-    scale = widen(variance).clamp(min=SMALLEST_VARIANCE).sqrt()
-    return (widen(mean) + scale * normal(scale, generator)).to(mean.dtype)
+    scale = to_float32(variance).clamp(min=SMALLEST_VARIANCE).sqrt()
+    return (to_float32(mean) + scale * normal(scale, generator)).to(mean.dtype)
 
 
 def normal(like: Tensor, generator: torch.Generator | None) -> Tensor:

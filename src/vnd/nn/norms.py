@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vnd.functional import widen
+from vnd.functional import to_float32
 from vnd.nn.bayesian import attributes_of
 from vnd.nn.context import here, recall
 
@@ -48,7 +48,7 @@ class MaskedLayerNorm(_MaskedNorm, nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise the last dimension of `input`."""
-        kept, x = self._kept(), widen(input)
+        kept, x = self._kept(), to_float32(input)
         kept = (kept if kept.dim() == 1 else _align(kept, x, -1)).to(x.dtype)
         count = kept.sum(-1, keepdim=True).clamp(min=1)
         mean = (x * kept).sum(-1, keepdim=True) / count
@@ -63,7 +63,7 @@ class MaskedRMSNorm(_MaskedNorm, nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension of `x`."""
-        kept, wide = self._kept(), widen(x)
+        kept, wide = self._kept(), to_float32(x)
         kept = (kept if kept.dim() == 1 else _align(kept, x, -1)).to(wide.dtype)
         count = kept.sum(-1, keepdim=True).clamp(min=1)
         power = (wide.square() * kept).sum(-1, keepdim=True) / count
@@ -79,7 +79,7 @@ class MaskedGroupNorm(_MaskedNorm, nn.GroupNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Normalise each group of channels (dimension 1) of `input` over its kept channels and all positions."""
         batch, channels = input.shape[:2]
-        x = widen(input).reshape(batch, self.num_groups, channels // self.num_groups, -1)
+        x = to_float32(input).reshape(batch, self.num_groups, channels // self.num_groups, -1)
         kept = self._kept().expand(batch, channels).reshape(batch, self.num_groups, -1, 1).to(x.dtype)
         count = (kept.sum((2, 3), keepdim=True) * x.size(-1)).clamp(min=1)
         mean = (x * kept).sum((2, 3), keepdim=True) / count

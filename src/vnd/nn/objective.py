@@ -1,19 +1,20 @@
-"""The regularising half of the objective, and what an optimiser needs to know of a nested network."""
+"""The regularising half of the objective, and what an optimizer needs to know of a nested network."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from vnd.distributions import BernoulliChain
+from vnd.distributions import BernoulliChain, LogUniform
 from vnd.distributions.kl import chain_kl
+from vnd.functional import log_uniform_constant
 from vnd.nn.bayesian import BayesConvTranspose2d, BayesLayer
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.plan import Plan, alike, unwrap
 
-Price = Literal["output", "both_ends"]
+Price = Literal["output", "both_ends", "released"]
 
 
 def kl(net: nn.Module, price: Price = "output") -> Tensor:
@@ -28,10 +29,11 @@ def kl(net: nn.Module, price: Price = "output") -> Tensor:
         price: With what probability a weight is kept. "output": that of its output channel, as in the paper.
             "both_ends": the smaller of those of its output and input channels, since extraction drops a weight when
             either goes; exact for units coupled by quantile. Where a unit orders a layer's own input rows or single
-            weights, their survival counts in both.
+            weights, their survival counts in both. "released": as "output", but the mean over the inputs of an
+            output channel of a KL without its constant C, as in the authors' code; for reproduction only.
     """
-    if price not in ("output", "both_ends"):
-        raise ValueError(f"kl: price must be 'output' or 'both_ends'; got {price!r}")
+    if price not in get_args(Price):
+        raise ValueError(f"kl: price must be one of {', '.join(get_args(Price))}; got {price!r}")
     root = unwrap(net)
     owners: dict[nn.Module, tuple[str, Plan]] = {}  # layers of nested networks, of which `net` may hold several
     for part in root.modules():
@@ -67,7 +69,7 @@ def _lengths_kl(units: list[OrderingUnit]) -> Tensor:
 
 def _weights_kl(layer: Any, name: str, plan: Plan | None, price: Price) -> Tensor:
     """Φ₂ of one layer."""
-    cost: Tensor = layer.weight_kl()
+    cost: Tensor = _mean_over_inputs(layer) if price == "released" else layer.weight_kl()
     if plan is None:
         return cost.sum()
     if name in plan.elements:
@@ -94,6 +96,18 @@ def _weights_kl(layer: Any, name: str, plan: Plan | None, price: Price) -> Tenso
     return (table * torch.minimum(ends[:, None], starts)).sum()
 
 
+def _mean_over_inputs(layer: Any) -> Tensor:
+    """The KL of each weight less C, over the number of weights that an output channel has: the released code's."""
+    prior = layer.prior
+    if not isinstance(prior, LogUniform):
+        raise ValueError("kl: price 'released' is of the log-uniform prior; give weight_prior the name of a form")
+    weights: Tensor = layer.weight_kl() - log_uniform_constant(prior.form, prior.offset)
+    transposed = isinstance(layer, BayesConvTranspose2d)
+    outputs = layer.weight.size(1) * layer.groups if transposed else layer.weight.size(0)
+    mean: Tensor = weights * (outputs / weights.numel())
+    return mean
+
+
 def parameter_groups(
     net: nn.Module,
     lr: float,
@@ -101,7 +115,7 @@ def parameter_groups(
     chain_lr: float | None = None,
     weight_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """Parameter groups for a torch optimiser: weights, log α (or log σ²) and keep logits, each with its own rate.
+    """Parameter groups for a torch optimizer: weights, log α (or log σ²) and keep logits, each with its own rate.
 
     Decay applies to weights of two or more dimensions; never to biases, norms, log α or logits.
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from vnd.functional import concentration, widen
+from vnd.functional import concentration, to_float32
 from vnd.nn.arguments import Arguments, Output, check_output, class_dim, pick_tensor
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.compiled import as_defaults, is_compiled
@@ -161,7 +161,7 @@ class _Reading:
 
     def __call__(self, out: Any, count: int, batch: int) -> Tensor:
         """The output of a pass after the link, (count, batch, …)."""
-        found = widen(pick_tensor(out, self.output, "predict"))
+        found = to_float32(pick_tensor(out, self.output, "predict"))
         if found.dim() == 0 or found.size(0) != count * batch:
             told = f"{count} × {batch}" if count > 1 else batch
             raise ValueError(

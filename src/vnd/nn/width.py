@@ -12,6 +12,7 @@ from torch import nn
 
 from vnd.nn import context
 from vnd.nn.compiled import as_defaults, is_compiled, serve
+from vnd.nn.masks import sampling_posterior
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.plan import Plan, Setting, Shape, lock_of, plan_of, unwrap
 
@@ -114,7 +115,8 @@ def sample_shapes(net: nn.Module, count: int, seed: int = 0) -> list[Shape]:
         groups = {}
         for name, unit in plan.units.items():
             log_u = float(torch.rand((), generator=generator, dtype=torch.float64).log())
-            groups[name] = unit.base + int((unit.posterior().chain.log_survival > log_u).sum())
+            survival = sampling_posterior([unit]).chain.log_survival
+            groups[name] = unit.base + int((survival > log_u).sum())
         shapes.append(Shape.of(groups))
     return shapes
 

@@ -10,10 +10,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from vnd.files import checksum, one_line
+from vnd._manifest import checksum
+from vnd._text import nearest, one_line
 from vnd.pretrained.from_pixels import FromPixels, plain_of
 from vnd.store import load
-from vnd.words import nearest
 
 __all__ = ["FromPixels", "load_pretrained"]
 

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vnd._files import write_text
+from vnd._manifest import checksum
 from vnd.distributions import BernoulliChain
-from vnd.files import checksum, write_text
 from vnd.nn import Rule, Shape, to_nested
 from vnd.nn.extract import exact
 from vnd.nn.ordering import OrderingUnit

@@ -14,7 +14,7 @@ from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vnd.words import short
+from vnd._text import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

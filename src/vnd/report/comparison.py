@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from vnd.files import write_text
+from vnd._files import write_text
 from vnd.report import canvas, markdown, plates, sections, tasks
 from vnd.report.document import document
 from vnd.report.page import OWN

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from html import escape
 
-from vnd.words import short
+from vnd._text import short
 
 STYLE = """
 :root{--ink:#1f2933;--muted:#5f6b76;--line:#d9dee3;--blue:#0072b2;--green:#009e73;--wash:#f5f7f9;

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from html import escape
 
+from vnd._text import short
 from vnd.metrics import Interval
 from vnd.report.families import SEPARATE
 from vnd.report.series import Point, Series
 from vnd.report.summary import Block, Lead, comparable, lead, places
-from vnd.words import short
 
 TERMS = {
     "Nested": "The units of every layer are ordered by importance, so that the first few of each layer are a smaller "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vnd._text import short
 from vnd.report.canvas import (
     BLUE,
     GREEN,
@@ -24,7 +25,6 @@ from vnd.report.canvas import (
 )
 from vnd.report.results import chosen_row, full_row
 from vnd.report.trust import answers, cascade_panel, selective_panel
-from vnd.words import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

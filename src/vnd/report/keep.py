@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vnd.files import write_text
+from vnd._files import write_text
 from vnd.report.origins import ENVIRONMENT, portable
 from vnd.report.results import RESULTS
 from vnd.report.runs import ORDER, Run, order_of

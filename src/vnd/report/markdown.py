@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
-from vnd.files import put
+from vnd._files import put
+from vnd._text import short
 from vnd.metrics import Interval
 from vnd.report import budget, canvas, compare, figures, marked, plates, trust
 from vnd.report.captions import BUDGET, NOT_TEST, OVER, PARTS, SIZES, SURVIVAL
@@ -21,7 +22,6 @@ from vnd.report.sections import duration
 from vnd.report.series import Point, Series
 from vnd.report.studies import learned_layers
 from vnd.report.summary import Block, times
-from vnd.words import short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

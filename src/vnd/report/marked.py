@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vnd.files import put
+from vnd._files import put
 
 BEGIN, END = "<!-- vnd report: begin -->", "<!-- vnd report: end -->"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from vnd._text import short
 from vnd.report.document import COLUMNS
 from vnd.report.results import chosen_row, full_row, smallest_row
-from vnd.words import short
 
 # What was trained on the images, and what it can do, by method; any other gets the neutral words.
 NESTED = "One network was trained once on {images}. "

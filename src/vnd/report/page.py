@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vnd.files import write_text
+from vnd._files import write_text
 from vnd.report import canvas, coding, figures, segmenting, tasks
 from vnd.report.document import COLUMNS, document, fold, pair, picture, section, table
 from vnd.report.opening import cards, cell, method_of, order_of, summary

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
+from vnd._text import short
 from vnd.report import markdown, paired
 from vnd.report.document import section, table
 from vnd.report.entries import Entry, Point, counts, expected, graders, owner_word, published
-from vnd.words import short
 
 Cells = list[list[tuple[str, bool]]]  # text, and whether it is the best of its column
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from vnd._text import short
 from vnd.report import explain
 from vnd.report.captions import NOT_TEST, PARTS, REPEATED, SUMMARY, THEORY, WORDS
 from vnd.report.document import COLUMNS, fold, picture, section, table
@@ -12,7 +13,6 @@ from vnd.report.plates import Plate
 from vnd.report.runs import Run
 from vnd.report.series import Series
 from vnd.report.summary import Block, comparable, efficiency, lead, places, times, withheld
-from vnd.words import short
 
 
 def top(blocks: Sequence[Block], title: str, left_out: Sequence[str] = ()) -> str:

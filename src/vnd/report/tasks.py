@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from vnd.files import write_text
+from vnd._files import write_text
 from vnd.metrics import Interval
 from vnd.report import canvas, markdown, marked, sections
 from vnd.report.captions import NOT_TEST

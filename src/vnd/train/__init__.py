@@ -1,1 +1,1 @@
-"""Training: the loop, schedules, optimisers, checkpoints, and the folder of a run."""
+"""Training: the loop, recipes, checkpoints, sweeps, and the folder of a run."""

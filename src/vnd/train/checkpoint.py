@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd import files
+from vnd import _files, _manifest, _text
 from vnd.nn.plan import unwrap
-from vnd.train.optimizer_state import check_plain, flatten_optimizer, restore_optimizer
+from vnd.optim.state import check_plain, flatten_optimizer, restore_optimizer
 
 __all__ = ["Checkpoint", "capture", "flatten_optimizer", "read", "restore", "restore_optimizer", "write"]
 
@@ -49,7 +49,7 @@ def _check(manifest: dict[str, Any]) -> None:
         raise ValueError(f"state must be a JSON object; got {type(manifest['state']).__name__}")
 
 
-CHECKPOINT = files.Format(MANIFEST, FORMAT, "checkpoint", "checkpoint", "vnd.train.checkpoint", _check)
+CHECKPOINT = _manifest.Format(MANIFEST, FORMAT, "checkpoint", "checkpoint", "vnd.train.checkpoint", _check)
 
 
 def write(folder: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any], keep: int = 2) -> Path:
@@ -74,10 +74,10 @@ def write(folder: Path, step: int, tensors: dict[str, Tensor], state: dict[str, 
     path = folder / f"step-{step:08d}"
     part = path if path.is_dir() else folder / f".{path.name}.part"  # a folder in place is written over file by file
     try:
-        files.write(CHECKPOINT, part, {"step": step, "state": state}, tensors)
+        _manifest.write(CHECKPOINT, part, {"step": step, "state": state}, tensors)
         if part != path:
             os.replace(part, path)
-            files.sync(folder)
+            _files.sync(folder)
     except BaseException:
         _clear_strays(folder)
         raise
@@ -94,11 +94,11 @@ def read(folder: Path) -> Checkpoint | None:
     damaged: list[str] = []
     for step, path in _found(folder):
         try:
-            manifest, tensors = files.read(CHECKPOINT, path)
+            manifest, tensors = _manifest.read(CHECKPOINT, path)
             if manifest["step"] != step:
                 raise ValueError(f"checkpoint: {path / MANIFEST} is damaged: it is of step {manifest['step']}")
         except (ValueError, OSError) as error:
-            damaged.append(files.one_line(error).removeprefix("checkpoint: "))
+            damaged.append(_text.one_line(error).removeprefix("checkpoint: "))
             continue
         for reason in damaged:
             warnings.warn(f"checkpoint: {reason}; going on from {path.name} instead", RuntimeWarning, stacklevel=2)
@@ -112,7 +112,7 @@ def read(folder: Path) -> Checkpoint | None:
 def capture(
     model: nn.Module, optimizer: Any, ema: dict[str, Tensor] | None = None, scaler: Any = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The whole state of training, for `write`: network, optimiser, running mean of the weights, loss scale.
+    """The whole state of training, for `write`: network, optimizer, running mean of the weights, loss scale.
 
     The tensors are those of training and not copies: write them before the next step. Buffers that a network does not
     save, but training needs (tables of loss differences, the u of the pass under way), are among them. There is no
@@ -120,7 +120,7 @@ def capture(
 
     Args:
         model: The network; wrappers of `torch.compile` and of data-parallel training are looked through.
-        optimizer: Its optimiser.
+        optimizer: Its optimizer.
         ema: The running mean of the weights, by name.
         scaler: torch's GradScaler.
     """
@@ -136,7 +136,7 @@ def restore(
 ) -> None:
     """Give training the state that `capture` saw: bit for bit, and in place, so that layouts stay as they are.
 
-    Names, shapes and dtypes are compared before anything is changed: a checkpoint of another network or optimiser is
+    Names, shapes and dtypes are compared before anything is changed: a checkpoint of another network or optimizer is
     refused by a ValueError of one line.
     """
     tensors, state = checkpoint.tensors, checkpoint.state
@@ -152,7 +152,7 @@ def restore(
         if scaler is not None:
             scaler.load_state_dict(state["scaler"])
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        reason = files.one_line(error).removeprefix("checkpoint: ")
+        reason = _text.one_line(error).removeprefix("checkpoint: ")
         raise ValueError(f"checkpoint: {checkpoint.path} is not of this training: {reason}") from error
     root = unwrap(model)
     saved = root.state_dict()  # with the versions of its layers, without which torch takes it for an old one
@@ -212,7 +212,7 @@ def _clear(folder: Path, step: int, keep: int) -> None:
 def _whole(path: Path) -> bool:
     """Whether a checkpoint has both its files; its tensors are not read."""
     try:
-        return (path / str(files.read_manifest(CHECKPOINT, path)["tensors"])).is_file()
+        return (path / str(_manifest.read_manifest(CHECKPOINT, path)["tensors"])).is_file()
     except ValueError:
         return False
 

@@ -45,7 +45,7 @@ def diagnosis(session: Session, batch: Batch, step: Step, seed: int) -> str:
     state = f"; the last checkpoint in {session.folder / 'checkpoints'} is from before it"
     for name, parameter in root.named_parameters():
         if not parameter.isfinite().all():
-            return f"{where}: parameter {name} is not, so the step before spoilt it; lower optimiser.lr or clip{state}"
+            return f"{where}: parameter {name} is not, so the step before spoilt it; lower optimizer.lr or clip{state}"
     if not batch[0].isfinite().all():
         return f"{where}: the images are not{state}"
     for module in root.modules():

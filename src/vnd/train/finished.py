@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.data.arrays import Images, fit_to
-from vnd.data.catalogue import DATASETS
-from vnd.data.catalogue import load as load_images
+from vnd.data.images import Images, fit_to
+from vnd.data.registry import DATASETS
+from vnd.data.registry import load as load_images
 from vnd.evaluate import coding, segmenting
 from vnd.evaluate.results import evaluate
 from vnd.evaluate.sweep import Subject, Sweep, Which

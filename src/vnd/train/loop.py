@@ -12,14 +12,14 @@ import torch
 
 from vnd.data.batches import key
 from vnd.methods import Step
+from vnd.optim.optimizer import set_rates
+from vnd.optim.schedule import value
 from vnd.train.diagnose import Arrival, diagnosis
-from vnd.train.optimiser import set_rates
 from vnd.train.parse import parse_run
+from vnd.train.progress import GracefulStop, ProgressLogger
 from vnd.train.recipe import Recipe
 from vnd.train.run import lock
-from vnd.train.schedule import value
 from vnd.train.session import Session
-from vnd.train.watch import Stop, Watch
 
 
 def fit(recipe: Recipe, folder: Path, *, quiet: bool = False, new_epochs: bool = False) -> bool:
@@ -59,7 +59,7 @@ def _train(session: Session, quiet: bool) -> bool:
     seed, rank, epoch_length = options.seed, accelerator.process_index, len(session.batches)
     kl_weight = torch.zeros((), device=accelerator.device)
     model.train()
-    with Stop() as stop, Watch(session, quiet) as watch:
+    with GracefulStop() as stop, ProgressLogger(session, quiet) as progress:
         for index, batch in enumerate(session.batches.run(session.step, session.steps), session.step):
             epoch = session.epoch(index)
             rate, temperature, weight = (
@@ -69,7 +69,7 @@ def _train(session: Session, quiet: bool) -> bool:
             set_rates(optimizer, rate)
             step = Step(
                 index, kl_weight.fill_(weight), temperature, len(session.splits.train), index / session.steps,
-                session.temper.log, session.batches.number(index) if recipe.data.views else None,
+                session.confidence.log, session.batches.number(index) if recipe.data.views else None,
             )  # fmt: skip
 
             _seed(key(seed, "common", index))  # all processes draw alike: which unit is measured
@@ -84,18 +84,18 @@ def _train(session: Session, quiet: bool) -> bool:
                 raise FloatingPointError(diagnosis(session, batch, step, key(seed, "noise", index, rank)))
             norm = None if options.clip is None else accelerator.clip_grad_norm_(model.parameters(), options.clip)
             optimizer.step()
-            watch.gradients(index + 1)
+            progress.gradients(index + 1)
             optimizer.zero_grad(set_to_none=True)
             session.move_average()
             session.step = index + 1
 
-            watch.step(session.step, terms, {"lr": rate, "temperature": temperature, "kl_weight": weight}, norm)
+            progress.step(session.step, terms, {"lr": rate, "temperature": temperature, "kl_weight": weight}, norm)
             epoch_ends = session.step % epoch_length == 0
             if epoch_ends:
                 _seed(key(seed, "temper", index))  # all processes draw alike
-                session.temper.move()
+                session.confidence.move()
             if epoch_ends and ((epoch + 1) % options.validate_every == 0 or session.step == session.steps):
-                watch.validated(session.validate())
+                progress.validated(session.validate())
             halt = stop.asked(accelerator)
             due = epoch_ends and (epoch + 1) % options.save_every == 0
             due |= options.checkpoint_every is not None and session.step % options.checkpoint_every == 0

@@ -12,20 +12,16 @@ from typing import Any, get_args, get_type_hints
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from vnd.data.catalogue import DATASETS
+from vnd._options import one_line, refusal, spelled
+from vnd._text import nearest
+from vnd.data.registry import DATASETS
 from vnd.evaluate.sweep import Sweep
 from vnd.methods import METHODS
 from vnd.models import MODELS
 from vnd.train.recipe import SECTIONS, Data, Network, Recipe
 from vnd.train.source import find, names, read
-from vnd.words import nearest
 
-__all__ = ["find", "help_parser", "names", "parse", "parse_run", "parser_of", "refusal"]
-
-KINDS = {
-    "int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "tuple": "a list",
-    "dict": "a mapping", "NoneType": "none",
-}  # fmt: skip
+__all__ = ["find", "help_parser", "names", "parse", "parse_run", "parser_of"]
 
 
 def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) -> Recipe:
@@ -54,7 +50,7 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
     try:
         known = parser.parse_object(settings)
         _check_words(overrides, parser)
-        known = parser.parse_args(overrides, namespace=known)
+        known = parser.parse_args(spelled(overrides, parser), namespace=known)
         values = known.as_dict()
         _check_finite(values)
         kinds = {**SECTIONS, "method": METHODS[method]}
@@ -205,29 +201,8 @@ def _named(overrides: list[str], option: str) -> str | None:
 
 def _of_group(error: BaseException, leaves: set[str]) -> str | None:
     """What to say where a whole section was given on the command line, and has a key that nobody knows."""
-    said = re.fullmatch(r"Group '(.+)' does not accept option '(.+)'", _one_line(error))
+    said = re.fullmatch(r"Group '(.+)' does not accept option '(.+)'", one_line(error))
     return said and f"unknown key '{said[1]}.{said[2]}'{_like(f'{said[1]}.{said[2]}', leaves)}"
-
-
-def refusal(error: BaseException) -> str:
-    """What jsonargparse says of a value, in our words and on one line."""
-    said = re.fullmatch(r'Parser key "(.+?)": (.+)', _one_line(error))
-    if said is None:
-        return _one_line(error)
-    one = re.fullmatch(r"Expected an? (.+?)\.? Got value: (.+)", said[2])
-    several = re.fullmatch(r".+? Subtypes: [\[(](.+?)[\])] Errors: .+ Given value: (.+)", said[2])
-    if (wanted := one or several) is None:
-        return f"{said[1]}: {said[2]}"
-    kinds = re.sub(
-        r"<class '([^']+)'>|Literal\[(.+?)\]", lambda m: KINDS.get(m[1], m[1]) if m[1] else f"one of {m[2]}", wanted[1]
-    )
-    kinds = kinds.replace("typing.", "").replace("collections.abc.Sequence[float]", "a list of numbers")
-    kinds = kinds.replace("collections.abc.Sequence[int]", "a list of whole numbers")
-    return f"{said[1]} must be {kinds.replace(', ', ' or ') if several else kinds}; got {wanted[2]}"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 def _like(word: str, known: Iterable[str]) -> str:

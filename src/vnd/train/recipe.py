@@ -16,8 +16,8 @@ from vnd.data.augment import Augment
 from vnd.evaluate.sweep import Sweep
 from vnd.methods import Method
 from vnd.models import build
-from vnd.train.optimiser import Optimiser
-from vnd.train.schedule import Schedule
+from vnd.optim.optimizer import Optimizer
+from vnd.optim.schedule import Schedule
 
 Precision = Literal["no", "bf16", "fp16"]
 LARGEST_SEED = 2**63 - 1  # that torch's generators take
@@ -78,17 +78,17 @@ class Schedules:
     """What changes over training.
 
     Args:
-        lr: Factor on the optimiser's learning rates.
+        lr: Factor on the optimizer's learning rates.
         temperature: τ of the relaxed masks.
         kl_weight: κ, on the KL in nats over the number of training images.
     """
 
-    lr: Schedule = dataclasses.field(default_factory=lambda: Schedule("cosine", 1.0, 0.0, warm_up=0.1))
+    lr: Schedule = dataclasses.field(default_factory=lambda: Schedule("cosine", 1.0, 0.0, warmup=0.1))
     temperature: Schedule = dataclasses.field(default_factory=lambda: Schedule("constant", 2.0))
     kl_weight: Schedule = dataclasses.field(default_factory=lambda: Schedule("constant", 1e-3))
 
     def __post_init__(self) -> None:
-        lowest = min(self.temperature.start, self.temperature.factor if self.temperature.kind == "steps" else 1.0)
+        lowest = min(self.temperature.start, self.temperature.gamma if self.temperature.kind == "steps" else 1.0)
         if not lowest > 0:
             raise ValueError(f"temperature must stay greater than 0; got {lowest}")
 
@@ -109,9 +109,9 @@ class Train:
         device: "auto" for a CUDA GPU if there is one, "cpu", or "cuda".
         clip: Largest norm of the gradient; None for no bound.
         ema: Decay of a moving average of the weights, which is then what is kept; None for none.
-        temper: How far, after each epoch, the temper of a network of fixed size moves for a difference of 1 between its
-            confidence and its accuracy on validation images, so that it is calibrated when training ends; 0 for not at
-            all. See `vnd.train.temper`.
+        loss_temperature: How far, after each epoch, the loss temperature of a network of fixed size moves for a
+            difference of 1 between its confidence and its accuracy on validation images, so that it is calibrated when
+            training ends; 0 for not at all. See `vnd.train.confidence`.
         log_every: Steps between two rows of the log.
         validate_every: Epochs between two looks at the validation images.
         validate_at: Fractions of the width that are looked at; the best network has the best mean accuracy over them.
@@ -129,7 +129,7 @@ class Train:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     clip: float | None = None
     ema: float | None = None
-    temper: float = 0.0
+    loss_temperature: float = 0.0
     log_every: int = 20
     validate_every: int = 1
     validate_at: tuple[float, ...] = (0.25, 1.0)
@@ -144,8 +144,8 @@ class Train:
             raise ValueError(f"seed must lie in 0 … {LARGEST_SEED - 1}; got {self.seed}")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip must be greater than 0; got {self.clip}")
-        if not self.temper >= 0:
-            raise ValueError(f"temper must be 0 or more; got {self.temper}")
+        if not self.loss_temperature >= 0:
+            raise ValueError(f"loss_temperature must be 0 or more; got {self.loss_temperature}")
         if self.ema is not None and not 0 < self.ema < 1:
             raise ValueError(f"ema must lie in (0, 1); got {self.ema}")
         if not self.validate_at or not all(0 < fraction <= 1 for fraction in self.validate_at):
@@ -153,7 +153,7 @@ class Train:
 
 
 SECTIONS: dict[str, type] = {
-    "data": Data, "optimiser": Optimiser, "schedule": Schedules, "train": Train, "evaluate": Sweep,
+    "data": Data, "optimizer": Optimizer, "schedule": Schedules, "train": Train, "evaluate": Sweep,
 }  # fmt: skip
 
 
@@ -166,7 +166,7 @@ class Recipe:
     method: Method
     network: Network
     data: Data
-    optimiser: Optimiser
+    optimizer: Optimizer
     schedule: Schedules
     train: Train
     evaluate: Sweep

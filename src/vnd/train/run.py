@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from vnd import files
+from vnd import _files, _text
 
 LOCK = "lock"
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -121,7 +121,7 @@ class Log:
     def truncate(self, step: int) -> None:
         """Drop, in one step, the rows beyond `step`, from which training goes on, and what a kill left of a row."""
         if self.path.exists():
-            files.write_text(self.path, "".join(line + "\n" for row, line in self._rows() if row["step"] <= step))
+            _files.write_text(self.path, "".join(line + "\n" for row, line in self._rows() if row["step"] <= step))
 
     def _whole(self, file: io.FileIO) -> int:
         """Drop what a kill left of a row, and return the size."""
@@ -142,7 +142,7 @@ class Log:
                 if type(row["step"]) is not int:
                     raise ValueError(f"step must be an int; got {row['step']!r}")
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                raise ValueError(f"run: line {number} of {self.path} is damaged: {files.one_line(error)}") from None
+                raise ValueError(f"run: line {number} of {self.path} is damaged: {_text.one_line(error)}") from None
             yield row, line.decode()
 
 
@@ -202,7 +202,7 @@ def _commit() -> dict[str, str] | None:
     Read by hand: git would obey the configuration that it finds, which can name programs to run. The current folder is
     not looked at.
     """
-    source = Path(files.__file__).resolve().parent
+    source = Path(_files.__file__).resolve().parent
     root = source.parent.parent
     if source.parent.name != "src" or not (root / "pyproject.toml").is_file():
         return None

@@ -17,22 +17,23 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from vnd.data.arrays import Images
+from vnd._files import write_text
+from vnd._text import one_line
 from vnd.data.batches import Batches, Normalise, in_order, key
+from vnd.data.images import Images
 from vnd.evaluate.coding import error_of
 from vnd.evaluate.segmenting import distance_of
 from vnd.evaluate.sweep import accuracy_of, check_readings
-from vnd.files import one_line, write_text
 from vnd.methods import Coder, Segmenter, Size, Sizes
 from vnd.methods.single import Single
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn.plan import plan_of, unwrap
 from vnd.store import save
 from vnd.train import checkpoint
+from vnd.train.confidence import ConfidenceController
 from vnd.train.recipe import Recipe, differing_keys, digest_of
 from vnd.train.run import Log, environment
 from vnd.train.splits import Splits, owners_of, read_splits
-from vnd.train.temper import Temper
 
 BATCH = 512  # images in a batch that statistics are collected from,
 SMALL = 32  # and in one of a network that segments: each is a draw of the weights, and a large one of large images
@@ -60,12 +61,12 @@ class Session:
         model = build_model(recipe, self.splits.train).to(accelerator.device)
         if options.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        optimizer = recipe.optimiser.build(model)
+        optimizer = recipe.optimizer.build(model)
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # the loop says where to autocast
         self.root = unwrap(self.model)
         self.ema = _average_of(self.root) if options.ema else None
-        self.temper = Temper(self)
+        self.confidence = ConfidenceController(self)
         self.steps = options.epochs * len(self.batches)
         self.step, self.best = 0, -1e9  # JSON has no infinity
         self.log = Log(folder / "metrics.jsonl")
@@ -108,7 +109,7 @@ class Session:
             return False
         best, trained_by = self._check(found, new_epochs)
         checkpoint.restore(self.root, self._inner(), self.ema, self.accelerator.scaler, found)
-        self.temper.restore(found.state.get("log_temper"))
+        self.confidence.restore(found.state.get("log_loss_temperature"))
         self.step, self.best = found.step, best
         world = self.accelerator.num_processes
         if trained_by != world:
@@ -163,7 +164,7 @@ class Session:
         for name, parameter in self.root.named_parameters():
             if not parameter.isfinite().all():
                 raise FloatingPointError(
-                    f"train: parameter {name} is not finite after step {self.step - 1}; lower optimiser.lr or set"
+                    f"train: parameter {name} is not finite after step {self.step - 1}; lower optimizer.lr or set"
                     f" train.clip; the last checkpoint in {self.folder / 'checkpoints'} is from before it"
                 )
         if self.accelerator.is_main_process:
@@ -174,7 +175,11 @@ class Session:
                 self.step,
                 tensors,
                 state
-                | {"best": self.best, "world": self.accelerator.num_processes, "log_temper": self.temper.state()}
+                | {
+                    "best": self.best,
+                    "world": self.accelerator.num_processes,
+                    "log_loss_temperature": self.confidence.state(),
+                }
                 | {"recipe": recipe, "recipe_digest": digest_of(recipe)},
             )
 

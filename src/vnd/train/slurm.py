@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vnd._text import nearest
 from vnd.train import jobs
 from vnd.train.sweeps import Run
-from vnd.words import nearest
 
 OPTIONS = {  # as a sweep spells them → as submitit does
     "time": "timeout_min", "gpus": "gpus_per_node", "cpus": "cpus_per_task", "memory": "mem_gb", "name": "name",

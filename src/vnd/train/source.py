@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from vnd._text import nearest
 from vnd.train.recipe import SECTIONS
-from vnd.words import nearest
 
 WHO = ("name", "kind")  # keys that say what their siblings mean
 OF_LAYERS = ("rules", "shape")  # options of methods that name the layers of a network

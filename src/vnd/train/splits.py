@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from vnd.data.arrays import Images, fit_to, hold_out
 from vnd.data.batches import Normalise, statistics
-from vnd.data.catalogue import load
+from vnd.data.images import Images, fit_to, hold_out
+from vnd.data.registry import load
 from vnd.methods import Task
 from vnd.train.recipe import Data
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import yaml
 
+from vnd._text import nearest
 from vnd.train.parse import parse, parse_run
 from vnd.train.recipe import Network, Recipe, digest_of
 from vnd.train.source import load_yaml, read_yaml
-from vnd.words import nearest
 
 KEYS = ("about", "out", "seeds", "set", "runs", "evaluate", "slurm")
 KEYS_OF_A_RUN = ("recipe", "name", "set", "grid", "seeds")

@@ -13,11 +13,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vnd.data.arrays import Images
-from vnd.data.idx import STEMS, assemble, parse
+from vnd.data.binary import DIGITS, STEMS, assemble_idx, parse_idx
+from vnd.data.images import Images
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-DIGITS = tuple("0123456789")
 LARGEST = 12_000 * 28 * 28  # bytes of the largest array
 SHA256 = {
     "fashion-mnist-12k/train-images-idx3-ubyte.xz": "0264801cd718699e5ad1980d6d7f2a37e05ca203081e677234c9d226fd743d3a",
@@ -50,7 +49,7 @@ def read_digits(_: Path, split: Literal["train", "test"]) -> Images:
 
 def _read(folder: str, split: Literal["train", "test"], classes: tuple[str, ...], size: int) -> Images:
     images, labels = (f"{folder}/{STEMS[split]}-{kind}-ubyte.xz" for kind in ("images-idx3", "labels-idx1"))
-    return assemble(_array(images, 3), _array(labels, 1), classes, size, images, labels)
+    return assemble_idx(_array(images, 3), _array(labels, 1), classes, size, images, labels)
 
 
 def _array(name: str, dimensions: int) -> NDArray[np.uint8]:
@@ -58,4 +57,4 @@ def _array(name: str, dimensions: int) -> NDArray[np.uint8]:
     if hashlib.sha256(content).hexdigest() != SHA256[name]:
         raise ValueError(f"the embedded file {name} is damaged: its SHA-256 is not the one it had; install vnd again")
     with lzma.open(io.BytesIO(content)) as stream:
-        return parse(stream, dimensions, name, most=LARGEST)
+        return parse_idx(stream, dimensions, name, most=LARGEST)

@@ -1,0 +1,142 @@
+"""Do the documentation's tables and figures still follow from the kept results?
+
+Each page with a part written by `vnd report` is written again in an empty folder, by the command that stands in it,
+from `docs/results`; the README's table and figures, and the figures of the theory, are drawn again. Text must be
+equal. Of a figure the size must be equal, and at most one pixel in 500 may differ by more than 24 of 255: fonts are
+drawn a little otherwise from one version of matplotlib to the next. A figure that no page shows is named, too.
+
+    make docs-check                                  # exit code 1 and one line for each difference
+    python scripts/docs_check.py --write             # take what was made into the tree, where it is meant to change
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vnd._text import short
+from vnd.cli import main as vnd
+from vnd.report import page
+from vnd.report.marked import BEGIN, END
+from vnd.report.results import read
+from vnd.report.theory import downhill
+
+ROOT = Path(__file__).resolve().parents[1]
+LEVELS, PIXELS = 24, 1 / 500  # what a pixel may differ by, and the share of pixels that may differ by more
+DEMO, FIGURES = "docs/results/demo.json", {"accuracy": "demo-accuracy", "survival": "demo-survival"}
+DPI = 144
+
+
+def make(root: Path, folder: Path) -> list[str]:
+    """Write all generated text and figures of a tree into a folder, from its kept results; the files, relative."""
+    (folder / "docs" / "images").mkdir(parents=True)
+    (folder / "docs" / "results").symlink_to(root / "docs" / "results")
+    made = ["README.md"]
+    for path in sorted((root / "docs").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if BEGIN in text:
+            vnd(_command(text, path)[1:])
+            made.append(f"docs/{path.name}")
+    text = (root / "README.md").read_text(encoding="utf-8")
+    (folder / "README.md").write_text(_with_table(text, demo_table(read(root / DEMO))), encoding="utf-8")
+    page.write(root / DEMO, folder / "runs" / "demo")
+    for name, ours in FIGURES.items():
+        shutil.copyfile(folder / f"runs/demo/figures/{name}.png", folder / f"docs/images/{ours}.png")
+    downhill().savefig(folder / "docs/images/downhill.png", dpi=DPI)
+    return made + [f"docs/images/{path.name}" for path in sorted((folder / "docs" / "images").iterdir())]
+
+
+def differences(root: Path, folder: Path, made: list[str]) -> Iterator[str]:
+    """One line for each file of the tree that is not what was made."""
+    for name in made:
+        theirs, ours = root / name, folder / name
+        if not theirs.is_file():
+            yield f"{name} is missing"
+        elif name.endswith(".png"):
+            yield from (f"{name}: {said}" for said in picture_difference(theirs, ours))
+        else:
+            texts = (path.read_text(encoding="utf-8").splitlines() for path in (theirs, ours))
+            lines = [line for line in difflib.unified_diff(*texts, lineterm="", n=0) if line[:1] in "+-"][2:]
+            yield from (f"{name}: {len(lines)} lines differ, first:\n    {shown}" for shown in _first(lines))
+    pages = [path.read_text(encoding="utf-8") for path in (root / "README.md", *(root / "docs").glob("*.md"))]
+    for path in sorted((root / "docs" / "images").iterdir()):
+        if not any(path.name in text for text in pages):
+            yield f"docs/images/{path.name} stands in no page"
+
+
+def picture_difference(one: Path, other: Path) -> Iterator[str]:
+    """What two PNG files differ in, where it is more than the drawing of fonts."""
+    pixels = [np.asarray(Image.open(path).convert("RGB")).astype(int) for path in (one, other)]
+    if pixels[0].shape != pixels[1].shape:
+        yield f"{pixels[0].shape[:2]} pixels high and wide, and now {pixels[1].shape[:2]}"
+    elif (share := (np.abs(pixels[0] - pixels[1]).max(-1) > LEVELS).mean()) > PIXELS:
+        yield f"{100 * share:.2f} % of the pixels differ"
+
+
+def demo_table(results: dict[str, Any]) -> str:
+    """The README's table of the demo's sizes."""
+    rows, chosen = results["rows"], results["chosen"]
+    lines = ["| width | parameters | MACs | latency | accuracy | NLL | ECE | AUROC |", f"|{'---|' * 8}"]
+    for row in rows:
+        cells = [
+            row["label"] + " ←" * (row["label"] == chosen["label"]), f"{row['parameters']:,}", short(row["macs"]),
+            f"{row['latency_ms']:.2f} ms", f"{100 * row['accuracy']:.1f} %",
+            *(f"{row[key]:.3f}" for key in ("nll", "ece", "auroc")),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _command(text: str, path: Path) -> list[str]:
+    """The command of a page's generated part, with a copy of the page in place that has nothing between its marks."""
+    within = text[text.index(BEGIN) : text.index(END)]
+    found = re.findall(rf"^vnd report .* --markdown docs/{re.escape(path.name)}.*$", within, flags=re.MULTILINE)
+    if not found:
+        raise SystemExit(f"docs-check: docs/{path.name} does not say the command that made its tables")
+    Path("docs", path.name).write_text(text.replace(within, BEGIN), encoding="utf-8")
+    return shlex.split(found[-1])
+
+
+def _with_table(text: str, table: str) -> str:
+    """The README with this table in the place of the one that begins alike."""
+    found, count = re.subn(rf"^{re.escape(table.splitlines()[0])}\n(\|.*\n)*", lambda _: f"{table}\n", text, flags=re.M)
+    if count != 1:
+        raise SystemExit(f"docs-check: README.md must have the demo's table once; got {count}")
+    return found
+
+
+def _first(lines: list[str]) -> list[str]:
+    return ["\n    ".join(line[:300] for line in lines[:4])] if lines else []
+
+
+def main() -> None:
+    """Make, compare, and say what differs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="put what was made into the tree")
+    write = parser.parse_args().write
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        os.chdir(folder)
+        made = make(ROOT, folder)
+        found = list(differences(ROOT, folder, made))
+        for one in made if write else ():
+            if any(said.startswith(one) for said in found):
+                shutil.copyfile(folder / one, ROOT / one)
+    print(*found, f"docs-check: {len(made)} files made from docs/results, {len(found)} differ", sep="\n")
+    sys.exit(bool(found) and not write)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Words for people that several parts of the library say: numbers in short, and what a slip may have meant."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6, lead: str = ",") -> str:
+    """What follows a word that is not known: the nearest that is, or a full stop.
+
+    >>> nearest("cifar", ["cifar10", "svhn"]), nearest("mnist", ["svhn"])
+    (", did you mean 'cifar10'?", '.')
+    """
+    matches = get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"{lead} did you mean {matches[0]!r}?" if matches else "."
+
+
+def short(number: float, unit: str = "") -> str:
+    """A number for people, to three digits.
+
+    >>> short(21_000), short(900_000), short(512), short(84_500, "B"), short(1_234_567_890)
+    ('21 k', '0.9 M', '512', '84.5 kB', '1.23 G')
+    """
+    for scale, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= (scale if prefix == "k" else scale / 2):
+            return f"{_three_digits(number / scale)} {prefix}{unit}"
+    return f"{_three_digits(number)} {unit}".strip()
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, on one line and not too long; with its kind where the words alone may not do."""
+    words = " ".join(str(error).split())
+    return words[:300] if isinstance(error, ValueError) and words else f"{type(error).__name__}: {words[:300]}"

@@ -1,0 +1,92 @@
+"""The parser of every command: options from a function's signature, `--help` from its docstring.
+
+`--flag` alone is true, `--dry-run` is `--dry_run`, a list is written with commas, `--fractions 0.25,0.5,1`. A command
+with an argument `overrides` takes keys of a recipe too, `--train.epochs 2`: what has a dot is such a key.
+"""
+
+import inspect
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import docstring_parser
+from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
+
+from vnd._options import refusal, spelled
+
+HELP = {"-h", "--help"}
+
+
+def call(command: Callable[..., None], words: str, args: list[str]) -> None:
+    """Call a command with its options, or print its help."""
+    name = words.removeprefix("vnd ")
+    parser, keys = _parser(command, words), list[str]()
+    if "overrides" in inspect.signature(command).parameters:
+        args, keys = _apart(args)
+    if HELP & {*args}:
+        print(parser.format_help() + _keys_help(command, [word for word in args if word not in HELP]))
+        raise SystemExit(0)
+    try:
+        options = parser.instantiate(parser.parse_args(spelled(args, parser)))
+    except ArgumentError as error:
+        raise ValueError(f"{name}: {refusal(error)}; `{words} --help` says what it takes") from None
+    command(**options, **({"overrides": keys} if keys else {}))
+
+
+def _parser(command: Callable[..., None], words: str) -> ArgumentParser:
+    parser = ArgumentParser(
+        prog=words,
+        description=(inspect.getdoc(command) or "").partition("\nArgs:")[0].strip(),
+        formatter_class=_Help,
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
+    parameters = inspect.signature(command).parameters
+    told = {one.arg_name: one.description for one in docstring_parser.parse(command.__doc__ or "").params}
+    arguments: dict[str, dict[str, Any]] = {  # that jsonargparse would take as one JSON list, as an option
+        name: {"nargs": "+", "type": Path, "metavar": name.removesuffix("s").upper()}
+        for name, one in parameters.items()
+        if one.annotation == "list[Path]" and one.default is one.empty
+    }
+    if "overrides" in parameters and "recipe" in parameters:
+        arguments["recipe"] = {"nargs": "?", "default": "", "metavar": "RECIPE"}
+    skip: set[str | int] = {*arguments, "overrides"}
+    first = next(iter(parameters)) in arguments
+    if not first:
+        parser.add_function_arguments(command, as_group=False, as_positional=True, skip=skip)
+    for name, settings in arguments.items():
+        parser.add_argument(name, help=told[name], **settings)
+    if first:
+        parser.add_function_arguments(command, as_group=False, as_positional=True, skip=skip)
+    for action in parser._actions:
+        if parameters.get(action.dest, inspect.Parameter).annotation in (bool, "bool"):
+            action.nargs, action.const = "?", True
+    return parser
+
+
+class _Help(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    pass
+
+
+def _apart(args: list[str]) -> tuple[list[str], list[str]]:
+    """The words of the command, and the keys of its recipe with their values."""
+    own, keys = list[str](), list[str]()
+    words = iter(args)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name.startswith("--") and "." in name:
+            keys += [word] if equals else [word, *([value] if (value := next(words, None)) is not None else [])]
+        else:
+            own.append(word)
+    return own, keys
+
+
+def _keys_help(command: Callable[..., None], args: list[str]) -> str:
+    """The keys of the recipe that a command trains, with the values that they have there."""
+    if "recipe" not in inspect.signature(command).parameters:
+        return ""
+    from vnd.train.parse import help_parser, parse
+
+    named = next((word for word in args if not word.startswith("-")), "demo")
+    return f"\nkeys of the recipe {named}:\n{help_parser(parse(named)).format_help()}"

@@ -1,0 +1,374 @@
+"""Fetching data sets: download, continue, check, unpack, put in place in one step.
+
+root/.downloads/NAME-FILE.part   what has arrived of a file; the next connection, or call, asks for the rest
+root/.downloads/NAME.unpack/     where archives are unpacked; gone after an error
+root/FOLDER/                     the data set, and in it `.complete`: the hashes of what it was made from
+
+A file is accepted if its length and SHA-256 are those of the registry, and by nothing else.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from http.client import HTTPException, HTTPMessage
+from pathlib import Path, PurePosixPath
+from typing import IO
+from urllib import request
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+
+from filelock import FileLock, Timeout
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from vnd.data.archive import safe_parts, unpack
+from vnd.data.registry import DataSet, Remote
+
+STAMP = ".complete"
+CHUNK = 2**18
+TRIES = 5
+TIMEOUT = 30.0  # seconds without a byte
+PASSING = (408, 425, 429, 500, 502, 503, 504)  # answers that another try may better
+PAGES = ("text/html", "application/xhtml+xml")
+
+
+def fetch(
+    dataset: DataSet,
+    root: Path,
+    *,
+    console: Console | None = None,
+    pause: Callable[[float], object] = time.sleep,
+) -> Path:
+    """Download a data set into a folder of its own below `root`, or find that it is there.
+
+    Args:
+        dataset: An entry of the catalogue.
+        root: The folder of all data sets; it is made if need be.
+        console: Where progress is shown; standard error by default.
+        pause: Called with the seconds to wait between two tries.
+
+    Returns:
+        The folder of the data set.
+    """
+    console = console or Console(stderr=True)
+    folder, downloads = root / dataset.folder, root / ".downloads"
+    if not dataset.remotes:
+        raise ValueError(f"fetch: {dataset.name} cannot be downloaded by this command; {_by_hand(dataset, folder)}")
+    there = f"{dataset.name} is in {folder} and complete; nothing to download"
+    if is_complete(dataset, folder):
+        console.print(there, soft_wrap=True)
+        return folder
+    downloads.mkdir(parents=True, exist_ok=True)
+    lock = downloads / f"{dataset.name}.lock"  # so that two processes never write one part
+    try:
+        with FileLock(lock, timeout=0):
+            try:
+                if is_complete(dataset, folder):  # by a run that has just ended
+                    console.print(there, soft_wrap=True)
+                    return folder
+                with _bar(console) as bar:
+                    _get(dataset, downloads, folder, bar, pause)
+            finally:
+                lock.unlink(missing_ok=True)
+    except Timeout:
+        raise OSError(f"fetch: another run is fetching {dataset.name} into {root}; wait for it") from None
+    finally:
+        with suppress(OSError):  # something to continue, or other downloads under way
+            downloads.rmdir()
+    console.print(f"{dataset.name} is in {folder}", soft_wrap=True)
+    return folder
+
+
+def is_complete(dataset: DataSet, folder: Path) -> bool:
+    """Whether `fetch` made the folder of these files; a folder of anything else is the user's, and an error."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return False
+    what = "was not fetched by this command"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+        files, size = _count(folder)
+        if stamp["sha256"] != _hashes(dataset):
+            what = "was made from other files than those of this version"
+        elif files < stamp["files"] or size < stamp["bytes"]:
+            what = (
+                f"is no longer whole: {files:,} files of {size:,} bytes, not {stamp['files']:,} of {stamp['bytes']:,}"
+            )
+        else:
+            return True
+    raise FileExistsError(
+        f"fetch: {folder} is there already and {what}; look at it with `vnd data check {folder}`, "
+        f"or move it away to download {dataset.name} afresh"
+    )
+
+
+def _get(dataset: DataSet, downloads: Path, folder: Path, bar: Progress, pause: Callable[[float], object]) -> None:
+    parts = [downloads / f"{dataset.name}-{_file_name(remote)}.part" for remote in dataset.remotes]
+    for remote, part in zip(dataset.remotes, parts, strict=True):
+        download(
+            remote,
+            part,
+            again=f"`vnd data fetch {dataset.name}`",
+            by_hand=_by_hand(dataset, folder),
+            show=partial(_show, bar, bar.add_task(_file_name(remote), total=remote.size)),
+            pause=pause,
+        )
+    _install(dataset, parts, downloads / f"{dataset.name}.unpack", folder, bar)
+    for part in parts:
+        part.unlink()
+
+
+def _install(dataset: DataSet, parts: list[Path], stage: Path, folder: Path, bar: Progress) -> None:
+    """Unpack into a folder beside, stamp it, and rename it to its place; after any error nothing of it is left."""
+    shutil.rmtree(stage, ignore_errors=True)  # of a run that was killed
+    task = bar.add_task("unpack", total=None)
+    try:
+        stage.mkdir()
+        for remote, part in zip(dataset.remotes, parts, strict=True):
+            try:
+                if remote.unpack == "none":
+                    shutil.copyfile(part, stage / _file_name(remote))
+                else:
+                    unpack(part, stage, remote.unpack, lambda count: bar.advance(task, count))
+            except ValueError as error:
+                part.unlink()
+                what = str(error).removeprefix("unpack: ")
+                raise RefusedError(
+                    f"fetch: {what}; the file was removed; put the data yourself: {dataset.manual}"
+                ) from error
+        inside = list(stage.iterdir())
+        top = inside[0] if len(inside) == 1 and inside[0].is_dir() else stage  # an archive of one folder is that folder
+        files, size = _count(top)
+        stamp = {"name": dataset.name, "sha256": _hashes(dataset), "files": files, "bytes": size}
+        with (top / STAMP).open("x", encoding="utf-8") as file:
+            file.write(json.dumps(stamp, indent=1) + "\n")
+        if hasattr(os, "sync"):  # one call for all: each file by itself would take minutes for a hundred thousand
+            os.sync()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(top, folder)  # only an empty folder can be in its place
+    except RefusedError:
+        raise
+    except OSError as error:
+        raise OSError(f"fetch: {folder} cannot be written: {error}; what was downloaded is kept") from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    bar.update(task, total=size, completed=size)
+
+
+def _by_hand(dataset: DataSet, folder: Path) -> str:
+    return f"put the files yourself into {folder}: {dataset.manual}" if dataset.folder else dataset.manual
+
+
+def _show(bar: Progress, task: TaskID, done: int) -> None:
+    bar.update(task, completed=done)
+
+
+def _hashes(dataset: DataSet) -> dict[str, str]:
+    return {_file_name(remote): remote.sha256 for remote in dataset.remotes}
+
+
+def _file_name(remote: Remote) -> str:
+    return safe_parts(PurePosixPath(urlsplit(remote.url).path).name)[0]
+
+
+def _count(folder: Path) -> tuple[int, int]:
+    """Number of files in a folder and their bytes, the stamp left out."""
+    files = [x for x in folder.rglob("*") if x.is_file() and x != folder / STAMP]
+    return len(files), sum(x.stat().st_size for x in files)
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+class RefusedError(OSError):
+    """What arrived is not the file, and none of it may be kept."""
+
+
+def download(
+    remote: Remote,
+    part: Path,
+    *,
+    again: str,
+    by_hand: str,
+    show: Callable[[int], object],
+    pause: Callable[[float], object],
+) -> None:
+    """Bring a part to its full length over as many connections as it takes, and check it.
+
+    Args:
+        remote: The file.
+        part: Where it is written; what is there already is continued. Removed if it turns out wrong.
+        again: The command to give once more, for the errors.
+        by_hand: How to do without it, for the errors.
+        show: Called with the number of bytes that are there.
+        pause: Called with the seconds to wait before another try.
+    """
+    trouble = ""
+    for attempt in range(TRIES):
+        if length(part) > remote.size:  # left by something else
+            part.unlink()
+        if length(part) == remote.size:
+            break
+        if attempt:
+            pause(2.0 ** (attempt - 1))
+        try:
+            trouble = _receive(remote, part, show)
+        except RefusedError:
+            part.unlink(missing_ok=True)
+            raise
+        except HTTPError as error:
+            error.close()
+            trouble = f"{error.code} {_said(error.reason)}"
+            if error.code == 416:  # the server has no more than we have, and we have too little: start over
+                part.unlink(missing_ok=True)
+            elif error.code not in PASSING:
+                raise OSError(f"fetch: {remote.url} answers {trouble}; if it stays so, {by_hand}") from None
+        except URLError as error:
+            trouble = _said(error.reason)
+            if not attempt:
+                raise OSError(
+                    f"fetch: cannot reach {urlsplit(remote.url).hostname} ({trouble}); with a network run {again} "
+                    f"again, or {by_hand}"
+                ) from None
+    if length(part) != remote.size:
+        raise OSError(
+            f"fetch: {remote.url} broke off {TRIES} times ({trouble}); {length(part):,} of {remote.size:,} bytes are "
+            f"in {part}, and {again} continues from there"
+        )
+    show(remote.size)
+    with part.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != remote.sha256:
+        part.unlink()
+        raise RefusedError(
+            f"fetch: {remote.url} must have SHA-256 {remote.sha256}; got {found}; it was removed; run {again} "
+            f"again; if it stays so, {by_hand}"
+        )
+
+
+def length(path: Path) -> int:
+    """Bytes of a file; 0 if there is none."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def _receive(remote: Remote, part: Path, show: Callable[[int], object]) -> str:
+    """Append to the part what one connection brings; returns why it ended."""
+    start = length(part)
+    headers = {"User-Agent": "vnd", "Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    try:
+        response = _opener().open(request.Request(_checked(remote.url), headers=headers), timeout=TIMEOUT)
+    except (URLError, RefusedError):
+        raise
+    except (OSError, HTTPException) as error:  # cut off before the answer's headers
+        return _said(error)
+    with response:
+        start = _position(remote, start, response.status, response.headers)
+        data, trouble = _read(response)
+        if not start and data.lstrip()[:1] == b"<":  # before the part is touched: a login page does not cost it
+            raise _web_page(remote)
+        try:
+            with part.open("r+b" if start else "wb") as file:
+                file.seek(start)
+                while data:
+                    start += len(data)
+                    if start > remote.size:
+                        raise RefusedError(f"fetch: {remote.url} must have {remote.size:,} bytes; got more; removed")
+                    file.write(data)
+                    show(start)
+                    data, trouble = _read(response)
+                file.flush()
+                os.fsync(file.fileno())
+        except RefusedError:
+            raise
+        except OSError as error:
+            raise OSError(f"fetch: {part} cannot be written: {_said(error)}; what is there is kept") from error
+    return trouble
+
+
+def _read(response: IO[bytes]) -> tuple[bytes, str]:
+    """The next bytes of an answer, or none and the reason; a cut is no error, since what has arrived is good."""
+    try:
+        return response.read(CHUNK), "the connection was closed"
+    except (OSError, HTTPException) as error:
+        return b"", _said(error)
+
+
+def _position(remote: Remote, start: int, status: int, headers: HTTPMessage) -> int:
+    """Where the bytes of an answer begin in the file, if its headers are those of the file."""
+    if "Content-Type" in headers and headers.get_content_type() in PAGES:
+        raise _web_page(remote)
+    if status == 206:
+        place, _, total = headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
+        if place.partition("-")[0] != str(start) or total not in ("*", str(remote.size)):
+            got = headers.get("Content-Range")
+            raise RefusedError(
+                f"fetch: {remote.url} must send bytes {start}- of {remote.size}; got {got}; part removed"
+            )
+        return start
+    size = headers.get("Content-Length", str(remote.size))  # 200: the whole file, whatever was asked for
+    if status != 200 or size != str(remote.size):
+        raise RefusedError(f"fetch: {remote.url} must have {remote.size:,} bytes; got {size} (status {status})")
+    return 0
+
+
+def _web_page(remote: Remote) -> OSError:
+    return OSError(f"fetch: {remote.url} must send the file; got a web page: is there a login or a blocked network?")
+
+
+class _Redirects(request.HTTPRedirectHandler):
+    """Follows redirects to http and https only."""
+
+    def redirect_request(
+        self, req: request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> request.Request | None:
+        try:
+            return super().redirect_request(req, fp, code, msg, headers, _checked(newurl))
+        except RefusedError:
+            fp.close()
+            raise
+
+
+def _checked(url: str) -> str:
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise RefusedError(f"fetch: only http and https are fetched from; got {url}")
+    return url
+
+
+def _opener() -> request.OpenerDirector:
+    """The opener of urllib with its proxies, but without its handlers of file:, ftp: and data:."""
+    opener = request.OpenerDirector()
+    for handler in (
+        request.ProxyHandler(),
+        request.HTTPHandler(),
+        request.HTTPSHandler(),
+        request.HTTPDefaultErrorHandler(),
+        _Redirects(),
+        request.HTTPErrorProcessor(),
+        request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _said(error: object) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

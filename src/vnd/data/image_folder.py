@@ -1,0 +1,162 @@
+"""Data sets that are folders of image files: a user's own, Chest X-ray, Tiny ImageNet, CelebA, 3D Chairs."""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from vnd.data.decode import Form, decode, pictures, probe, subfolders
+from vnd.data.images import Images, last_fifth
+
+TINY_IMAGENET = Form(3, 64, 64)
+CELEBA = Form(3, 64, 64, resize=True, frame=(178, 218), crop=148)
+CELEBA_FOLDERS = ("img_align_celeba", "Img/img_align_celeba", "celeba64", ".")
+CELEBA_PARTITION = "list_eval_partition.txt"
+CHAIRS = Form(3, 64, 64, resize=True)
+
+
+def read_chest_xray(folder: Path, split: Literal["train", "test"]) -> Images:
+    """Read `{train,test}/{NORMAL,PNEUMONIA}/*` as grey, the whole frame resized to 64×64, whatever its aspect.
+
+    Kermany et al. (2018); 5,232 and 624 images. What some copies have as `val/` is not read.
+    """
+    classes = "NORMAL", "PNEUMONIA"
+    groups = [pictures(folder / split / name) for name in classes]
+    return _labelled(folder, f"chest-xray-{split}", groups, classes, Form(1, 64, 64, luma=True, resize=True))
+
+
+def read_own(folder: Path, split: Literal["train", "test"]) -> Images:
+    """Read `{train,test}/CLASS/*`, or `CLASS/*`, of PNG, JPEG and BMP files that all have one size.
+
+    Classes are numbered by name, as the training folder has them. Without a division, the last 20 % of each class by
+    name (`images.last_fifth`) are the test split. Images are RGB if the first one is, and a grey one among them is
+    repeated; if the first one is grey, all must be.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder")
+    divided = [x for x in (folder / "train", folder / "test") if x.is_dir()]
+    roots = subfolders(divided[0] if divided else folder)
+    classes = tuple(x.name for x in roots)
+    if divided:
+        place = folder / split
+        stray = [x for x in subfolders(place) if x.name not in classes]
+        if stray:
+            raise ValueError(f"{stray[0]}: is a class that {divided[0]} does not have")
+        groups = [pictures(place / name) if (place / name).is_dir() else [] for name in classes]
+    else:
+        groups = [_part(pictures(root), split) for root in roots]
+    if not any(groups):
+        raise ValueError(f"{folder}: must have at least two images of some class, to have a test split")
+    return _labelled(folder, f"folder-{split}", groups, classes, probe(pictures(roots[0])[0]))
+
+
+def _part(files: list[Path], split: Literal["train", "test"]) -> list[Path]:
+    first = len(files) - last_fifth(len(files))
+    return files[first:] if split == "test" else files[:first]
+
+
+def _labelled(folder: Path, label: str, groups: list[list[Path]], classes: tuple[str, ...], form: Form) -> Images:
+    files = [file for group in groups for file in group]
+    labels = np.array([number for number, group in enumerate(groups) for _ in group], np.int64)
+    return Images(decode(folder, label, files, form), labels, classes)
+
+
+def read_tiny_imagenet(folder: Path, split: Literal["train", "test"]) -> Images:
+    """Read `train/*/images/*.JPEG`, or, since the official test images have no labels, `val/images/*.JPEG` as test.
+
+    Stanford CS231n; 100,000 and 10,000 images of 200 classes, numbered in the order of `wnids.txt`. Grey images, of
+    which there are some, become RGB by repeating.
+    """
+    path = folder / "wnids.txt"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    classes = tuple(path.read_text(encoding="utf-8", errors="replace").split())
+    if not classes or len(set(classes)) != len(classes):
+        raise ValueError(f"{path}: must name each class once; got {len(classes)} names, {len(set(classes))} different")
+    if split == "test":
+        files, labels = _annotated(folder / "val", classes)
+    else:
+        groups = [pictures(folder / "train" / name / "images", (".jpeg",)) for name in classes]
+        files = [file for group in groups for file in group]
+        labels = [label for label, group in enumerate(groups) for _ in group]
+    return Images(decode(folder, f"tiny-imagenet-{split}", files, TINY_IMAGENET), np.array(labels, np.int64), classes)
+
+
+def _annotated(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
+    """The images that `val_annotations.txt` names, and their classes: name, class and a box in a line, by tabs."""
+    path = folder / "val_annotations.txt"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    there = {file.name: file for file in pictures(folder / "images", (".jpeg",))}
+    numbers = {name: label for label, name in enumerate(classes)}
+    labels = dict[str, int]()
+    for line, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        name, kind, *_ = (*text.split("\t"), "", "")
+        if kind not in numbers:
+            raise ValueError(f"{path}: line {line}: the class must be one of wnids.txt; got {kind!r}")
+        if name not in there:
+            raise FileNotFoundError(f"{folder / 'images' / name}: no such file, named in line {line} of {path.name}")
+        if name in labels:
+            raise ValueError(f"{path}: line {line}: names {name} a second time")
+        labels[name] = numbers[kind]
+    unnamed = next((name for name in there if name not in labels), None)
+    if unnamed is not None:
+        raise ValueError(f"{there[unnamed]}: has no line in {path}")
+    return [there[name] for name in labels], list(labels.values())
+
+
+def read_celeba(folder: Path, split: Literal["train", "test"]) -> Images:
+    """Read the JPEG files of `img_align_celeba/` (178×218) or `celeba64/` (64×64), or of the folder itself.
+
+    Liu et al. (2015); 202,599 faces. Of an official image the centre square of 148 pixels is cut out and resized to
+    64×64; one of 64×64 is taken as it is. The split is that of `list_eval_partition.txt`, where it is there: its test
+    part, and as training images its training and validation parts in their order, so that
+    `hold_out(images, 19867, seed, "last")` gives the official validation images. Otherwise the last tenth, by name,
+    is the test split.
+    """
+    place = next(folder / name for name in CELEBA_FOLDERS if (folder / name).is_dir() or name == ".")
+    files = pictures(place, (".jpg", ".jpeg", ".png"))
+    lists = [
+        x
+        for x in (folder / CELEBA_PARTITION, folder / "Eval" / CELEBA_PARTITION, place.parent / CELEBA_PARTITION)
+        if x.is_file()
+    ]
+    if lists:
+        files = [file for file, part in _partition(lists[0], files) if (part == "2") == (split == "test")]
+    else:
+        first = len(files) - max(1, len(files) // 10)
+        files = files[first:] if split == "test" else files[:first]
+    if not files:
+        raise ValueError(f"{place}: holds no image of the {split} split")
+    return Images(decode(place, f"celeba-{split}", files, CELEBA))
+
+
+def _partition(path: Path, files: list[Path]) -> list[tuple[Path, str]]:
+    """Each image that the list names, in its order, with its part: 0 training, 1 validation, 2 test."""
+    there = {file.name: file for file in files}
+    parts = list[tuple[Path, str]]()
+    for line, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        name, part, *_ = (*text.split(), "", "")
+        if part not in ("0", "1", "2"):
+            raise ValueError(f"{path}: line {line} must be an image and 0, 1 or 2; got {text[:80]!r}")
+        if name not in there:
+            raise FileNotFoundError(f"{files[0].parent / name}: no such file, named in line {line} of {path.name}")
+        parts.append((there[name], part))
+    return parts
+
+
+def read_chairs(folder: Path, split: Literal["train", "test"]) -> Images:
+    """Read `CHAIR/renders/*.png` as RGB, the whole frame resized to 64×64.
+
+    Aubry et al. (2014); 86,366 images of 1,393 chairs from 62 sides. The last tenth of the chairs, by name, is the test
+    split; `owners` is the number of the chair.
+    """
+    chairs = [x for x in subfolders(folder) if (x / "renders").is_dir()]
+    if len(chairs) < 2:
+        raise ValueError(f"{folder}: must hold at least 2 folders CHAIR/renders; got {len(chairs)}")
+    first = len(chairs) - max(1, len(chairs) // 10)
+    numbered = list(enumerate(chairs))[slice(first, None) if split == "test" else slice(0, first)]
+    groups = [(number, pictures(chair / "renders", (".png",))) for number, chair in numbered]
+    files = [file for _, group in groups for file in group]
+    owners = np.array([number for number, group in groups for _ in group], np.int64)
+    return Images(decode(folder, f"chairs-{split}", files, CHAIRS), owners=owners)

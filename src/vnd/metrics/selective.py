@@ -1,0 +1,275 @@
+"""Selective prediction and cascades: answer where the uncertainty is low enough, abstain elsewhere.
+
+A cascade goes on to the next, wider network there. The others take `probs` (N, C), `labels` (N,) and `uncertainty`
+(N,), where larger means less sure (entropy, mutual information). A threshold accepts the rows whose uncertainty is at
+most it; *coverage* is the share of rows accepted, and *risk* the share of errors among them. Rows of equal uncertainty
+are accepted together, so no number depends on the order of the rows. Geifman and El-Yaniv (2017); computed in float64
+on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vnd.metrics._checks import check_number, check_tensor, checked_predictions, checked_rows, checked_scores
+from vnd.metrics.intervals import error_bound
+
+COVERAGES = 20  # thresholds that are tried where a confidence is asked for: at coverages of 5 %, 10 % … 100 %
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCoverage:
+    """Coverage and risk at each distinct uncertainty as threshold, from the smallest up; shape (K,) each, float64."""
+
+    coverage: Tensor
+    risk: Tensor
+    threshold: Tensor
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Share of rows accepted, and of errors among these; the risk is None where none was accepted."""
+
+    coverage: float
+    risk: float | None
+
+
+def risk_coverage(probs: Tensor, labels: Tensor, uncertainty: Tensor) -> RiskCoverage:
+    """The risk of the accepted rows against their share, for every threshold that makes a difference.
+
+    >>> curve = risk_coverage(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 1, 1]), torch.tensor([0.1, 0.3, 0.3]))
+    >>> curve.coverage, curve.risk
+    (tensor([0.3333, 1.0000], dtype=torch.float64), tensor([0.0000, 0.3333], dtype=torch.float64))
+    """
+    groups = _grouped("risk_coverage", probs, labels, uncertainty)
+    return RiskCoverage(groups.coverage, groups.risk, groups.threshold)
+
+
+def area_under_risk_coverage(probs: Tensor, labels: Tensor, uncertainty: Tensor) -> Tensor:
+    r"""AURC: the mean risk over all coverages 1/N, 2/N … 1; lower is better.
+
+    $$\frac 1N \sum_{k=1}^N \frac 1k \sum_{i \le k} \mathbb E [\text{row } i \text{ is wrong}]$$
+
+    with the rows in rising uncertainty and the expectation over the order of equal ones. An uncertainty that knows
+    nothing has the error rate as its area.
+
+    Note: It falls with the error rate, however good the uncertainty: see `excess_area_under_risk_coverage`.
+
+    >>> area_under_risk_coverage(torch.eye(2)[[0, 0]], torch.tensor([0, 1]), torch.tensor([0.1, 0.3]))
+    tensor(0.2500, dtype=torch.float64)
+    """
+    return _area(_grouped("area_under_risk_coverage", probs, labels, uncertainty))
+
+
+def excess_area_under_risk_coverage(probs: Tensor, labels: Tensor, uncertainty: Tensor) -> Tensor:
+    """E-AURC: the area beyond that of an uncertainty which ranks every error last; 0 is the best.
+
+    Geifman, Uziel and El-Yaniv (2019). Compares the uncertainties of networks of different accuracy.
+
+    >>> excess_area_under_risk_coverage(torch.eye(2)[[0, 0]], torch.tensor([0, 1]), torch.tensor([0.1, 0.3]))
+    tensor(0., dtype=torch.float64)
+    """
+    name = "excess_area_under_risk_coverage"
+    area = _area(_grouped(name, probs, labels, uncertainty))
+    wrong = probs.argmax(1).cpu() != labels.cpu()
+    return area - _area(_grouped(name, probs, labels, wrong))
+
+
+def threshold_for_risk(
+    probs: Tensor, labels: Tensor, uncertainty: Tensor, risk: float = 0.05, confidence: float | None = None
+) -> float:
+    r"""The largest threshold, so the most coverage, at which the error of the accepted rows is at most `risk`.
+
+    $$\max \{ t : \mathrm{risk}(t) \le \mathrm{risk} \}$$
+
+    or −∞ where no threshold does that. Fit it on validation rows, then see what it is worth on others with `selective`.
+
+    Without `confidence` it is the risk on these rows, which is optimistic: the best of many thresholds. With it, the
+    risk on new rows of the same distribution is at most `risk` with probability `confidence`: 20 thresholds fixed by
+    the uncertainties alone (coverage 5 %, 10 % … 100 %) are tried, each by Clopper and Pearson's bound at
+    1 − (1 − confidence)/20 (Bonferroni), and the largest whose bound is at most `risk` is taken. The row that sets a
+    threshold counts only if it is wrong; with that the promise is exact where uncertainties do not tie.
+
+    Note: Not the binary search of Geifman and El-Yaniv (SGR): which thresholds that tries depends on the errors it saw,
+        and its bound counts the log₂ N tried, not those that might have been.
+
+    Args:
+        probs: Class probabilities (N, C).
+        labels: Classes (N,).
+        uncertainty: Uncertainties (N,), larger is less sure.
+        risk: Error rate to keep to, in 0 … 1.
+        confidence: Probability of keeping to it on new rows, between 0 and 1; None for these rows alone.
+
+    >>> threshold_for_risk(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 1, 1]), torch.tensor([1, 3, 2]))
+    2.0
+    """
+    groups = _grouped("threshold_for_risk", probs, labels, uncertainty)
+    check_number("threshold_for_risk", "risk", risk, 0, 1, "[]")
+    low = groups.risk <= risk
+    if confidence is None:
+        good = low.nonzero()[:, 0].tolist()
+    else:
+        check_number("threshold_for_risk", "confidence", confidence, 0, 1, "()")
+        level = 1 - (1 - confidence) / COVERAGES
+        rows = int(groups.accepted[-1])
+        wanted = torch.tensor([-(-rows * step // COVERAGES) for step in range(1, COVERAGES + 1)])
+        tried = torch.searchsorted(groups.accepted, wanted).tolist()
+        good = [index for index in tried if low[index] and _bound(groups, index, level) <= risk]
+    return float(groups.threshold[max(good)]) if good else -math.inf
+
+
+def coverage_at_risk(probs: Tensor, labels: Tensor, uncertainty: Tensor, risk: float = 0.05) -> Tensor:
+    """The largest share of these rows that can be accepted with an error of at most `risk`; 0 where none can.
+
+    Note: The threshold is chosen with these labels in sight: a description of the rows, not a promise for others.
+
+    >>> coverage_at_risk(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 1, 1]), torch.tensor([1, 3, 2]))
+    tensor(0.6667, dtype=torch.float64)
+    """
+    groups = _grouped("coverage_at_risk", probs, labels, uncertainty)
+    check_number("coverage_at_risk", "risk", risk, 0, 1, "[]")
+    return groups.coverage.where(groups.risk <= risk, 0).max()
+
+
+def selective(probs: Tensor, labels: Tensor, uncertainty: Tensor, threshold: float) -> Selection:
+    """Coverage and risk at a threshold that was found elsewhere (`threshold_for_risk` on validation rows).
+
+    >>> selective(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 1, 1]), torch.tensor([1, 3, 2]), threshold=2.5)
+    Selection(coverage=0.6666666666666666, risk=0.0)
+    """
+    groups = _grouped("selective", probs, labels, uncertainty)
+    check_number("selective", "threshold", threshold, -math.inf, math.inf, "[]")
+    below = int((groups.threshold <= threshold).sum())
+    if below == 0:
+        return Selection(0.0, None)
+    return Selection(float(groups.coverage[below - 1]), float(groups.risk[below - 1]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    """The distinct uncertainties in rising order, and how many rows, and errors, lie at or below each (int64)."""
+
+    threshold: Tensor
+    accepted: Tensor
+    errors: Tensor
+
+    @property
+    def coverage(self) -> Tensor:
+        return self.accepted.double() / self.accepted[-1]
+
+    @property
+    def risk(self) -> Tensor:
+        return self.errors.double() / self.accepted
+
+
+def _grouped(name: str, probs: Tensor, labels: Tensor, uncertainty: Tensor) -> _Groups:
+    probs, labels = checked_predictions(name, probs, labels)
+    uncertainty = checked_scores(name, "uncertainty", uncertainty)
+    if len(uncertainty) != len(labels):
+        raise ValueError(
+            f"{name}: uncertainty must have one number for each row of probs, {len(labels)}; got {len(uncertainty)}"
+        )
+    threshold, group, size = uncertainty.unique(return_inverse=True, return_counts=True)
+    wrong = torch.bincount(group[probs.argmax(1) != labels], minlength=len(size))
+    return _Groups(threshold, size.cumsum(0), wrong.cumsum(0))
+
+
+def _area(groups: _Groups) -> Tensor:
+    size, wrong = (torch.diff(total, prepend=total.new_zeros(1)) for total in (groups.accepted, groups.errors))
+    group = torch.arange(len(size)).repeat_interleave(size)
+    place = torch.arange(1, len(group) + 1)
+    # Of the rows of a group, those up to this place have their share of its errors, on average over their order.
+    into = place - (groups.accepted - size)[group]
+    expected = (groups.errors - wrong)[group] + (into * wrong[group]).double() / size[group]
+    return (expected / place).mean()
+
+
+def _bound(groups: _Groups, index: int, level: float) -> float:
+    accepted, errors = int(groups.accepted[index]), int(groups.errors[index])
+    return error_bound(min(errors, accepted - 1), accepted - 1, level)
+
+
+POINTS = 50  # thresholds of the default curve, besides the one that accepts nothing
+
+
+@dataclass(frozen=True, eq=False)
+class CascadeCurve:
+    """What a cascade does at each threshold; float64.
+
+    Shape: `threshold`, `accuracy` and `cost` (the mean of an image) (T,); `share` of images answered at each level
+        (T, L).
+    """
+
+    threshold: Tensor
+    accuracy: Tensor
+    cost: Tensor
+    share: Tensor
+
+
+def cascade_curve(
+    probs: Tensor, uncertainty: Tensor, costs: Tensor, labels: Tensor, thresholds: Tensor | None = None
+) -> CascadeCurve:
+    r"""Accuracy against mean cost of running narrow and going on to the next level where that is uncertain.
+
+    $$\ell_n(t) = \min \{ l : u_{ln} \le t \text{ or } l = L \}, \qquad
+    \mathrm{cost}(t) = \frac 1N \sum_n \sum_{l \le \ell_n(t)} c_l$$
+
+    An image is answered by the first level that is sure enough, by the last in any case, and pays for all that it ran.
+
+    Args:
+        probs: Class probabilities of every level (L, N, C), in the order in which they run.
+        uncertainty: Uncertainty of every level (L, N), larger is less sure; finite.
+        costs: Cost of one image at each level (L,), such as MACs: finite, none negative.
+        labels: Classes (N,).
+        thresholds: Thresholds (T,), in any order. By default rising, without repetitions: one that accepts nothing
+            before the last level, then up to 50 quantiles of the uncertainties of all levels but the last, of which
+            the largest accepts everything at the first.
+
+    >>> labels, probs = torch.tensor([0, 1]), torch.eye(2)[torch.tensor([[0, 0], [0, 1]])]  # the second level is right
+    >>> uncertainty, costs = torch.tensor([[0.1, 0.9], [0.2, 0.2]]), torch.tensor([1, 10])
+    >>> curve = cascade_curve(probs, uncertainty, costs, labels, torch.tensor([0, 0.5, 1]))
+    >>> curve.accuracy.tolist(), curve.cost.tolist()
+    ([1.0, 1.0, 0.5], [11.0, 6.0, 1.0])
+    """
+    probs, uncertainty, costs, labels = _checked(probs, uncertainty, costs, labels)
+    levels, rows = uncertainty.shape
+    if thresholds is None:
+        asked = uncertainty[: max(1, levels - 1)]  # the last level answers whatever it is
+        ordered = asked.flatten().sort().values
+        places = (torch.linspace(0, 1, POINTS, dtype=torch.float64) * (ordered.numel() - 1)).round().long()
+        nothing = asked.min() - 1
+        thresholds = torch.cat((nothing[None], ordered[places])).unique()
+    else:
+        thresholds = checked_scores("cascade_curve", "thresholds", thresholds)
+    right = probs.argmax(2) == labels
+    accuracy, share = [], []
+    for threshold in thresholds:
+        accepts = uncertainty <= threshold
+        accepts[-1] = True
+        level = accepts.to(torch.uint8).argmax(0)  # the first that accepts
+        accuracy.append(right.gather(0, level[None]).double().mean())
+        share.append(torch.bincount(level, minlength=levels).double() / rows)
+    shares = torch.stack(share)
+    return CascadeCurve(thresholds, torch.stack(accuracy), shares @ costs.cumsum(0), shares)
+
+
+def _checked(probs: Tensor, uncertainty: Tensor, costs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    name = "cascade_curve"
+    check_tensor(name, "probs", probs)
+    if probs.ndim != 3 or len(probs) == 0:
+        got = f"{probs.dtype} of {tuple(probs.shape)}"
+        raise ValueError(f"{name}: probs must be floats of shape (L, N, C), at least one level; got {got}")
+    pairs = [checked_predictions(f"{name}: level {level}", each, labels) for level, each in enumerate(probs)]
+    uncertainty = checked_rows(name, "uncertainty", uncertainty, "(L, N)")
+    if uncertainty.shape != probs.shape[:2]:
+        wanted = f"the shape {tuple(probs.shape[:2])} of the levels and rows of probs"
+        raise ValueError(f"{name}: uncertainty must have {wanted}; got {tuple(uncertainty.shape)}")
+    costs = checked_scores(name, "costs", costs)
+    if len(costs) != len(probs) or not costs.isfinite().all() or (costs < 0).any():
+        wanted = f"{len(probs)} finite numbers, one for each level, none negative"
+        raise ValueError(f"{name}: costs must be {wanted}; got {costs.tolist()}")
+    return torch.stack([pair[0] for pair in pairs]), uncertainty, costs, pairs[0][1]

@@ -1,0 +1,392 @@
+"""NGD: stochastic gradient descent along Povey's online natural gradient."""
+
+import os
+from collections import defaultdict, namedtuple
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import chain
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT, StateDict
+from torch.optim.sgd import sgd
+
+from vnd.functional import to_float32
+
+INITIAL_UPDATES = 10  # the factors are updated on each of the first steps, then once a period
+FIRST_ROUNDS = 3  # updates with the first gradient before its use: a power method from the regular start
+NARROW = 64  # an axis up to this size is turned where it lies, a longer one first brought to an end of the memory
+FLOOR = 5e-4  # δ, the smallest eigenvalue of a factor over its largest
+LIFT = 1e-6  # the smallest ρ over the trace of a scatter to be mixed in
+EXTENT = 1e30  # units of gradients lie between one over it and it, in float32
+OPTIONS = ("rank", "alpha", "eta", "epsilon", "update_period")  # of factors
+OVERLAPPED = ("cuda",)  # devices that go on while their decompositions run in threads
+threads = cache(lambda process: ThreadPoolExecutor(4, "vnd-eigh"))  # of each process: a fork has none of its parent's
+
+# Factors F = RᵀDR + ρI of n parameters, and E = D (D + βI)⁻¹: tensors (n, r, d), (n, r), (n,), (n, r).
+Factor = namedtuple("Factor", ("basis", "strength", "rest", "shrinkage"))
+
+
+class NGD(Optimizer):
+    r"""SGD with momentum along an online natural gradient, with one low-rank-plus-identity Fisher factor per axis.
+
+    A gradient of shape $(d_1, …, d_k)$, k ≥ 2, is taken along its axes in turn. For an axis of size d > 1 the others
+    make N columns, $X \in \mathbb{R}^{d × N}$, with scatter $S_t = X X^⊤ / N$. The axis's factor is
+
+    $$F_t = R_t^⊤ D_t R_t + ρ_t I, \quad R_t R_t^⊤ = I_r, \quad D_t \text{ diagonal}, \quad
+      r = \min(\text{rank}, ⌊(d + 1) / 2⌋).$$
+
+    *Use.* With $β_t = ρ_t + \frac{α}{d} \operatorname{tr} F_t$, the factor is smoothed by the identity,
+
+    $$\hat X = β_t (R_t^⊤ D_t R_t + β_t I)^{-1} X = X - R_t^⊤ E_t R_t X, \quad E_t = D_t (D_t + β_t I)^{-1}, \quad
+      X ← \hat X \, ‖X‖ / ‖\hat X‖,$$
+
+    of the gradient's norm. The next axis takes what this one returns.
+
+    *Update*, after the use, in steps 1 … 10, then in those of one more than a multiple of `update_period`: 13, 17, …
+
+    $$T_t = η S_t + (1 - η) F_t, \quad Y_t = R_t T_t, \quad Y_t Y_t^⊤ = U C U^⊤, \quad
+      R_{t+1} = C^{-1/2} U^⊤ Y_t, $$
+    $$ρ_{t+1} = \frac{\operatorname{tr} T_t - \operatorname{tr} C^{1/2}}{d - r}, \quad D_{t+1} = C^{1/2} - ρ_{t+1} I,
+      \quad \text{both at least } \max(ε, δ \max C^{1/2}),\ δ = 5 · 10^{-4}.$$
+
+    It is a step of the power method on T. Factors start at $ρ = D = ε$ with a regular R, and the first gradient updates
+    them three times before its use.
+
+    *Step.* With g the gradient plus `weight_decay` times the parameter, P g is its direction (g itself for vectors and
+    scalars, and without `precondition`), and the parameter moves as in torch's SGD: $m ← μ m + P g$,
+    $θ ← θ - \text{lr} · m$; with `nesterov` $θ ← θ - \text{lr} (P g + μ m)$.
+
+    Povey, Zhang and Khudanpur (2015), Parallel training of DNNs with natural gradient and parameter averaging, the
+    appendix on the online method. Paper: App. C.1 trains with it.
+
+    Note: As in its authors' PyTorch version the columns are the gradient's other axes, and decay comes before the
+        preconditioning. Departures: vectors are not preconditioned; gradients may have any scale (norms, D, ρ and the
+        decomposition are float64, products of two gradients are taken over their norm); one that is not finite, or
+        whose direction is not, is its direction, and leaves the factors; ρ entering T is at least 1e-6 tr S, so that
+        a jump in scale leaves R orthonormal.
+
+    Note: The state is tensors: `step`, `momentum_buffer`, and `basis_i`, `strength_i`, `rest_i`, `shrinkage_i` of axis
+        i, in float32 or wider; `load_state_dict` keeps their dtypes. Decompositions run on the CPU, for parameters on a
+        GPU in threads, until the next step or the next look at `state`.
+
+    Args:
+        params: Parameters, or groups of them; a group may have its own value of every argument below.
+        lr: Learning rate.
+        momentum: μ, from 0 to below 1.
+        weight_decay: Factor of the parameter that is added to its gradient.
+        nesterov: Nesterov momentum.
+        rank: Largest rank r of a factor.
+        alpha: α, the identity's weight in the smoothed factor.
+        eta: η, the weight of the latest scatter, between 0 and 1.
+        update_period: Steps from one update of the factors to the next.
+        epsilon: ε, the smallest eigenvalue of a factor.
+        precondition: False for plain SGD.
+
+    >>> weight = torch.nn.Parameter(torch.zeros(3, 2))
+    >>> optimizer = NGD([weight], lr=0.1)
+    >>> weight.grad = torch.tensor([[3.0, 3.0], [0.0, 0.1], [0.0, 0.0]])
+    >>> optimizer.step()
+    >>> weight.detach().norm() / weight.grad.norm()  # lr: the norm is kept, the direction is not
+    tensor(0.1000)
+    """
+
+    def __init__(
+        self, params: ParamsT, lr: float, momentum: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False,
+        rank: int = 80, alpha: float = 4.0, eta: float = 0.1, update_period: int = 4, epsilon: float = 1e-10,
+        precondition: bool = True,
+    ) -> None:  # fmt: skip
+        defaults = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
+        _check(defaults)
+        self._reset()
+        super().__init__(params, defaults)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._reset()  # for a copy, or a state that was loaded
+        super().__setstate__(state)
+
+    def _reset(self) -> None:
+        self._updates: list[PendingUpdate] = []
+        self._groups: list[PreconditionGroup] = []
+        self._moves: list[tuple[dict[str, Any], list[Tensor], list[Tensor]]] = []
+        self._laid_out: Any = None
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, with the defaults for what it does not say."""
+        _check(self.defaults | param_group)
+        self._finish()
+        super().add_param_group(param_group)
+        for parameter in self.param_groups[-1]["params"]:
+            if not parameter.is_floating_point():
+                self.param_groups.pop()
+                raise ValueError(f"NGD: parameters must be real floating-point tensors; got {parameter.dtype}")
+
+    @property
+    def state(self) -> defaultdict[Tensor, Any]:
+        """State by parameter, with the update under way, if there is one, brought to its end."""
+        self._finish()
+        state: defaultdict[Tensor, Any] = self.__dict__["state"]  # where torch's methods for pickle look for it
+        return state
+
+    @state.setter
+    def state(self, state: defaultdict[Tensor, Any]) -> None:
+        self.__dict__["state"] = state
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take one step; `closure`, if given, computes the loss and the gradients first."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        self._finish()
+        if self._laid_out != self._layout():
+            self._lay_out()
+        for group, parameters, along in self._moves:
+            torch._foreach_copy_(along, [p.grad for p in parameters if p.grad is not None])
+            if group["weight_decay"]:
+                torch._foreach_add_(along, [to_float32(p) for p in parameters], alpha=group["weight_decay"])
+        for own in self._groups:
+            with torch.autocast(own.gradient.device.type, enabled=False):
+                self._updates += own.turn()
+        for move in self._moves:
+            _move(*move, self.__dict__["state"])
+        if not any(update.task for update in self._updates):
+            self._finish()
+        self._laid_out = self._layout()
+        return loss
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Take over a state as `state_dict` gave it: copied to the parameters' devices, in the dtypes it has."""
+        super().load_state_dict(state_dict)  # which casts to the dtype of the parameter
+        saved, own = (chain.from_iterable(g["params"] for g in x["param_groups"]) for x in (state_dict, vars(self)))
+        for key, parameter in zip(saved, own, strict=True):
+            for name, value in state_dict["state"].get(key, {}).items():
+                device = "cpu" if name == "step" else parameter.device  # reading it must not wait for the device
+                self.state[parameter][name] = value.detach().to(device, copy=True)
+
+    @torch.no_grad()
+    def _finish(self) -> None:
+        """Bring the update under way to its end. An error in a thread is raised here, before any factor changes."""
+        updates, self._updates = self._updates, []
+        for task in [update.task for update in updates if update.task]:
+            task.result()
+        for update in updates:
+            update.finish()
+        self._laid_out = self._layout() if updates else self._laid_out
+
+    def _layout(self) -> Any:
+        """What groups are made of: options, parameters with gradients, their state, and how often it was written."""
+        states, found = self.__dict__["state"], list[Any]()
+        for group in self.param_groups:
+            options = *(group[name] for name in OPTIONS), group["precondition"]
+            graded = [p for p in group["params"] if p.grad is not None]
+            found += [(options, id(p), p.stride(), p.grad.layout, *map(id, states.get(p, {}).values())) for p in graded]
+        return found, [x._version for group in self._groups for x in group.stacks]
+
+    def _lay_out(self) -> None:
+        """Put parameters together that can be worked on together, for as long as nothing but numbers changes."""
+        states, kinds, places = self.__dict__["state"], dict[Any, list[Tensor]](), dict[Any, list[Tensor]]()
+        for index, group in enumerate(self.param_groups):
+            for p in [p for p in group["params"] if p.grad is not None]:
+                if p.grad.layout != torch.strided:
+                    raise ValueError("NGD: gradients must be dense tensors; got a sparse one: use sparse=False")
+                places.setdefault((index, p.device, p.dtype), []).append(p)
+                if group["precondition"] and p.ndim >= 2 and p.numel() > 0:
+                    order = tuple(sorted(range(p.ndim), key=lambda axis: -p.stride()[axis]))  # the outermost first
+                    own = order, int(states[p].get("step", 0)), tuple(group[name] for name in OPTIONS)
+                    kinds.setdefault((p.device, p.dtype == torch.float64, p.shape, *own), []).append(p)
+        self._groups = [PreconditionGroup(own, [states[p] for p in own], *kind[3:]) for kind, own in kinds.items()]
+        inside = {p: x for group in self._groups for p, x in group.gradients.items()}
+        self._moves = [
+            (self.param_groups[index], own, [inside[p] if p in inside else _empty(p) for p in own])
+            for (index, *_), own in places.items()
+        ]
+
+
+class PendingUpdate:
+    """An update between its halves: $Y = R T$ over its largest entry, and eigenvectors of $Y Y^⊤$, perhaps under way.
+
+    Made of $R X X^⊤$ and the square of the norm of X, on any common scale, and the trace of S.
+    """
+
+    def __init__(self, factor: Factor, options: Any, scattered: Tensor, square: Tensor, power: Tensor) -> None:
+        _, self.alpha, eta, self.epsilon, _ = options
+        size, lifted = factor.basis.shape[2], torch.maximum(factor.rest, LIFT * power)
+        made = scattered.double() * (eta * power / torch.where(square > 0, square, 1.0))[:, None, None]
+        made += ((1 - eta) * (factor.strength + lifted[:, None]))[:, :, None] * factor.basis
+        self.factor, self.least = factor, (1 - eta) * lifted
+        self.trace = eta * power + (1 - eta) * (size * lifted + factor.strength.sum(1))
+        self.scale = made.abs().amax((1, 2))
+        self.usable = power.isfinite() & self.scale.isfinite()
+        self.sketch = made.div_(self.scale[:, None, None])
+        self.vectors = gram = torch.where(self.usable[:, None, None], made @ made.mT, _one(made))
+        self.task, ready = None, None
+        if gram.is_cuda:  # on the CPU matrices this small take a third of the time
+            self.vectors = torch.empty(gram.shape, dtype=gram.dtype, pin_memory=True).copy_(gram, non_blocking=True)
+            ready = torch.cuda.Event(blocking=True)
+            ready.record(torch.cuda.current_stream(gram.device))
+        if gram.device.type in OVERLAPPED:
+            self.task = threads(os.getpid()).submit(_decompose, self.vectors, ready)
+        else:
+            _decompose(self.vectors, ready)
+
+    def finish(self) -> None:
+        """Give the factors their new values, in place; the old ones stay where a gradient was not finite."""
+        if self.task:
+            self.task.result()
+        rank, size = self.factor.basis.shape[1:]
+        rows = self.vectors.to(self.sketch.device, non_blocking=True).mT @ self.sketch
+        roots = torch.linalg.vector_norm(rows, dim=2)  # of the eigenvalues, the smallest of which are lost in C
+        basis = rows / roots[:, :, None]
+        usable = self.usable & ((basis @ basis.mT - _one(basis)).abs().amax((1, 2)) < 1e-4)  # false for NaN
+        roots = torch.maximum(roots * self.scale[:, None], self.least[:, None])
+        rest = (self.trace - roots.sum(1)) / (size - rank)
+        floor = (FLOOR * roots.amax(1)).clamp(min=self.epsilon)
+        strength, rest = torch.maximum(roots - rest[:, None], floor[:, None]), torch.maximum(rest, floor)
+        new = basis, strength, rest, _shrinkage(strength, rest, size, self.alpha)
+        for was, now in zip(self.factor, new, strict=True):
+            was.copy_(torch.where(usable.view(-1, *[1] * (was.ndim - 1)), now.to(was.dtype), was))
+
+
+class PreconditionGroup:
+    """Parameters of one shape, layout and step whose gradients are preconditioned together.
+
+    `gradient` holds their gradients, (n, …), the axes in the order in which they lie in memory, and then their
+    directions; `gradients` are its parts, with the parameters' own axes. The states become views of stacks.
+    """
+
+    def __init__(self, parameters: list[Tensor], states: list[Any], order: Any, step: int, options: Any) -> None:
+        first, self.order, self.step, self.options = parameters[0], list(order), step, options
+        shape, back = [first.shape[axis] for axis in order], [order.index(axis) for axis in range(first.ndim)]
+        self.gradient = _empty(first).new_empty(len(parameters), *shape)
+        self.gradients = {p: x.permute(back) for p, x in zip(parameters, self.gradient.unbind(), strict=True)}
+        self.steps = _stacked(states, "step", torch.zeros(len(states), dtype=torch.int64))
+        self.factors = {axis: self._factor(states, axis, size) for axis, size in enumerate(first.shape) if size > 1}
+        self.stacks = [self.steps, *chain.from_iterable(self.factors.values())]
+
+    def _factor(self, states: list[Any], axis: int, size: int) -> Factor:
+        """An axis's factors, new ones of rows of equal entries in turn, (1.1, 0, 1, 0, 1 …), (0, 1.1, 0, 1, 0 …)."""
+        (most, alpha, _, epsilon, _), n, x = self.options, len(states), self.gradient
+        rank = min(most, (size + 1) // 2)
+        basis = (torch.arange(size, device=x.device) % rank == torch.arange(rank, device=x.device)[:, None]).to(x.dtype)
+        basis[:, :rank] *= 1.1  # or a direction that gradients often lack, (1, …, 1), would be a sum of rows
+        strength = torch.full((n, rank), epsilon, dtype=torch.float64, device=x.device)
+        shrinkage = _shrinkage(strength, strength[:, 0], size, alpha).to(x.dtype)
+        made = torch.nn.functional.normalize(basis, dim=1).repeat(n, 1, 1), strength, strength[:, 0].clone(), shrinkage
+        return Factor(*(_stacked(states, f"{k}_{axis}", v) for k, v in zip(Factor._fields, made, strict=True)))
+
+    def turn(self) -> list[PendingUpdate]:
+        """Put natural gradients in the place of gradients; gives the first halves of the factors' updates, if due.
+
+        A gradient that is not finite, or whose direction is not, stays what it is.
+        """
+        self.steps.add_(1)
+        self.step += 1
+        norm, options, updates = _norm(self.gradient), self.options, list[PendingUpdate]()
+        unit = norm.reciprocal().clamp(1 / EXTENT, EXTENT).to(self.gradient.dtype).view(-1, 1, 1, 1)
+        x, order = self.gradient, self.order
+        for axis, factor in self.factors.items():
+            at = order.index(axis) + 1
+            if x.shape[at] > NARROW and min(x.shape[1:at].numel(), x.shape[at + 1 :].numel()) > 1:
+                x, order = x.movedim(at, 1).contiguous(), [axis, *(other for other in order if other != axis)]
+                at = 1
+            flat = x.view(len(x), x.shape[1:at].numel(), x.shape[at], -1)
+            sketch = _times(factor.basis, flat)
+            if self.step <= INITIAL_UPDATES or (self.step - 1) % options[-1] == 0:
+                square = norm.square() if x is self.gradient else _norm(x).square()  # its norm is to be the gradient's
+                given = square * unit.view(-1), norm.square() * x.shape[at] / x[0].numel()
+                for _ in range(FIRST_ROUNDS if self.step == 1 else 0):
+                    PendingUpdate(factor, options, _scatter(sketch * unit, flat), *given).finish()
+                    sketch = _times(factor.basis, flat)
+                updates.append(PendingUpdate(factor, options, _scatter(sketch * unit, flat), *given))
+            onto = flat.clone() if x is self.gradient else flat
+            x = _times((factor.basis * -factor.shrinkage[:, :, None]).mT, sketch, onto).view(x.shape)
+        scale = norm / _norm(x)  # not finite for zeros
+        sound, one = scale.isfinite(), (-1, *[1] * (x.ndim - 1))
+        x *= torch.where(sound, scale, 1.0).to(x.dtype).view(one)
+        x = x.permute(0, *(1 + order.index(axis) for axis in self.order))
+        torch.where(sound.view(one), x, self.gradient, out=self.gradient)
+        return updates
+
+
+def _move(group: dict[str, Any], parameters: list[Tensor], along: list[Tensor], states: dict[Tensor, Any]) -> None:
+    """Move parameters along directions, with momentum, in one pass where torch has a kernel for it."""
+    buffers: list[Tensor | None] = [None] * len(parameters)
+    for i, (p, x) in enumerate(zip(parameters, along, strict=True) if group["momentum"] else ()):
+        buffers[i] = buffer = states[p].get("momentum_buffer")
+        if buffer is None or buffer.stride() != x.stride():  # alike, or there is no fast way
+            new = torch.zeros_like(x)  # to which torch's SGD adds the first direction
+            buffers[i] = states[p]["momentum_buffer"] = new if buffer is None else new.copy_(buffer)
+    fast = all(p.dtype == torch.float32 and p.stride() == x.stride() for p, x in zip(parameters, along, strict=True))
+    options = {name: group[name] for name in ("lr", "momentum", "nesterov")} | {"fused": fast, "foreach": False}
+    sgd(parameters, along, buffers, weight_decay=0.0, dampening=0.0, maximize=False, **options)
+
+
+def _empty(p: Tensor) -> Tensor:
+    return torch.empty_like(p, dtype=torch.promote_types(p.dtype, torch.float32), requires_grad=False)
+
+
+def _stacked(states: list[dict[str, Any]], name: str, made: Tensor) -> Tensor:
+    """What states hold under a name, or what is `made` for them, in one tensor; they now hold its parts."""
+    stack = torch.stack([state[name] for state in states]) if name in states[0] else made
+    for state, part in zip(states, stack.unbind(), strict=True):
+        state[name] = part
+    return stack
+
+
+def _times(matrix: Tensor, x: Tensor, onto: Tensor | None = None) -> Tensor:
+    """(n, m, d) times (n, before, d, after), along d where it lies; perhaps added `onto` a tensor, in place."""
+    n, before, _, after = x.shape
+    if after == 1:
+        left, right = x.squeeze(3), matrix.mT
+    else:
+        left, right = matrix[:, None].expand(-1, before, -1, -1).flatten(0, 1), x.flatten(0, 1)
+    if onto is None:
+        return torch.bmm(left, right).view(n, before, matrix.shape[1], after)
+    onto.view(len(left), left.shape[1], right.shape[2]).baddbmm_(left, right)
+    return onto
+
+
+def _scatter(y: Tensor, x: Tensor) -> Tensor:
+    """$Y X^⊤$, of (n, before, r, after) and (n, before, d, after): (n, r, d)."""
+    if x.shape[3] == 1:
+        return torch.bmm(y.squeeze(3).mT, x.squeeze(3))
+    return torch.matmul(y, x.mT).sum(1)
+
+
+def _norm(x: Tensor) -> Any:
+    """The norm of each tensor of a batch, whatever its scale."""
+    return torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=torch.float64)
+
+
+def _shrinkage(strength: Tensor, rest: Tensor, size: int, alpha: float) -> Tensor:
+    return strength / (strength + ((1 + alpha) * rest + alpha / size * strength.sum(-1))[..., None])
+
+
+def _one(x: Tensor) -> Tensor:
+    return torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+
+
+def _decompose(gram: Tensor, ready: torch.cuda.Event | None) -> None:
+    """Put eigenvectors in the place of matrices."""
+    if ready is not None:
+        with torch.cuda.device(ready.device):  # or the thread would make itself at home on the first one
+            ready.synchronize()
+    gram.copy_(torch.linalg.eigh(gram).eigenvectors)
+
+
+def _check(group: dict[str, Any]) -> None:
+    """Refuse options out of range, by name."""
+    bounds = {"lr": (0, inf), "weight_decay": (0, inf), "alpha": (0, inf), "momentum": (0, 1), "eta": (1e-300, 1)}
+    for name, (low, high) in (bounds | {"epsilon": (1e-300, inf)}).items():
+        if not isinstance(group[name], int | float) or isinstance(group[name], bool) or not low <= group[name] < high:
+            raise ValueError(f"NGD: {name} must be a number from {low} to below {high}; got {group[name]!r}")
+    for name in [name for name in ("rank", "update_period") if type(group[name]) is not int or group[name] < 1]:
+        raise ValueError(f"NGD: {name} must be an integer of at least 1; got {group[name]!r}")
+    for name in [name for name in ("nesterov", "precondition") if not isinstance(group[name], bool)]:
+        raise ValueError(f"NGD: {name} must be True or False; got {group[name]!r}")
+    if group["nesterov"] and not group["momentum"]:
+        raise ValueError(f"NGD: momentum must be greater than 0 with nesterov; got {group['momentum']!r}")

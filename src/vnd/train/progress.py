@@ -1,0 +1,160 @@
+"""What a person sees of training, what the log keeps of it, and how it is stopped."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from vnd.methods import Task, Terms
+from vnd.nn import OrderingUnit
+
+if TYPE_CHECKING:
+    from vnd.train.session import Session
+
+SCORES: dict[Task, tuple[str, Callable[[float], str]]] = {  # what validation measures, and how it is shown
+    "classify": ("accuracy", lambda share: f"{100 * share:.2f} %"),
+    "encode": ("mean squared error", "{:.5f}".format),
+    "segment": ("GED", "{:.4f}".format),
+}
+SURE = 0.99  # an ordering unit that is as sure of its length as that has stopped learning it
+
+
+class ProgressLogger:
+    """The progress bar and the log of a run; in the processes beside the first, neither.
+
+    Args:
+        session: The run.
+        quiet: No bar and no lines, the log alone.
+    """
+
+    def __init__(self, session: Session, quiet: bool) -> None:
+        self.session, self.options = session, session.recipe.train
+        self.main = session.accelerator.is_main_process
+        self.units = [(n, m) for n, m in session.root.named_modules() if isinstance(m, OrderingUnit)]
+        self.console = Console(stderr=True, quiet=quiet or not self.main)
+        self.bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[parts]}"), console=self.console, disable=quiet or not self.main,
+            refresh_per_second=2,
+        )  # fmt: skip
+        self.task = self.bar.add_task("train", total=session.steps, completed=session.step, parts="")
+        self.warned: set[str] = set()
+        self.norms: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        self.since, self.counted = time.perf_counter(), self.session.step
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def gradients(self, step: int) -> None:
+        """Look at the gradients of the order, in a step that the log has a row of."""
+        if self._is_logged(step):
+            grads = {name: unit.keep_logits.grad for name, unit in self.units}
+            self.norms = {name: float(grad.norm()) for name, grad in grads.items() if grad is not None}
+
+    def step(self, step: int, terms: Terms, numbers: dict[str, float], norm: Tensor | None) -> None:
+        """Count a step; now and then read its loss, which waits for the device, and write a row."""
+        if not self._is_logged(step):
+            return
+        parts = {name: float(self.session.average(part)) for name, part in terms.parts.items()}
+        loss = {"loss": float(self.session.average(terms.total.detach())), **parts}
+        if not self.main:
+            return
+        now = time.perf_counter()
+        speed = (step - self.counted) * self.options.batch / max(now - self.since, 1e-9)
+        self.since, self.counted = now, step
+        row: dict[str, Any] = {"step": step, "epoch": self.session.epoch(step - 1), **loss, **numbers}
+        row["images_per_second"] = round(speed, 1)
+        if norm is not None:
+            row["gradient_norm"] = float(norm)
+        if (log_loss_temperature := self.session.confidence.state()) is not None:
+            row["log_loss_temperature"] = log_loss_temperature
+        shown = " ".join(f"{name} {part:.3g}" for name, part in loss.items())
+        if self.units:
+            row["units"] = {
+                name: {**vars(unit.report()), "gradient_norm": self.norms.get(name, 0.0)} for name, unit in self.units
+            }
+            kept = [row["units"][name]["expected_length"] / unit.num_groups for name, unit in self.units]
+            shown += f" · widths {_few(kept)}"
+            self._warn(row["units"])
+        self.session.log.append(row)
+        self.bar.update(self.task, completed=step, parts=shown)
+
+    def validated(self, found: dict[str, float]) -> None:
+        """Write what validation found."""
+        if not self.main:
+            return
+        step, epoch = self.session.step, self.session.epoch(self.session.step - 1)
+        self.session.log.append({"step": step, "epoch": epoch, "validation": found, "best": self.session.best})
+        what, shown = SCORES[self.session.method.task]
+        words = ", ".join(f"{label}: {shown(score)}" for label, score in found.items())
+        self.console.print(
+            f"epoch {epoch + 1} of {self.options.epochs}: validation {what} at {words}", highlight=False, markup=False
+        )
+        self.since, self.counted = time.perf_counter(), step
+
+    def _is_logged(self, step: int) -> bool:
+        return step % self.options.log_every == 0 or step == self.session.steps
+
+    def _warn(self, units: dict[str, dict[str, float]]) -> None:
+        for name, report in units.items():
+            for end, words in (("prob_shortest", "its base alone"), ("prob_full", "all its groups")):
+                if report[end] > SURE and name not in self.warned:
+                    self.warned.add(name)
+                    self.console.print(
+                        f"{name}: keeps {words} with probability {report[end]:.3f}", highlight=False, markup=False
+                    )
+
+
+class GracefulStop:
+    """Turns the first Ctrl-C or SIGTERM into a wish to stop between two steps; the second one stops at once."""
+
+    def __init__(self) -> None:
+        self.wished = False
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.before[number] = signal.signal(number, self._wish)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def asked(self, accelerator: Any) -> bool:
+        """Whether any process was asked to stop."""
+        if accelerator.num_processes == 1:
+            return self.wished
+        wish = torch.tensor(float(self.wished), device=accelerator.device)
+        return bool(accelerator.reduce(wish, "sum") > 0)
+
+    def _wish(self, number: int, frame: FrameType | None) -> None:
+        if self.wished:
+            raise KeyboardInterrupt
+        self.wished = True
+        print("stopping after this step; once more to stop at once", file=sys.stderr, flush=True)
+
+
+def _few(shares: list[float]) -> str:
+    """Shares of the width, of ten layers at most.
+
+    >>> _few([0.5, 1.0])
+    '50 100 %'
+    """
+    shown = " ".join(f"{100 * share:.0f}" for share in shares[:10])
+    return f"{shown}{' …' if len(shares) > 10 else ''} %"
