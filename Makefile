@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-long lint docs-check clean
+.PHONY: demo test test-long test-slurm lint docs-check clean
 
 demo: .venv/installed-all
 	$(BIN)/vnd demo
@@ -17,12 +17,18 @@ test: .venv/installed-dev lint
 test-long: .venv/installed-dev
 	$(PYTEST) -m "statistical or fault"
 
+# `vnd sweep --slurm` on a real SLURM, one node on loopback: as root, with Debian's slurm-wlm and munge.
+test-slurm: .venv/installed-dev
+	$(PIP) submitit
+	$(BIN)/python -m pytest -q -n 0 -m slurm tests/slurm
+
 lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_references.py
+	$(BIN)/python scripts/vocabulary.py
 
 # Tables and figures of the documentation, made again from docs/results: a difference is an error.
 docs-check: .venv/installed-dev

@@ -1,9 +1,9 @@
 """What does a step of NGD cost?
 
 Question: how long does `NGD.step` take beside `torch.optim.SGD(foreach=True)`, both with momentum, for the parameters
-of VGG11 1.5× as BN³ has them (weights and as many log α, channels last)? Random gradients; rounds of 40 steps, one
-synchronisation at the end of each; medians over rounds, the contestants taking turns. The last column is how long
-`step` keeps its CPU thread at work, waiting excluded.
+of VGG11 1.5× as BN³ has them (weights and as many log α, channels last)? Random gradients; rounds of 40 steps, of 20
+on a CPU, one synchronisation at the end of each; medians over rounds, the contestants taking turns. The last column is
+how long `step` keeps its CPU thread at work, waiting excluded.
 
 On a GPU also behind other work: before each step the device is kept busy for `--busy` milliseconds, about what a
 forward and a backward pass take, and what a step adds to that is reported. It is what a step costs in training, where
@@ -86,8 +86,8 @@ def main() -> None:
     parser.add_argument("--busy", type=float, default=7.5, help="milliseconds of other work before a step, on a GPU")
     parser.add_argument("--small", action="store_true", help="a narrow network and few steps: does it run?")
     args = parser.parse_args()
-    width, rounds, length = (1 / 8, 3, 4) if args.small else (1.5, 11, 40)
     on_a_gpu = args.device.startswith("cuda")
+    width, rounds, length = (1 / 8, 3, 4) if args.small else (1.5, 11, 40) if on_a_gpu else (1.5, 5, 20)
     torch.manual_seed(0)
     steps = contestants(width, args.device)
     measure(steps, 1, WARM_UP, args.device, 0)

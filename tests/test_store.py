@@ -93,7 +93,7 @@ NESTED: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     ),
     "resnext, independent, per example, a mean as prior": (
         lambda: vnd.to_nested(
-            build("resnext", depth=11, base_width=4, widen=1, num_classes=3),
+            build("resnext", depth=11, base_width=4, widen_factor=1, num_classes=3),
             images(size=8),
             num_groups=4,
             prior=2.5,
@@ -190,7 +190,7 @@ def assert_equal_nested(net: nn.Module, other: nn.Module, x: Any, widths: tuple[
         vnd.set_width(one, None, warn=False)
     assert_equal_state(net, other)
     assert_equal_statistics(net, other)
-    for price in ("output", "both_ends"):
+    for price in ("output", "min"):
         assert torch.equal(vnd.kl(net, price), vnd.kl(other, price))
     twins = copy.deepcopy(net).train(), other.train()
     for seed in range(3):
@@ -293,7 +293,7 @@ def test_an_extracted_network_of_the_users_own_class_comes_back(tmp_path):
     [
         ("vgg11", {"width": 1 / 16, "hidden": 5}),
         ("mobilenet_v2", {"width": 0.1}),
-        ("resnext", {"depth": 11, "base_width": 2, "widen": 1}),
+        ("resnext", {"depth": 11, "base_width": 2, "widen_factor": 1}),
         ("unet", {"channels": [3, 4], "in_channels": 3}),
     ],
 )

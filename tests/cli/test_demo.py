@@ -71,7 +71,7 @@ def test_the_results_say_where_they_come_from(shown: tuple[Path, str, dict[str, 
     folder, printed, results = shown
     assert results["data"]["name"] == "fashion"
     assert (results["data"]["train"], results["data"]["validation"], results["data"]["test"]) == (256, 200, 3000)
-    assert (results["out_of_domain"], results["command"], results["samples"]) == ("digits", "vnd demo", 2)
+    assert (results["ood"], results["command"], results["samples"]) == ("digits", "vnd demo", 2)
     assert results["seconds"].keys() == {"evaluate", "train", "total"}
     assert results["machine"] in printed
     assert all(0 <= row[key] <= 1 for row in results["rows"] for key in ("accuracy", "ece", "auroc"))

@@ -15,9 +15,9 @@ import yaml
 from train import fake_vnd
 from train.small import settings
 from vnd.cli import main
-from vnd.train import slurm
+from vnd.train import sweep
 from vnd.train.run import lock
-from vnd.train.sweeps import Run, read
+from vnd.train.sweep import Run, read
 
 
 @pytest.fixture
@@ -186,8 +186,8 @@ def test_runs_are_submitted_once(
         asked.append(([run.name for run in runs], options))
         return [SimpleNamespace(job_id=f"7_{number}") for number in range(len(runs))]
 
-    monkeypatch.setattr(slurm, "submit", submit)
-    monkeypatch.setattr(slurm, "is_queued", lambda job, folder: job in queue)
+    monkeypatch.setattr(sweep, "submit", submit)
+    monkeypatch.setattr(sweep, "is_queued", lambda job: job in queue)
     run(file, "--slurm", "{time: 120}")
     assert asked == [([one.name, two.name, three.name, four.name], {"partition": "gpu", "time": 120})]
     assert [(row["status"], row["job"]) for row in book(file)] == [("submitted", f"7_{i}") for i in range(4)]

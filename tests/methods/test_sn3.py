@@ -29,8 +29,8 @@ from vnd.methods.mmd import squared_mmd
 from vnd.nn import BayesLayer, Shape
 from vnd.nn.extract import exact
 from vnd.nn.plan import plan_of
-from vnd.train.finished import open_run
 from vnd.train.loop import fit
+from vnd.train.trained import open_run
 
 IMAGES = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(5))
 LABELS = torch.arange(6) % 3
@@ -371,7 +371,7 @@ def test_the_gradient_reaches_the_student_through_the_dirichlet_and_the_teacher_
 @pytest.mark.parametrize("options", [{}, {"tie": False, "divergence": "kl", "samples": 4}])
 def test_answers_lie_in_the_same_place_in_every_step(tmp_path: Path, options: dict[str, Any]) -> None:
     method, student = saved(tmp_path, sampled_share=0.5, **options)
-    lesson, before = plan_of(student).lesson, list[sn3.Part]()
+    lesson, before = plan_of(student).lesson, list[sn3.DistillationBatch]()
     for index in range(4):  # what a CUDA graph of the backward pass has seen must not move
         torch.manual_seed(index)
         old = [part.taught.clone() for part in before]
@@ -505,12 +505,12 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = write_blobs(folder / "blobs.npz", train=160)
     method = {"name": "bn3", "num_groups": 8, "measure_every": 2, "log_alpha_init": -4.0}
     network = {"name": "convnet", "width": 0.5, "image_size": 8, "in_channels": 1, "num_classes": 3, "hidden": 32}
-    outside = {"out_of_domain": "npz", "out_of_domain_folder": str(data)}  # the test images
+    outside = {"ood": "npz", "ood_folder": str(data)}  # the test images
     wanted = recipe(
         data, method=method, network=network, data={"validation": 60}, train={"epochs": 12}, evaluate=outside
     )
     assert fit(wanted, folder / "teacher", quiet=True)
-    words = ["--keep", "0.5", "--which", "last", "--train.epochs", "12", "--method.samples", "3"]
+    words = ["--keep", "0.5", "--checkpoint", "last", "--train.epochs", "12", "--method.samples", "3"]
     main(["distill", str(folder / "teacher"), "--out", str(folder / "student"), *words])
     return folder
 
@@ -564,7 +564,7 @@ def test_the_command_takes_the_width_that_it_proposes_and_the_images_that_are_as
 
     shown, draw = [], drawing.simplex
     monkeypatch.setattr(drawing, "simplex", lambda panels: (shown.extend(panels), draw(panels))[1])
-    words = ["--threshold", "-1", "--images", "3,17,20", "--which", "last", "--train.epochs", "1"]
+    words = ["--threshold", "-1", "--images", "3,17,20", "--checkpoint", "last", "--train.epochs", "1"]
     main(["distill", str(taught / "teacher"), "--out", str(tmp_path / "student"), *words])
     opened = open_run(tmp_path / "student", "last")
     assert opened.recipe.method.keep == 0.1  # the first of the widths
@@ -575,7 +575,7 @@ def test_the_command_takes_the_width_that_it_proposes_and_the_images_that_are_as
 
 
 def test_the_command_makes_a_student_of_so_many_parameters(taught: Path, tmp_path: Path) -> None:
-    words = ["--parameters", "6e3", "--which", "last", "--train.epochs", "1", "--method.samples", "2"]
+    words = ["--parameters", "6e3", "--checkpoint", "last", "--train.epochs", "1", "--method.samples", "2"]
     main(["distill", str(taught / "teacher"), "--out", str(tmp_path / "student"), *words])
     opened = open_run(tmp_path / "student", "last")
     assert (opened.recipe.method.keep, opened.recipe.method.parameters) == (None, 6000.0)
@@ -584,22 +584,22 @@ def test_the_command_makes_a_student_of_so_many_parameters(taught: Path, tmp_pat
     assert vnd.profile(opened.model, 1.0).parameters <= 6000
 
 
-@pytest.mark.parametrize(("size", "views"), [({"keep": 0.5}, 0), ({"parameters": 6000}, 0), ({"keep": 0.5}, 1)])
+@pytest.mark.parametrize(("size", "repeat_epochs"), [({"keep": 0.5}, 0), ({"parameters": 6000}, 0), ({"keep": 0.5}, 1)])
 def test_a_student_goes_on_where_it_stopped_bit_for_bit(
-    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: dict[str, float], views: int
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: dict[str, float], repeat_epochs: int
 ) -> None:
     given = settings(
         taught / "blobs.npz",
         method={"name": "sn3", "teacher": str(taught / "teacher"), "samples": 2, "student_samples": 2} | size,
         network={"name": "convnet", "width": 0.5, "image_size": 8, "in_channels": 1, "num_classes": 3, "hidden": 32},
-        data={"views": views, "validation": 60, "augment": {"cutmix": 0.5 * views}},
+        data={"repeat_epochs": repeat_epochs, "validation": 60, "augment": {"cutmix": 0.5 * repeat_epochs}},
         optimizer={"chain_lr": None},
-        train={"epochs": 1 + views, "loss_temperature": 2.0 * views},
+        train={"epochs": 1 + repeat_epochs, "loss_temperature": 2.0 * repeat_epochs},
     )
     from vnd.train.parse import parse
 
     assert fit(parse(given), tmp_path / "whole", quiet=True)
-    stopping_at(monkeypatch, 8 if views else 3)  # of 6 steps an epoch
+    stopping_at(monkeypatch, 8 if repeat_epochs else 3)  # of 6 steps an epoch
     assert [fit(parse(given), tmp_path / "parts", quiet=True) for _ in range(2)] == [False, True]
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
     groups = {name: unit.num_groups for name, unit in plan_of(vnd.load(tmp_path / "parts" / "last")).units.items()}

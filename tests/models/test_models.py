@@ -20,7 +20,7 @@ from vnd.models.resnet import GroupedBottleneck
 SMALL: dict[str, dict[str, Any]] = {  # each network, small enough to run in milliseconds
     "vgg11": {"width": 0.125, "hidden": 16},
     "mobilenet_v2": {"width": 0.25},
-    "resnext": {"depth": 11, "base_width": 4, "widen": 1},
+    "resnext": {"depth": 11, "base_width": 4, "widen_factor": 1},
     "unet": {"channels": [4, 6, 8, 10]},
     "convnet": {"width": 0.25, "image_size": 32, "in_channels": 3},
 }
@@ -98,10 +98,10 @@ def mobilenet_parameters(num_classes: int, width: float) -> int:
     return conv_norm(3, sizes[0], 3) + body + conv_norm(sizes[-1], last, 1) + linear(last, num_classes)
 
 
-def resnext_parameters(num_classes: int, depth: int, groups: int, base: int, widen: int = 4) -> int:
+def resnext_parameters(num_classes: int, depth: int, groups: int, base: int, widen_factor: int = 4) -> int:
     total, i = conv_norm(3, 64, 3), 64
     for stage in (1, 2, 4):
-        m, o = groups * base * stage, 64 * widen * stage
+        m, o = groups * base * stage, 64 * widen_factor * stage
         for _ in range((depth - 2) // 9):
             total += conv_norm(i, m, 1) + conv_norm(m, m, 3, groups) + conv_norm(m, o, 1)
             total += conv_norm(i, o, 1) if i != o else 0
@@ -362,7 +362,7 @@ def test_float64(name: str) -> None:
         ("resnext", {"depth": 28}, r"ResNeXt: depth must be 9k \+ 2"),
         ("resnext", {"depth": 2}, r"ResNeXt: depth must be 9k \+ 2"),
         ("resnext", {"cardinality": 0}, "ResNeXt: cardinality must be"),
-        ("resnext", {"widen": True}, "ResNeXt: widen must be"),
+        ("resnext", {"widen_factor": True}, "ResNeXt: widen_factor must be"),
         ("unet", {"channels": []}, "UNet: channels must be"),
         ("unet", {"channels": 32}, "UNet: channels must be"),
         ("unet", {"channels": [32, 0]}, r"UNet: channels\[1\] must be"),

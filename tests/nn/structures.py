@@ -590,7 +590,7 @@ STRUCTURES: dict[str, Structure] = {
 SMALL: dict[str, dict[str, Any]] = {
     "vgg11": {"width": 0.1, "hidden": 12},
     "mobilenet_v2": {"width": 0.1},
-    "resnext": {"depth": 11, "base_width": 4, "widen": 1},
+    "resnext": {"depth": 11, "base_width": 4, "widen_factor": 1},
     "unet": {"channels": [4, 5, 6]},
     "convnet": {"width": 0.15, "image_size": 8, "in_channels": 3},
 }

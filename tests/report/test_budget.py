@@ -16,17 +16,17 @@ T2 = 4.302653  # Student's t of 0.975 with 2 degrees of freedom
 
 
 def sized(
-    method: str, seed: int, *sizes: tuple[Any, ...], run: str | None = None, readings: tuple[str, ...] = ("samples",)
+    method: str, seed: int, *sizes: tuple[Any, ...], run: str | None = None, inference: tuple[str, ...] = ("mc",)
 ) -> dict[str, Any]:
     """A run whose rows are (kind, parameters, accuracy, ece)."""
-    one = fake_run(method, seed, readings=readings, fractions=(1.0,), run=run or f"{method}-{seed}")
+    one = fake_run(method, seed, inference=inference, fractions=(1.0,), run=run or f"{method}-{seed}")
     row, largest = one["tidy"][0], max(size[1] for size in sizes)
     one["tidy"] = [
         row
         | {"kind": kind, "parameters": parameters, "macs": 40 * parameters, "accuracy": right, "ece": off}
         | {"label": f"{kind} {parameters}", "fraction": parameters / largest if kind == "uniform" else None}
-        | {"reading": reading}
-        for reading in readings
+        | {"inference": reading}
+        for reading in inference
         for kind, parameters, right, off in sizes
     ]
     return one
@@ -134,7 +134,7 @@ def test_the_full_network_of_one_training_a_size_must_be_of_the_full_width() -> 
 
 
 def test_random_masks_fit_no_size() -> None:
-    own = line(fake_run("bn3", readings=("samples", "masks")), at=1)
+    own = line(fake_run("bn3", inference=("mc", "mc_mask")), at=1)
     assert (own.name, within(own, 1e12)) == ("BN³-MC", None)
     assert budget.full(own) is own.points[0]
 
@@ -147,7 +147,7 @@ def test_the_worst_calibration_is_that_of_the_worst_size() -> None:
 
 
 def test_the_headline_is_the_method_given_first_read_as_it_was_asked_for_first() -> None:
-    runs = [fake_run("us_net"), fake_run("bn3", readings=("samples", "means"))]
+    runs = [fake_run("us_net"), fake_run("bn3", inference=("mc", "mean"))]
     first, second = made(*runs)
     second = second.__class__(**{**second.__dict__, "path": first.path.with_name("other")})
     found = Block("a", "b", (first, second), tuple(group([first, second])))

@@ -115,7 +115,7 @@ def test_lines_are_drawn_at_the_numbers_of_the_file() -> None:
 def test_lengths_of_images_are_counted_and_held_against_their_bytes() -> None:
     results = fake_code()
     left, right = codes.lengths(results).axes
-    assert sum(bar.get_height() for bar in left.patches) == pytest.approx(200)  # two readings, in per cent
+    assert sum(bar.get_height() for bar in left.patches) == pytest.approx(200)  # two inference, in per cent
     assert list(right.lines[0].get_xdata()) == results["complexity"]["shown"]["png"]
     assert "Spearman 0.53" in str(right.lines[0].get_label())
     (alone,) = codes.lengths({**results, "complexity": None}).axes
@@ -157,8 +157,8 @@ def test_a_mixture_with_classifiers_is_refused_in_one_line(tmp_path: Path) -> No
 
 BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "an error below zero": (lambda r: r["rows"][0].update(mse=-1), "rows.0.mse must be a finite number of at least 0"),
-    "no code": (lambda r: r.pop("code"), "code is missing"),
-    "another reading": (lambda r: r["tidy"][4].update(reading="x"), "tidy.4.reading must be 'fixed' or"),
+    "no code": (lambda r: r.pop("latent_dim"), "latent_dim is missing"),
+    "another reading": (lambda r: r["tidy"][4].update(length_rule="x"), "tidy.4.length_rule must be 'fixed' or"),
     "lengths of another code": (lambda r: r["lengths"].update(target=[1, 2]), "lengths.target must count images"),
     "lists of two lengths": (lambda r: r["complexity"]["shown"]["png"].pop(), "complexity.shown: "),
     "a list too few": (lambda r: r["complexity"]["shown"].pop("png"), "complexity.shown must have png"),

@@ -77,9 +77,13 @@ def cells(line: list[str]) -> list[str]:
 
 def test_the_summary_has_the_numbers_of_the_files(text: str) -> None:
     runs, table = suite(full=False), [cells(line) for line in lines(text)]
-    for name, method, reading in (("BN³", "bn3", "samples"), ("DT-BN³", "bn3", "means"), ("FN³-TS", "fn3", "scaled")):
+    for name, method, reading in (
+        ("BN³", "bn3", "mc"),
+        ("DT-BN³", "bn3", "mean"),
+        ("FN³-TS", "fn3", "temperature_scaled"),
+    ):
         for label, size in (("100 %", "9.23 M"), ("25 %", "0.611 M"), ("6.25 %", "46.9 k")):
-            which = {"reading": reading, "label": label, "calibration": 1024}
+            which = {"inference": reading, "label": label, "bn_images": 1024}
             numbers = [f"{shown(mean_of(runs, method, key, **which))} %" for key in ("accuracy", "ece", "auroc")]
             assert [name, label, *numbers, size] in table
     svb = [f"{shown(mean_of(runs, 'svb', key))} %" for key in ("accuracy", "ece", "auroc")]
@@ -102,7 +106,7 @@ def test_the_csv_and_json_hold_every_point(out: Path) -> None:
     points = json.loads((out / "summary.json").read_text(encoding="utf-8"))["blocks"][0]["points"]
     assert len(table) == len(points) == (6 + 3) * 2 + 1 + 6 * 2 + 1 + 3  # BN³, DT-BN³; MC; FN³, FN³-TS; SVB; IBNN
     (row,) = (row for row in table if (row["series"], row["label"]) == ("BN³", "25 %"))
-    which = {"reading": "samples", "label": "25 %", "calibration": 1024}
+    which = {"inference": "mc", "label": "25 %", "bn_images": 1024}
     assert float(row["accuracy"]) == pytest.approx(mean_of(runs, "bn3", "accuracy", **which), abs=1e-12)
     assert float(row["accuracy_low"]) < float(row["accuracy"]) < float(row["accuracy_high"])
     assert (row["interval_over"], row["runs"], row["data"], row["network"]) == ("seeds", "2", "cifar10", "vgg11")
@@ -163,12 +167,12 @@ def test_who_is_best_where(text: str, tmp_path: Path) -> None:
 
 
 def test_scaled_answers_are_not_called_more_often_right(tmp_path: Path) -> None:
-    runs = {"a": fake_run("fn3", readings=("samples", "scaled")), "b": fake_run("us_net", lift=0.1)}
+    runs = {"a": fake_run("fn3", inference=("mc", "temperature_scaled")), "b": fake_run("us_net", lift=0.1)}
     (block,) = blocks(tmp_path, runs)
     found = {key: lead(block, places(block)["quarter"], key) for key in ("accuracy", "ece")}
     names = [(one.best.name, one.next.name) for one in found.values() if one is not None and one.next is not None]
     assert names == [("FN³", "US-Net"), ("FN³-TS", "US-Net")]
-    runs["b"] = fake_run("us_net", readings=("scaled",))  # read in no other way
+    runs["b"] = fake_run("us_net", inference=("temperature_scaled",))  # read in no other way
     (block,) = blocks(tmp_path / "alone", runs)
     one = lead(block, places(block)["quarter"], "accuracy")
     assert one is not None
@@ -229,7 +233,7 @@ def test_numbers_are_written_with_their_intervals() -> None:
 
 
 def test_the_points_of_a_curve_are_drawn_where_they_are(tmp_path: Path) -> None:
-    own = only(tmp_path, learned=2, readings=("samples", "masks"))
+    own = only(tmp_path, learned=2, inference=("mc", "mc_mask"))
     left, right = compare.curves([own], "accuracy").axes
     points = own.of("uniform")
     np.testing.assert_allclose(left.lines[0].get_xdata(), [point.fraction for point in points])
@@ -269,7 +273,7 @@ def test_every_number_of_images_is_a_line_and_its_spread_a_band(tmp_path: Path) 
     assert compare.counts(own) == [64, 1024, 0]
     right, _ = compare.statistics(own).axes
     assert [line.get_label() for line in right.lines] == ["64 images", "1,024 images", "all images"]
-    rows = [row for row in one["tidy"] if row["calibration"] == 64 and row["fraction"] == 1.0]
+    rows = [row for row in one["tidy"] if row["bn_images"] == 64 and row["fraction"] == 1.0]
     edges = right.collections[0].get_paths()[0].vertices
     at_full = edges[np.isclose(edges[:, 0], 1.0), 1]
     assert [min(at_full), max(at_full)] == pytest.approx(
@@ -350,8 +354,8 @@ def test_correlations_are_means_over_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["curves", "statistics", "lengths", "correlation", "selective", "cascade"])
 def test_a_figure_of_the_least_there_can_be(tmp_path: Path, name: str) -> None:
-    row = LEAST | {"reading": "samples", "repeat": 0, "fraction": 1.0, "calibration": 8}
-    one = fake_run() | {"tidy": [row, row | {"calibration": 0}], "survival": {"a": [0.7]}}
+    row = LEAST | {"inference": "mc", "repeat": 0, "fraction": 1.0, "bn_images": 8}
+    one = fake_run() | {"tidy": [row, row | {"bn_images": 0}], "survival": {"a": [0.7]}}
     one |= {"correlation": {"labels": ["100 %"], "inside": [[None]], "outside": None}}
     curve = {"coverage": [1.0], "risk": [0.5]}
     one |= {"selective": {"risk": 0.05, "rows": [{"label": "100 %", "coverage": 0.0, "curve": curve}]}}
@@ -386,7 +390,7 @@ def test_hostile_text_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     one = fake_run(
         HOSTILE + "m", network=HOSTILE + "n", data="../../" + HOSTILE, recipe=HOSTILE, run=HOSTILE, studies=True
     )
-    one |= {"machine": HOSTILE, "out_of_domain": HOSTILE + "{other}", "survival": {HOSTILE: [1.0, 0.5]}}
+    one |= {"machine": HOSTILE, "ood": HOSTILE + "{other}", "survival": {HOSTILE: [1.0, 0.5]}}
     for row in (*one["tidy"], *one["selective"]["rows"]):
         row["label"] = HOSTILE + row["label"]
     for row in one["reliability"]:

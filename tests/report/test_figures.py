@@ -95,7 +95,7 @@ def test_reliability_draws_accuracy_counts_and_the_error_of_its_bins() -> None:
 
 def test_large_images_are_thinned_and_colours_are_drawn() -> None:
     example = {"image": np.zeros((200, 224, 3), int).tolist(), "prediction": "cat", "confidence": 0.5}
-    figure = figures.examples({"examples": {"out_of_domain": [example], "most_certain": None}})
+    figure = figures.examples({"examples": {"ood": [example], "most_certain": None}})
     assert figure.axes[0].images[0].get_array().shape == (67, 75, 3)
     assert {"? cat", "50.0 % sure", "Out of domain"} <= set(texts(figure))
 

@@ -35,7 +35,7 @@ RECIPE = (
 def trained(folder: Path, name: str = "a", seed: int = 0, epochs: int = 2) -> Path:
     """A run with all its files, as training and evaluation leave them."""
     results = fake_run("bn3", seed, learned=2, studies=True, recipe="/home/secret/bn3", run=name) | {
-        "command": "vnd evaluate '/home/secret/my runs/a' --which=last",
+        "command": "vnd evaluate '/home/secret/my runs/a' --checkpoint=last",
         "chosen": {"label": "100 %", "folder": "/home/secret/my runs/a/extracted"},
         "examples": fake_results(**SMALL)["examples"],
         "curves": [{"step": step, "loss": 1.0} for step in range(1000)],
@@ -129,7 +129,7 @@ def test_no_weights_no_pictures_and_no_path_of_a_machine_are_kept(tmp_path: Path
     assert environment["command"] == ["__main__.py", "train", "bn3.yaml", "--out", "a", "--x=b"]
     assert environment["git"] == {"commit": "a2f2da58b6508fe5d8bc78ce9445f037fa9f99e2", "dirty": True}
     results = json.loads(files["results.json"])
-    assert results["command"] == "vnd evaluate a --which=last"
+    assert results["command"] == "vnd evaluate a --checkpoint=last"
     assert results["chosen"]["folder"] == "extracted"
     assert results["series"]["recipe"] == "bn3"
     assert table(tmp_path / "kept") == table(run)

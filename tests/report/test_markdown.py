@@ -171,11 +171,11 @@ def test_each_data_set_has_its_part_and_its_figures(tmp_path: Path) -> None:
 
 def test_machines_times_and_commands_are_said(tmp_path: Path) -> None:
     places = [trained(tmp_path, name, seed) for seed, name in enumerate("ab")]
-    places += write_runs(tmp_path, {"c": fake_run("fn3", readings=("samples", "scaled"))})
+    places += write_runs(tmp_path, {"c": fake_run("fn3", inference=("mc", "temperature_scaled"))})
     table, fold = markdown.made(comparison.read(places).blocks[0])[1:]
     assert row(table, "BN³")[1:] == ["2", "NVIDIA H200", "2.11.0+cu130", "a2f2da58b+", "15.1 min", "61 s"]
     assert row(table, "FN³, FN³-TS")[1:] == ["1", "NVIDIA H200", "2.13.0", "–", "15 min", "61 s"]  # as its results say
-    assert "\nvnd train bn3.yaml --out a --x=b\nvnd evaluate a --which=last\n" in fold
+    assert "\nvnd train bn3.yaml --out a --x=b\nvnd evaluate a --checkpoint=last\n" in fold
     assert "secret" not in fold
     for place in places:  # a recipe of each, or there is nothing to train by
         assert markdown.AGAIN not in markdown.made(comparison.read(places).blocks[0])[-1]
@@ -187,7 +187,7 @@ def test_machines_times_and_commands_are_said(tmp_path: Path) -> None:
 
 def test_no_text_of_a_file_is_mark_up(tmp_path: Path, undrawn: None) -> None:
     bad = f"{HOSTILE} | [a](b) `c` *d*\n# e {END}"
-    one = fake_run(bad, data=bad, network=bad, run=bad) | {"machine": bad, "out_of_domain": bad, "command": bad}
+    one = fake_run(bad, data=bad, network=bad, run=bad) | {"machine": bad, "ood": bad, "command": bad}
     for line in one["tidy"]:
         line["label"] += bad
     path = tmp_path / "page.md"

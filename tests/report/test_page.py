@@ -178,7 +178,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
 
 def test_a_page_of_the_least_there_can_be(tmp_path: Path) -> None:
     row = {"kind": "uniform", "label": "100 %", "parameters": 10, "accuracy": 0.5, "nll": 1.0, "ece": 0.1}
-    examples = {"most_certain": [], "out_of_domain": None}
+    examples = {"most_certain": [], "ood": None}
     least = {"format": 1, "title": "t", "data": {"name": "d"}, "rows": [row], "examples": examples, "curves": []}
     text = made(least, tmp_path)
     Reader(text)

@@ -14,12 +14,12 @@ from vnd.report.results import chosen_row, full_row, read, smallest_row
 REQUIRED = (
     *("format", "title", "data", "data.name", "rows", "rows.3.kind", "rows.3.label", "rows.3.parameters"),
     *("rows.3.accuracy", "rows.3.nll", "rows.3.ece", "chosen.label", "reliability.1.count", "reliability.1.label"),
-    *("examples.most_certain.0.image", "examples.out_of_domain.2.confidence", "curves.5.step"),
+    *("examples.most_certain.0.image", "examples.ood.2.confidence", "curves.5.step"),
 )
 OPTIONAL = (
-    *("command", "method", "machine", "out_of_domain", "samples", "seconds", "chosen", "reliability", "survival"),
+    *("command", "method", "machine", "ood", "samples", "seconds", "chosen", "reliability", "survival"),
     *("groups", "examples", "curves", "data.train", "data.classes", "rows.0.macs", "rows.0.shape", "rows.0.auroc"),
-    *("chosen.reason", "examples.out_of_domain", "examples.most_certain.0.label", "curves.5.kl"),
+    *("chosen.reason", "examples.ood", "examples.most_certain.0.label", "curves.5.kl"),
 )
 WRONG: dict[str, tuple[str, Any, str]] = {
     "a format to come": ("format", 2, "format must be 1; got 2"),

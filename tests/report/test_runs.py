@@ -11,9 +11,9 @@ from vnd.report.runs import Found, find, open_results, split_of
 
 TIDY = {
     "reading unknown": (
-        "tidy.1.reading",
+        "tidy.1.inference",
         "dreams",
-        "tidy.1.reading must be 'samples' or 'means' or 'masks' or 'scaled'",
+        "tidy.1.inference must be 'mc' or 'mean' or 'mc_mask' or 'temperature_scaled'",
     ),
     "repeat negative": ("tidy.1.repeat", -1, "tidy.1.repeat must be a whole number of at least 0; got -1"),
     "fraction 0": ("tidy.1.fraction", 0, "tidy.1.fraction must be a number in (0, 1]; got 0"),
@@ -21,9 +21,13 @@ TIDY = {
     "no parameters": ("tidy.1.parameters", 0, "tidy.1.parameters must be a finite number above 0; got 0"),
     "accuracy as text": ("tidy.1.accuracy", "high", "tidy.1.accuracy must be a number in 0 … 1"),
     "time negative": ("tidy.1.test_seconds", -1, "tidy.1.test_seconds must be a finite number of at least 0"),
-    "calibration half": ("tidy.1.calibration", 0.5, "tidy.1.calibration must be a whole number of at least 0"),
+    "calibration half": ("tidy.1.bn_images", 0.5, "tidy.1.bn_images must be a whole number of at least 0"),
     "usage as text": ("tidy.1.usage_std", "2", "tidy.1.usage_std must be a finite number of at least 0"),
-    "readings unknown": ("readings", ["dreams"], "readings.0 must be 'samples' or 'means' or 'masks' or 'scaled'"),
+    "inference unknown": (
+        "inference",
+        ["dreams"],
+        "inference.0 must be 'mc' or 'mean' or 'mc_mask' or 'temperature_scaled'",
+    ),
     "seed as text": ("series.seed", "0", "series.seed must be a whole number of at least 0"),
     "settings a number": ("series.settings", 3, "series.settings must be text; got 3"),
     "split unknown": ("split", "name", "split must be 'test' or 'validation'; got \"name\""),
@@ -149,4 +153,4 @@ def test_an_older_file_is_read_as_well(tmp_path: Path) -> None:
     assert (run.name, run.method, run.recipe, run.data, run.seed) == ("old", "bn3", None, "fashion", None)
     assert run.settings is None
     assert [row["fraction"] for row in run.rows] == [1.0, None, 0.5, 0.375, 0.25, 0.125] + [None] * 5
-    assert {row["reading"] for row in run.rows} == {"samples"}
+    assert {row["inference"] for row in run.rows} == {"mc"}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fake_codes import fake_code
-from fake_segments import COUNTS, GRADERS_APART, METHODS, fake_segment, owners_of
+from fake_segments import COUNTS, GRADERS_APART, METHODS, fake_segment, groups_of
 from matplotlib.axes import Axes
 from task_pages import check_refused, classifier, coarsen, compared, page_of, put, runs_of
 
@@ -154,7 +154,7 @@ def test_the_table_has_the_interval_over_owners_and_the_mean_by_owner() -> None:
     for line, row in zip(lines, (row for one in results for row in one["rows"]), strict=False):
         low, high = row["ged_interval"]["16"]
         assert line[head.index("95 % interval")] == (f"{low:.3f} … {high:.3f}", False)
-        assert line[head.index("By patient")][0] == f"{row['ged_by_owner']['16']:.3f}"
+        assert line[head.index("By patient")][0] == f"{row['ged_by_group']['16']:.3f}"
     note = scores.notes(entries_of(*results))[0]
     assert "2,000 resamples of the 9 patients" in note
     assert "so that the two who have 60 % of the images count no more" in note
@@ -182,11 +182,11 @@ def test_intervals_of_several_trainings_are_of_their_mean() -> None:
     (own,) = entries_of(*runs)
     each = np.mean([one["rows"][0]["per_image"]["16"] for one in runs], axis=0)
     assert own.full.each[16] == pytest.approx(each)
-    (wanted,) = bootstrap_interval(torch.from_numpy(each)[:, None], owners_of(60))
+    (wanted,) = bootstrap_interval(torch.from_numpy(each)[:, None], groups_of(60))
     assert own.full.spans[16] == pytest.approx((wanted.low, wanted.high))
-    runs[1]["owners"] = runs[1]["owners"][::-1]  # other images
+    runs[1]["groups"] = runs[1]["groups"][::-1]  # other images
     (own,) = entries_of(*runs)
-    assert (own.owners, own.full.each, own.full.spans) == (None, {}, {})
+    assert (own.groups, own.full.each, own.full.spans) == (None, {}, {})
     assert "95 % interval" not in scores.tables([own])[0][0]
 
 
@@ -202,12 +202,12 @@ def test_differences_are_paired_over_images_and_their_owners_resampled() -> None
     bold = 0
     for line, row in zip(lines, rows, strict=True):
         apart = torch.tensor(np.array(row["per_image"]["16"]) - base)
-        (wanted,) = bootstrap_interval(apart[:, None], owners_of(60))
+        (wanted,) = bootstrap_interval(apart[:, None], groups_of(60))
         assert line[2][0] == f"{wanted.mean:+.3f}".replace("-", "−")
         assert line[3][0] == f"{wanted.low:+.3f} … {wanted.high:+.3f}".replace("-", "−")
         assert line[2][1] == (wanted.high < 0)
         bold += line[2][1]
-        (alone,) = bootstrap_interval(torch.tensor(row["per_image"]["16"])[:, None], owners_of(60))
+        (alone,) = bootstrap_interval(torch.tensor(row["per_image"]["16"])[:, None], groups_of(60))
         assert wanted.high - wanted.low < alone.high - alone.low  # the same images are hard for all
     assert 0 < bold < len(rows)  # or the test says little
 
@@ -248,7 +248,7 @@ def test_drawn_lengths_have_a_line_and_a_box_and_are_not_the_full_size(tmp_path:
     assert full.get_xdata()[0] == own.full.measures["diversity"].mean
     assert max(len(line.get_xdata()) for line in axis.lines) == 2  # joined: the two lengths
     left, _ = segments.calibration([own, other]).axes
-    bins = results[0]["calibration"]["6 of 6"]["frequency"]
+    bins = results[0]["reliability"]["6 of 6"]["frequency"]
     assert list(left.lines[1].get_ydata()) == [x for x in bins if x is not None]
     (place,) = put(tmp_path, results[0])
     text = page.write(place, place).read_text(encoding="utf-8")
@@ -344,7 +344,7 @@ def test_other_figures_are_drawn_at_the_numbers_of_the_file() -> None:
     )
     assert drawn["two different graders"].get_xdata()[0] == results["punet"]["graders_own"]["diversity"]
     left, right = segments.calibration(entries).axes
-    bins = results["bn3_unet"]["calibration"]["100 %"]
+    bins = results["bn3_unet"]["reliability"]["100 %"]
     drawn = {line.get_label(): line for line in left.lines}
     assert list(drawn["BN³-UNet"].get_xdata()) == [x for x in bins["confidence"] if x is not None]  # no empty bin
     assert list(drawn["BN³-UNet"].get_ydata()) == [x for x in bins["frequency"] if x is not None]
@@ -373,7 +373,7 @@ def test_a_page_needs_no_more_than_the_schema_asks_for(tmp_path: Path) -> None:
     results = fake_segment("punet", counts=(1,))
     for row in results["rows"]:
         row |= {"diversity": None, "matched_iou": None, "expected_ged": None}
-    for key in ("calibration", "graders_own", "curves", "notes", "seconds", "machine"):
+    for key in ("reliability", "graders_own", "curves", "notes", "seconds", "machine"):
         results[key] = None
     (place,) = put(tmp_path, results)
     text = page.write(place, place).read_text(encoding="utf-8")
@@ -392,12 +392,12 @@ def test_many_runs_are_compared_kept_and_written_as_markdown(tmp_path: Path) -> 
     assert found.series == {("lidc",): 3, ("synthetic_graders",): 1}
     assert len(rows) == 2 + 5 + 1 + 1
     first = own[0]["rows"][0]
-    assert [float(rows[0][f"ged_16 owners {end}"]) for end in ("low", "high")] == first["ged_interval"]["16"]
-    assert float(rows[0]["ged_by_owner_16"]) == first["ged_by_owner"]["16"]
+    assert [float(rows[0][f"ged_16 groups {end}"]) for end in ("low", "high")] == first["ged_interval"]["16"]
+    assert float(rows[0]["ged_by_group_16"]) == first["ged_by_group"]["16"]
     apart = first["ged"]["16"] - own[2]["rows"][0]["ged"]["16"]
     assert (rows[0]["ged_16 difference from"], rows[-2]["ged_16 difference"]) == ("P-UNet", "")
     assert float(rows[0]["ged_16 difference"]) == pytest.approx(apart)
-    assert float(rows[0]["ged_16 difference owners low"]) < apart < float(rows[0]["ged_16 difference owners high"])
+    assert float(rows[0]["ged_16 difference groups low"]) < apart < float(rows[0]["ged_16 difference groups high"])
     assert found.page.count("GED 16, difference from P-UNet</h2>") == 1
     assert (rows[0]["size"], float(rows[0]["ged_16"])) == ("2 of 6", first["ged"]["16"])
     assert [rows[at]["expected_ged_4"] for at in (0, -1)] == ["", str(other[0]["rows"][0]["expected_ged"]["4"])]
@@ -426,13 +426,13 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "not a number": (lambda r: r["rows"][0]["ged"].update({"4": float("nan")}), "rows.0.ged.4 must be a finite"),
     "an overlap above 1": (lambda r: r["rows"][0].update(matched_iou=2), "rows.0.matched_iou must be a number in 0"),
     "no graders": (lambda r: r.update(graders=0), "graders must be a whole number of at least 1"),
-    "bins of another size": (lambda r: r["calibration"].update(x=r["calibration"]["6 of 6"]), "calibration must have"),
-    "bins of two lengths": (lambda r: r["calibration"]["6 of 6"]["count"].pop(), "calibration.6 of 6: count, "),
+    "bins of another size": (lambda r: r["reliability"].update(x=r["reliability"]["6 of 6"]), "reliability must have"),
+    "bins of two lengths": (lambda r: r["reliability"]["6 of 6"]["count"].pop(), "reliability.6 of 6: count, "),
     "one label twice": (lambda r: r["rows"][0].update(label="6 of 6"), "rows must have one label each"),
-    "an owner too few": (lambda r: r["owners"].pop(), "owners must be one an image, 60; got 59"),
-    "an owner that is none": (lambda r: r["owners"].insert(0, 0.5), "owners.0 must be text or a whole number; got 0.5"),
+    "an owner too few": (lambda r: r["groups"].pop(), "groups must be one an image, 60; got 59"),
+    "an owner that is none": (lambda r: r["groups"].insert(0, 0.5), "groups.0 must be text or a whole number; got 0.5"),
     "ends that fall": (lambda r: r["rows"][1]["ged_interval"]["8"].reverse(), "rows.1.ged_interval.8 must be two ends"),
-    "owners of one number": (lambda r: r["rows"][0]["ged_by_owner"].pop("8"), "rows.0.ged_by_owner must have the numb"),
+    "groups of one number": (lambda r: r["rows"][0]["ged_by_group"].pop("8"), "rows.0.ged_by_group must have the numb"),
     "another kind": (lambda r: r["rows"][0].update(kind="guessed"), "rows.0.kind must be 'uniform' or 'learned'"),
     "sides in words": (lambda r: r["data"].update(image="128×128"), "data.image must be a list"),
     "no row": (lambda r: r.update(rows=[]), "rows must be a list that is not empty"),

@@ -43,11 +43,11 @@ def only(*results: dict[str, Any]) -> Series:
 
 
 def test_display_names() -> None:
-    every = ("samples", "means", "masks", "scaled")
-    assert names(fake_run("bn3", readings=every)) == ["BN³", "DT-BN³", "BN³-MC", "BN³-TS"]
-    assert names(fake_run("fn3", readings=("means", "scaled"))) == ["FN³", "FN³-TS"]
-    assert names(fake_run("fn3", readings=("samples", "means"))) == ["FN³"]  # weights that are not drawn
-    assert names(fake_run("ibnn", readings=("samples", "means"))) == ["IBNN", "DT-IBNN"]
+    every = ("mc", "mean", "mc_mask", "temperature_scaled")
+    assert names(fake_run("bn3", inference=every)) == ["BN³", "DT-BN³", "BN³-MC", "BN³-TS"]
+    assert names(fake_run("fn3", inference=("mean", "temperature_scaled"))) == ["FN³", "FN³-TS"]
+    assert names(fake_run("fn3", inference=("mc", "mean"))) == ["FN³"]  # weights that are not drawn
+    assert names(fake_run("ibnn", inference=("mc", "mean"))) == ["IBNN", "DT-IBNN"]
     others = [fake_run(method) for method in ("mine", "plain", "us_net", "ordered_l0", "svb")]
     assert names(*others) == ["SVB", "ordered ℓ0", "US-Net", "plain", "mine"]
 
@@ -180,8 +180,8 @@ def test_points_are_those_of_the_first_number_of_calibration_images() -> None:
     one = fake_run(statistics=(0, 64))
     own = only(one)
     assert len(own.points) == 6
-    assert own.points[0].measures["nll"].mean == rows(one, calibration=1024)[0]["nll"]
-    assert len(module.read_as(own.runs[0], "samples", 64)) == 6
+    assert own.points[0].measures["nll"].mean == rows(one, bn_images=1024)[0]["nll"]
+    assert len(module.read_as(own.runs[0], "mc", 64)) == 6
 
 
 def test_learned_shapes_of_runs_meet_by_rank_though_they_are_called_otherwise() -> None:
@@ -193,7 +193,7 @@ def test_learned_shapes_of_runs_meet_by_rank_though_they_are_called_otherwise() 
 
 
 def test_the_full_network_is_the_largest_of_the_runs_with_its_zeros() -> None:
-    assert [own.full for own in group(made(fake_run(readings=("samples", "masks"))))] == [9_230_000] * 2
+    assert [own.full for own in group(made(fake_run(inference=("mc", "mc_mask"))))] == [9_230_000] * 2
     assert only(fake_run("svb", fractions=(1.0,))).full == 9_230_000
 
 
@@ -210,7 +210,7 @@ def test_a_measure_that_some_rows_lack_is_of_the_others() -> None:
 
 
 def test_the_main_reading_is_the_one_that_was_asked_for_first() -> None:
-    one = fake_run(readings=("samples", "masks")) | {"readings": ["masks", "samples"]}
+    one = fake_run(inference=("mc", "mc_mask")) | {"inference": ["mc_mask", "mc"]}
     assert [(own.name, own.main) for own in group(made(one))] == [("BN³", False), ("BN³-MC", True)]
 
 

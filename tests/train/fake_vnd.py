@@ -15,7 +15,7 @@ from typing import Any
 
 def install(path: Path, runs: Any, does: dict[str, str], monkeypatch: Any) -> None:
     """Put this program in the place of vnd; `does` says by the beginnings of names what happens, else all goes well."""
-    from vnd.train import jobs
+    from vnd.train import sweep
 
     plan = {
         run.name: {
@@ -26,7 +26,7 @@ def install(path: Path, runs: Any, does: dict[str, str], monkeypatch: Any) -> No
     }
     path.write_text(json.dumps(plan))
     monkeypatch.setenv("FAKE_VND", str(path))
-    monkeypatch.setattr(jobs, "VND", (sys.executable, "-S", __file__))
+    monkeypatch.setattr(sweep, "VND", (sys.executable, "-S", __file__))
 
 
 def main(words: list[str]) -> None:

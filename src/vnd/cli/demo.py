@@ -17,10 +17,10 @@ from vnd.methods import Size
 from vnd.nn.plan import Shape
 from vnd.report import page
 from vnd.store import save
-from vnd.train.finished import Finished, open_run
 from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.run import LOCK, lock
+from vnd.train.trained import TrainedRun, open_run
 
 MARK = ".vnd-demo"  # in the folder of a demo, which the next one may remove
 MARGIN = 0.01  # what the extracted network may lose of the full accuracy, on the validation images
@@ -74,7 +74,7 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
     )
 
 
-def _extract(run: Finished, rows: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
+def _extract(run: TrainedRun, rows: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
     """Choose a size by the validation images, and save its network."""
     method, model, validation = run.recipe.method, run.model, run.splits.validation
     normalise, samples = run.splits.normalise(run.device), run.recipe.evaluate.samples

@@ -13,16 +13,23 @@ from rich.console import Console
 from rich.text import Text
 
 from vnd._files import write_text
-from vnd.train import jobs as work
-from vnd.train import slurm as cluster
+from vnd.train import sweep as work
 from vnd.train.source import RefusedYAMLError, load_yaml
-from vnd.train.sweeps import Run, Worklist, read
+from vnd.train.sweep import Run, Worklist, read
 
 BEGUN = {"new": "train", "begun": "go on", "trained": "evaluate"}
 COLOURS = {"done": "green", "failed": "red", "stopped": "yellow", "left": "yellow"}
 
 
-def sweep(file: str, out: Path | None = None, jobs: int = 1, slurm: str = "", dry_run: bool = False) -> None:
+def sweep(
+    file: str,
+    out: Path | None = None,
+    jobs: int = 1,
+    slurm: str = "",
+    shapes_of: Path | None = None,
+    most: int = 5,
+    dry_run: bool = False,
+) -> None:
     """Train and evaluate a list of recipes, with every seed; what is finished is skipped, what was begun goes on.
 
     A run that fails does not stop the others: the table at the end says which, and why, and the exit code is 1.
@@ -36,11 +43,16 @@ def sweep(file: str, out: Path | None = None, jobs: int = 1, slurm: str = "", dr
         jobs: Runs at a time, on this machine.
         slurm: Options of SLURM jobs, "{partition: gpu, gpus: 1, time: 120}", in addition to the file's; each run is
             submitted as a job, and not waited for. "no" to run here what the file would submit.
+        shapes_of: An evaluated run; each of the file's runs is made once for each learned shape of it, as
+            `method.shape`: `vnd sweep ceilings --shapes_of RUN` trains plain networks at BN³'s shapes.
+        most: So many of these shapes at most, the smallest first.
         dry_run: Only say what there is to do.
     """
     if jobs < 1:
         raise ValueError(f"sweep: jobs must be at least 1; got {jobs}")
-    worklist = read(file, out)
+    if most < 1:
+        raise ValueError(f"sweep: most must be at least 1; got {most}")
+    worklist = read(file, out, shapes_of, most)
     options = _options(worklist, slurm)
     book = _Book(worklist, Console())
     for name, other in worklist.repeated:
@@ -50,7 +62,9 @@ def sweep(file: str, out: Path | None = None, jobs: int = 1, slurm: str = "", dr
     elif options is not None:
         _submit(book, options)
     else:
-        again = f"vnd sweep {file}{f' --out {out}' if out else ''}{f' --jobs {jobs}' if jobs > 1 else ''}"
+        given = {"out": (out, None), "jobs": (jobs, 1), "shapes_of": (shapes_of, None), "most": (most, 5)}
+        words = [word for key, (value, usual) in given.items() if value != usual for word in (f"--{key}", str(value))]
+        again = shlex.join(["vnd", "sweep", file, *words])
         _run(book, jobs, again)
 
 
@@ -157,13 +171,13 @@ def _submit(book: _Book, options: dict[str, Any]) -> None:
                 book.note(run, "in use", job=job)
             elif work.state_of(run, worklist.evaluate) == "finished":
                 book.note(run, "skipped")
-            elif job and options.get("cluster", "slurm") == "slurm" and cluster.is_queued(job, folder):
+            elif job and options.get("cluster", "slurm") == "slurm" and work.is_queued(job):
                 book.note(run, "queued", job=job)
             else:
                 wanted.append(run)
         except ValueError as error:
             book.note(run, "failed", str(error))
-    submitted = cluster.submit(wanted, worklist.evaluate, options, folder) if wanted else []
+    submitted = work.submit(wanted, worklist.evaluate, options, folder) if wanted else []
     for run, job in zip(wanted, submitted, strict=True):
         book.note(run, "submitted", job=str(job.job_id))
     book.summary()
@@ -183,8 +197,8 @@ def _options(worklist: Worklist, text: str) -> dict[str, Any] | None:
         return None
     if given is not None and not isinstance(given, dict):
         raise ValueError(f"sweep: slurm must be a mapping such as {{partition: gpu, time: 120}}, or no; got {text}")
-    cluster.check_options(worklist.slurm or {}, f"sweep {worklist.path}: slurm")
-    cluster.check_options(given or {}, "sweep: slurm")
+    work.check_options(worklist.slurm or {}, f"sweep {worklist.path}: slurm")
+    work.check_options(given or {}, "sweep: slurm")
     return None if given is None and worklist.slurm is None else {**(worklist.slurm or {}), **(given or {})}
 
 

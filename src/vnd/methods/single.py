@@ -31,7 +31,7 @@ class Single(ClassificationDefaults):
             Size("learned", "own shape", None) if shape else Size("uniform", f"{100 * fraction:.4g} %", None, fraction)
         ]
 
-    def calibrate(
+    def recalibrate(
         self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
     ) -> None:
         """Nothing: its statistics are those of training, or those that came with a moving average of its weights."""

@@ -64,8 +64,8 @@ class ResNeXt(nn.Module):
     r"""A 3×3 convolution to 64 channels, three stages of grouped bottlenecks, the mean over positions, a classifier.
 
     Stage s = 0, 1, 2 has (depth − 2) / 9 blocks, `cardinality` groups of `base_width` · 2ˢ channels inside each, and
-    64 · `widen` · 2ˢ channels between them; its first block has stride 1, 2, 2. By default ResNeXt-29, 2×64d, with
-    128, 256, 512 channels inside and 256, 512, 1024 between: 32×32 images end as 8×8 maps.
+    64 · `widen_factor` · 2ˢ channels between them; its first block has stride 1, 2, 2. By default ResNeXt-29, 2×64d,
+    with 128, 256, 512 channels inside and 256, 512, 1024 between: 32×32 images end as 8×8 maps.
 
     Paper: Sec. 6.1, App. C.1; Xie et al. (2017), Sec. 5.3.
 
@@ -76,7 +76,7 @@ class ResNeXt(nn.Module):
         depth: Number of layers with weights on the longest path, 9k + 2.
         cardinality: Number of groups.
         base_width: Channels of a group in the first stage.
-        widen: Channels between the blocks of the first stage, as a multiple of 64.
+        widen_factor: Channels between the blocks of the first stage, as a multiple of 64.
         in_channels: Channels of the images.
 
     Shape: (B, in_channels, H, W) to logits (B, num_classes), any H and W.
@@ -84,7 +84,7 @@ class ResNeXt(nn.Module):
     >>> network = ResNeXt()
     >>> sum(p.numel() for p in network.parameters())
     9130314
-    >>> ResNeXt(depth=11, base_width=4, widen=1)(torch.ones(2, 3, 32, 32)).shape
+    >>> ResNeXt(depth=11, base_width=4, widen_factor=1)(torch.ones(2, 3, 32, 32)).shape
     torch.Size([2, 10])
     """
 
@@ -94,7 +94,7 @@ class ResNeXt(nn.Module):
         depth: int = 29,
         cardinality: int = 2,
         base_width: int = 64,
-        widen: int = 4,
+        widen_factor: int = 4,
         in_channels: int = 3,
     ) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class ResNeXt(nn.Module):
             "depth": depth,
             "cardinality": cardinality,
             "base_width": base_width,
-            "widen": widen,
+            "widen_factor": widen_factor,
             "in_channels": in_channels,
         }
         check_counts("ResNeXt", **self.config)
@@ -118,7 +118,7 @@ class ResNeXt(nn.Module):
         for stage in range(STAGES):
             blocks: list[nn.Module] = []
             for index in range(repeats):
-                before, channels = channels, 64 * widen * 2**stage
+                before, channels = channels, 64 * widen_factor * 2**stage
                 stride = 2 if stage and not index else 1
                 blocks.append(
                     GroupedBottleneck(before, cardinality * base_width * 2**stage, channels, cardinality, stride)

@@ -38,6 +38,16 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
         net: A nested network.
         width: A `Shape`, a fraction in (0, 1], or None for the width that is set (full width if none is).
         bayesian: Keep the posterior: Bayesian layers of the smaller size, without masks.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> vnd.extract(net, 0.5)
+    Sequential(
+      (0): Linear(in_features=2, out_features=4, bias=True)
+      (1): ReLU()
+      (2): Linear(in_features=4, out_features=3, bias=True)
+    )
     """
     from vnd.nn.width import setting_of
 

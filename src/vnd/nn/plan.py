@@ -171,7 +171,7 @@ class Plan:
     unseen: bool = False  # whether compiled code does not know of one of them
     loading: tuple[Tensor | None, ...] | None = None  # what a state dict that is being loaded says of statistics
     smallest: Any = None  # for training: the network of base groups alone, sliced; False where there is no such
-    rungs: list[Any] = field(default_factory=list)  # for training: the networks of fixed shapes, sliced
+    fixed_budgets: list[Any] = field(default_factory=list)  # for training: the networks of fixed shapes, sliced
     origin: dict[str, Any] | None = None  # what its plain network was cut from; as in `extract.ORIGINS`
     lesson: Any = None  # for training a student: its teacher, and what that answered
     lowest: Tensor | None = None  # the lowest survival of a group in each of them, and 0 for the full network
@@ -442,11 +442,14 @@ def _fits(norm: CalibratedNorm, held: tuple[Tensor, ...]) -> bool:
     return not held or (held[0].device == mean.device and held[0].dtype == mean.dtype)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # so that it runs while code is compiled
 def _refuse_unseen() -> None:
     raise RuntimeError(
         "vnd.width: compiled code does not see this block; open it on what torch.compile gave, or use vnd.set_width"
     )
+
+
+# So that it runs while code is compiled: torch.compiler.assume_constant_result would load the compiler, a second.
+_refuse_unseen._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()

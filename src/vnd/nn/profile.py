@@ -35,6 +35,12 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
         width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
         example_input: A tensor, a tuple of arguments or a dict; that of the conversion if None.
         count_macs: Whether to run the example.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> vnd.profile(net, 0.5)
+    Profile(parameters=27, macs=20, bytes=108)
     """
     small = _small(net, width)
     parameters = list(small.parameters())

@@ -34,7 +34,7 @@ def cut(net: nn.Module, shape: Shape, said: Mapping[str, Any], widths: Iterable[
     Args:
         net: A nested network of `vnd.models`, on any device.
         shape: What is left of it.
-        said: "mean", "deviation", "image", "classes" and "card"; see `FromPixels`.
+        said: "mean", "std", "image", "classes" and "card"; see `FromPixels`.
         widths: Shapes within that whose BatchNorm statistics go along, of means and of samples; those of `shape` do.
     """
     root, plan = unwrap(net), plan_of(net)

@@ -89,7 +89,7 @@ def group(runs: Sequence[Run]) -> list[Curve]:
         parts = [part for alike in _alike(methods[method]) for part in _apart(alike)]
         for label, part in zip(labels_of(parts), parts, strict=True):
             name = NAMES.get(method, method)
-            several = len({run.results["code"] for run in part}) > 1
+            several = len({run.results["latent_dim"] for run in part}) > 1
             words = ", ".join(filter(None, (EACH if several else "", label)))
             found.append(curve(f"{name} ({words})" if words else name, part))
     return found
@@ -100,7 +100,7 @@ def curve(name: str, runs: Sequence[Run]) -> Curve:
     rows: dict[tuple[str, float, int], list[tuple[dict[str, Any], dict[str, float]]]] = {}
     for run in runs:
         for row in run.rows:
-            key = (row["reading"], row["length"] if row["reading"] == "fixed" else 0, run.results["code"])
+            key = (row["length_rule"], row["length"] if row["length_rule"] == "fixed" else 0, run.results["latent_dim"])
             rows.setdefault(key, []).append((row, _measures(run.results, row)))
     points = []
     for (reading, _, code), own in rows.items():
@@ -120,7 +120,7 @@ def distances(curves: Sequence[Curve], key: str = "distance_name") -> list[str]:
 
 
 def against_length(curves: Sequence[Curve], key: str, name: str) -> Figure:
-    """A measure against the length of the code; hollow markers are readings with a length for each image."""
+    """A measure against the length of the code; hollow markers are inference with a length for each image."""
     figure, axis = canvas(HALF, HEIGHT)
     _over_lengths(axis, curves, key)
     axis.set_ylabel(name)
@@ -223,7 +223,7 @@ def _draw(
     style: tuple[str, str, Any],
     fixed: bool,
 ) -> None:
-    """A line of fixed lengths; other readings are hollow markers, each with its words."""
+    """A line of fixed lengths; other inference are hollow markers, each with its words."""
     color, marker, line = style
     if fixed and places:
         look: dict[str, Any] = {"linestyle": line, "marker": marker, "markersize": 5.5 if len(places) > 1 else 8}
@@ -239,14 +239,14 @@ def _alike(runs: Sequence[Run]) -> list[list[Run]]:
     """Runs of equal settings; those that do not say theirs, by recipe. Codes that can be cut are of one length each."""
     found: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
-        code = run.results["code"] if run.results["kind"] == "ordered" else 0
+        code = run.results["latent_dim"] if run.results["kind"] == "ordered" else 0
         features = (run.results.get("features") or {}).get("sha256")
         found.setdefault((run.settings, None if run.settings else run.recipe, code, features), []).append(run)
     return list(found.values())
 
 
 def _apart(runs: list[Run]) -> list[list[Run]]:
-    seen = [(run.seed, run.results["code"]) for run in runs]
+    seen = [(run.seed, run.results["latent_dim"]) for run in runs]
     return [runs] if len(set(seen)) == len(seen) else [[run] for run in runs]
 
 

@@ -53,7 +53,7 @@ HEADINGS = {
 
 def summary(results: dict[str, Any], own: Curve, images: str) -> tuple[str, str, str]:
     """What was trained, at how many lengths it is measured, and what came of it, in words."""
-    rows, code = sorted(results["rows"], key=lambda row: row["length"]), results["code"]
+    rows, code = sorted(results["rows"], key=lambda row: row["length"]), results["latent_dim"]
     trained = f"An auto-encoder with a code of {code} numbers was trained on {images}."
     if own.is_ordered:
         trained += " Its numbers stand in an order, so that a code can end after any of them."
@@ -159,7 +159,7 @@ def shown(curves: Sequence[Curve], prefix: str = "") -> list[Shown]:
 def points(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     """Every point of the figures: its mean, and the ends of its interval over trainings."""
     return [
-        flat(own, point.measures, reading=point.reading, length=point.length, code=point.code, runs=point.runs)
+        flat(own, point.measures, inference=point.reading, length=point.length, code=point.code, runs=point.runs)
         for own in curves
         for point in own.points
     ]
@@ -168,7 +168,7 @@ def points(curves: Sequence[Curve]) -> list[dict[str, Any]]:
 def _counts(curves: Sequence[Curve]) -> str:
     """How many images were drawn, and how many real ones they are held against."""
     features = [run.results.get("features") for own in curves for run in own.runs]
-    found = sorted({(one["drawn"], one["real"]) for one in features if one})
+    found = sorted({(one["num_generated"], one["real"]) for one in features if one})
     said = " or ".join(f"{drawn:,} drawn images against {real:,} real ones" for drawn, real in found)
     return said if len(found) == 1 else f"{said} (of fewer images a distance is larger: these do not compare)"
 
@@ -180,7 +180,7 @@ def _length(own: Curve, point: Point) -> str:
 
 
 TASK = Task(
-    name="encode",
+    name="autoencoding",
     noun="auto-encoder",
     key=lambda run: (run.data, run.network),
     where=lambda keys: f"of {'; '.join(dict.fromkeys(f'{network} on {data}' for data, network, *_ in keys))}",

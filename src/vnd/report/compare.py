@@ -71,7 +71,7 @@ def _has(own: Series, key: str) -> bool:
 def curves(series: Sequence[Series], key: str) -> Figure:
     """A measure of all series against width, on the left, and against parameters; bands are confidence intervals.
 
-    Learned shapes have their own lines, on the right, and of main readings only.
+    Learned shapes have their own lines, on the right, and of main inference only.
     """
     name, factor, _ = AXES[key]
     looks = styles(series)
@@ -103,13 +103,13 @@ def curves(series: Sequence[Series], key: str) -> Figure:
 
 
 def over_parameters(series: Sequence[Series], key: str) -> Figure:
-    """A measure of main readings against parameters, on one axis; learned shapes have hollow markers.
+    """A measure of main inference against parameters, on one axis; learned shapes have hollow markers.
 
-    Scaled readings are there where confidence itself is measured, unless there are too many series.
+    Scaled inference are there where confidence itself is measured, unless there are too many series.
     """
     name, factor, _ = AXES[key]
     looks = styles(series)
-    shown = [own for own in series if own.main or (own.reading == "scaled" and key in ("ece", "nll"))]
+    shown = [own for own in series if own.main or (own.reading == "temperature_scaled" and key in ("ece", "nll"))]
     shown = [own for own in (shown if len(shown) <= MANY else [own for own in shown if own.main]) if _has(own, key)]
     figure, axis = canvas(PAGE, HEIGHT)
     for own in shown:
@@ -128,7 +128,7 @@ def over_parameters(series: Sequence[Series], key: str) -> Figure:
 
 def counts(own: Series) -> list[int]:
     """The numbers of images that BatchNorm's statistics were collected from, as its runs say; 0, all, last."""
-    found = {row.get("calibration") for run in own.runs for row in run.rows if row["reading"] == own.reading}
+    found = {row.get("bn_images") for run in own.runs for row in run.rows if row["inference"] == own.reading}
     return sorted((count for count in found if count is not None), key=lambda count: (count == 0, count))
 
 

@@ -20,7 +20,7 @@ from vnd.report.series import group
 from vnd.report.summary import Block, as_csv, efficiency, rows, times, withheld
 
 FORMAT = 1
-TASKS = {name: f"{task.noun}s" for name, task in OWN.items()} | {"classify": "classifiers"}
+TASKS = {name: f"{task.noun}s" for name, task in OWN.items()} | {"classification": "classifiers"}
 PAGE, NUMBERS, TABLE = "report.html", "summary.json", "summary.csv"
 DPI = 144  # of the PNG files
 
@@ -63,7 +63,7 @@ def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> 
     if say is not None and found.left_out:
         say(f"report: left out, not evaluated: {', '.join(map(str, found.left_out))}")
     left_out = tuple(path.name for path in found.left_out)
-    first = {run.results.get("task", "classify"): run.path for run in reversed(runs)}
+    first = {run.results.get("task", "classification"): run.path for run in reversed(runs)}
     known = [task for task in TASKS if task in first]
     if len(known) > 1:
         one, other = known[:2]

@@ -24,11 +24,11 @@ WHOLE = (
     "macs",
     "seconds",
 )
-BY_SAMPLES = ("ged", "ged_unbiased", "ged_by_owner", "expected_ged")
+BY_SAMPLES = ("ged", "ged_unbiased", "ged_by_group", "expected_ged")
 # Energy distances that others published for a data set, on another split of it, by number of samples.
 PUBLISHED = {"lidc": ("P-UNet as published, another split", {16: 0.29})}
 
-OWNER = {"lidc": "patient"}  # what owners of images are called, by data set
+OWNER = {"lidc": "patient"}  # what groups of images are called, by data set
 
 Owners = tuple[str | int, ...]  # of all images of a split
 
@@ -44,7 +44,7 @@ class Point:
         measures: Means over runs by name; those of some number of samples have it behind, as `ged_16`.
         images: Energy distance of every image, those of all runs one after another, by number of samples.
         each: The same, on average over runs; nothing where runs were measured on other images.
-        spans: Where the mean energy distance would lie, by 95 %, with other owners, or images where nobody owns them.
+        spans: Where the mean energy distance would lie, by 95 %, with other groups, or images where nobody owns them.
         runs: How many trainings.
     """
 
@@ -73,9 +73,9 @@ class Entry:
         return next((point for point in reversed(self.points) if not point.drawn), self.points[-1])
 
     @property
-    def owners(self) -> Owners | None:
+    def groups(self) -> Owners | None:
         """Whose the images are, as all of its runs say, empty where nobody's; None where they do not agree."""
-        return owners_of(self.runs)
+        return groups_of(self.runs)
 
 
 def group(runs: Sequence[Run]) -> list[Entry]:
@@ -105,7 +105,7 @@ def entry(name: str, runs: Sequence[Run]) -> Entry:
     for run in runs:
         for row in run.results["rows"]:
             rows.setdefault(row["label"], []).append(row)
-    points = [_point(own, owners_of(runs)) for own in rows.values()]
+    points = [_point(own, groups_of(runs)) for own in rows.values()]
     points.sort(key=lambda point: (point.drawn, 1.0 if point.fraction is None else point.fraction))
     return Entry(name, runs[0].method, tuple(runs), tuple(points))
 
@@ -142,13 +142,13 @@ def graders(entries: Sequence[Entry], key: str) -> float | None:
 
 def bins(own: Entry) -> dict[str, dict[str, list[Any]]]:
     """The bins of calibration of an entry's first run, by size, from the smallest."""
-    found: dict[str, Any] = own.runs[0].results.get("calibration") or {}
+    found: dict[str, Any] = own.runs[0].results.get("reliability") or {}
     return {point.label: found[point.label] for point in own.points if point.label in found}
 
 
-def owners_of(runs: Sequence[Run]) -> Owners | None:
+def groups_of(runs: Sequence[Run]) -> Owners | None:
     """Whose the images of some runs are, empty where nobody's; None where they do not agree."""
-    said = {tuple(run.results.get("owners") or ()) for run in runs}
+    said = {tuple(run.results.get("groups") or ()) for run in runs}
     return said.pop() if len(said) == 1 else None
 
 
@@ -167,7 +167,7 @@ def _apart(runs: list[Run]) -> list[list[Run]]:
     return [runs] if len(set(seeds)) == len(seeds) else [[run] for run in runs]
 
 
-def _point(rows: list[dict[str, Any]], owners: Owners | None) -> Point:
+def _point(rows: list[dict[str, Any]], groups: Owners | None) -> Point:
     values: dict[str, list[float]] = {}
     images: dict[int, tuple[float, ...]] = {}
     for row in rows:
@@ -179,9 +179,9 @@ def _point(rows: list[dict[str, Any]], owners: Owners | None) -> Point:
         for count, own in row["per_image"].items():
             images[int(count)] = images.get(int(count), ()) + tuple(own)
     measures = {key: confidence_interval(own) for key, own in values.items()}
-    each = {} if owners is None else _each(rows)
+    each = {} if groups is None else _each(rows)
     label, fraction, drawn = rows[0]["label"], rows[0].get("fraction"), rows[0].get("kind") == "sampled"
-    return Point(label, fraction, drawn, measures, images, each, _spans(rows, each, owners), len(rows))
+    return Point(label, fraction, drawn, measures, images, each, _spans(rows, each, groups), len(rows))
 
 
 def _each(rows: list[dict[str, Any]]) -> dict[int, tuple[float, ...]]:
@@ -195,7 +195,7 @@ def _each(rows: list[dict[str, Any]]) -> dict[int, tuple[float, ...]]:
 
 
 def _spans(
-    rows: list[dict[str, Any]], each: dict[int, tuple[float, ...]], owners: Owners | None
+    rows: list[dict[str, Any]], each: dict[int, tuple[float, ...]], groups: Owners | None
 ) -> dict[int, tuple[float, float]]:
     """The intervals that the file says; of several runs on the same images, those of their mean."""
     said = [row.get("ged_interval") or {} for row in rows]
@@ -203,5 +203,5 @@ def _spans(
         return {int(count): (low, high) for count, (low, high) in said[0].items()}
     if not each or not all(said):
         return {}
-    found = bootstrap_interval(torch.tensor(list(each.values()), dtype=torch.float64).T, owners or None)
+    found = bootstrap_interval(torch.tensor(list(each.values()), dtype=torch.float64).T, groups or None)
     return {count: (one.low, one.high) for count, one in zip(each, found, strict=True)}

@@ -38,9 +38,9 @@ METHODS = {
     "plain": "An ordinary network for each width: one training a width.",
 }
 READINGS = {
-    "means": "one pass with the means of the weights, not averaged over draws",
-    "masks": "a random width each pass, averaged",
-    "scaled": "temperature scaling: confidences are mended for each width on validation images",
+    "mean": "one pass with the means of the weights, not averaged over draws",
+    "mc_mask": "a random width each pass, averaged",
+    "temperature_scaled": "temperature scaling: confidences are mended for each width on validation images",
 }
 PLACES = {
     "full": "Full width",
@@ -64,7 +64,7 @@ def methods(block: Block) -> str:
     lines = {}
     for own in block.series:
         about = METHODS.get(own.method, f"The method “{own.method}”.")
-        if own.reading in READINGS and (own.reading != "means" or own.name.startswith("DT-")):
+        if own.reading in READINGS and (own.reading != "mean" or own.name.startswith("DT-")):
             about = f"{about} Here: {READINGS[own.reading]}."
         lines[escape(own.name)] = f"{escape(about)} <small>{_count(len(own.runs), 'run')}{_over(own)}.</small>"
     return _words(lines)
@@ -86,7 +86,7 @@ def verdicts(block: Block) -> str:
 
 
 def shrinking(block: Block) -> str:
-    """What each nested network loses when it is cut, as HTML: main readings that have several widths."""
+    """What each nested network loses when it is cut, as HTML: main inference that have several widths."""
     lines = []
     for own in block.series:
         widths = [point for point in own.of("uniform") if point.fraction is not None]

@@ -35,7 +35,7 @@ KINDS = {
     "learned": ("learned shape", ORANGE, "D", "--"),
     "sampled": ("a random mask each time", PURPLE, "*", ":"),
 }
-EXAMPLES = {"most_certain": "Most certain", "least_certain": "Least certain", "out_of_domain": "Out of domain"}
+EXAMPLES = {"most_certain": "Most certain", "least_certain": "Least certain", "ood": "Out of domain"}
 COLUMNS = 8
 PIXELS = 96  # a larger example is thinned: it is shown small
 FEW = 20  # predictions in a bin, or points of a curve: accuracy is mostly chance, a line is hard to see
@@ -142,7 +142,7 @@ def examples(results: dict[str, Any]) -> Figure:
         for axis in row:
             axis.set_axis_off()
         for axis, example in zip(row, group, strict=False):
-            _draw_example(axis, example, foreign=name == "out_of_domain")
+            _draw_example(axis, example, foreign=name == "ood")
         row[0].text(0, 1.1, EXAMPLES[name], transform=row[0].transAxes, color=INK, fontsize=11, weight="bold")
     return figure
 

@@ -169,7 +169,7 @@ class Blocked(Protocol):
 
 
 def made(block: Blocked) -> list[str]:
-    """Where the numbers come from: a line a training, whatever its readings, and the commands of every run."""
+    """Where the numbers come from: a line a training, whatever its inference, and the commands of every run."""
     named: dict[tuple[Path, ...], list[Named]] = {}
     for own in block.series:
         named.setdefault(tuple(run.path for run in own.runs), []).append(own)
@@ -296,4 +296,4 @@ def _mean(seconds: Sequence[float | None]) -> str:
 
 def _outside(block: Block) -> str:
     """The name of the data out of domain."""
-    return next((run.results["out_of_domain"] for run in block.runs if run.results.get("out_of_domain")), "unfamiliar")
+    return next((run.results["ood"] for run in block.runs if run.results.get("ood")), "unfamiliar")

@@ -116,7 +116,7 @@ def _said(results: dict[str, Any]) -> dict[str, str]:
     if results.get("split") == "validation":
         fitted = "measured on the same images, which is too kind"
     return {
-        "other": f"“{results['out_of_domain']}”" if results.get("out_of_domain") else "another kind",
+        "other": f"“{results['ood']}”" if results.get("ood") else "another kind",
         "risk": f"{100 * selective.get('risk', 0):g}\u00a0%",
         "fitted": fitted,
         "levels": " and ".join(filter(None, (", ".join(levels[:-1]), *levels[-1:]))).replace(" %", "\u00a0%"),
@@ -159,7 +159,7 @@ def _made(results: dict[str, Any]) -> str:
         "Command": results.get("command"),
         "Method": results.get("method"),
         "Data": f"{data['name']} ({sizes})" if sizes else data["name"],
-        "Out of domain": results.get("out_of_domain"),
+        "Out of domain": results.get("ood"),
         "Samples per prediction": "none, the means of the weights" if samples == 0 else samples,
         "Machine": results.get("machine"),
         "Seconds": ", ".join(f"{name} {value:.1f}" for name, value in (results.get("seconds") or {}).items()),

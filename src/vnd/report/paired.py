@@ -14,7 +14,7 @@ REFERENCE = "punet"  # the method that others are held against, where it is ther
 NOTE = (
     "Of each image the energy distance with {most} samples, less that of {name} for the same image, on average over "
     "images: below 0 is nearer to the graders than {name}. The interval is where 95 % of such means lie with other "
-    "{owners} in place of these (2,000 resamples); bold: all of it is below 0. Other trainings are not in it{seeds}."
+    "{groups} in place of these (2,000 resamples); bold: all of it is below 0. Other trainings are not in it{seeds}."
 )
 
 
@@ -55,9 +55,9 @@ def note(entries: Sequence[Entry]) -> str:
     if base is None:
         return ""
     several = any(point.runs > 1 for own in entries for point in own.points)
-    owners = f"{owner_word(entries)}s" if base.owners else "images"
+    groups = f"{owner_word(entries)}s" if base.groups else "images"
     seeds = "; where there are several, their mean is taken" if several else ""
-    return NOTE.format(most=counts(entries)[-1], name=_name(base), owners=owners, seeds=seeds)
+    return NOTE.format(most=counts(entries)[-1], name=_name(base), groups=groups, seeds=seeds)
 
 
 def lines(entries: Sequence[Entry]) -> tuple[list[str], list[list[tuple[str, bool]]]]:
@@ -86,10 +86,10 @@ def signed(value: float) -> str:
 def _found(own: Entry, point: Point, base: Entry, most: int) -> Interval | None:
     """The mean difference over images and its interval, where both were measured on the same images."""
     one, other = point.each.get(most, ()), base.full.each.get(most, ())
-    if not one or len(one) != len(other) or own.owners != base.owners:
+    if not one or len(one) != len(other) or own.groups != base.groups:
         return None
     apart = torch.tensor([one, other], dtype=torch.float64)
-    return bootstrap_interval((apart[0] - apart[1])[:, None], base.owners or None)[0]
+    return bootstrap_interval((apart[0] - apart[1])[:, None], base.groups or None)[0]
 
 
 def _cells(found: Interval | None) -> list[tuple[str, bool]]:

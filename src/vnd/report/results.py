@@ -30,10 +30,10 @@ def read(results: Path) -> dict[str, Any]:
         raise ValueError(f"report: {path} must be JSON in UTF-8: {str(error).splitlines()[0]}") from None
     try:
         task = contents.get("task") if isinstance(contents, dict) else None
-        if task == "encode":
+        if task == "autoencoding":
             check(contents, CODES, "")
             check_codes(contents)
-        elif task == "segment":
+        elif task == "segmentation":
             check(contents, SEGMENTS, "")
             check_segments(contents)
         else:

@@ -188,10 +188,10 @@ def _is_run(folder: Path) -> bool:
 
 
 def _from_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of a file that was written before there were readings and repeats."""
-    reading = "means" if results.get("samples") == 0 else "samples"
+    """Rows of a file that was written before there were inference and repeats."""
+    reading = "mean" if results.get("samples") == 0 else "mc"
     return [
-        {**row, "reading": reading, "repeat": 0, "calibration": None, "fraction": row.get("fraction") or _share(row)}
+        {**row, "inference": reading, "repeat": 0, "bn_images": None, "fraction": row.get("fraction") or _share(row)}
         for row in results["rows"]
     ]
 

@@ -18,7 +18,7 @@ IMAGE = "rows of whole numbers in 0 … 255, H × W or H × W × 3"
 
 KINDS = ("uniform", "learned", "sampled")
 SPLITS = ("test", "validation")
-READINGS = ("samples", "means", "masks", "scaled")
+READINGS = ("mc", "mean", "mc_mask", "temperature_scaled")
 
 # A key with "?" may be missing, null or empty. {"*": …} has keys of its own, […] holds one or more, (…) the choices.
 EXAMPLE = {"image": IMAGE, "prediction": TEXT, "confidence": SHARE, "label?": TEXT}
@@ -28,7 +28,7 @@ ROW = {
     **{"aupr?": SHARE, "base_rate?": SHARE, "shape?": {"*": COUNT}},
 }
 TIDY = {
-    **{"reading": READINGS, "repeat": COUNT, "kind": KINDS, "label": TEXT, "calibration?": COUNT, "fraction?": PART},
+    **{"inference": READINGS, "repeat": COUNT, "kind": KINDS, "label": TEXT, "bn_images?": COUNT, "fraction?": PART},
     **{"parameters": POSITIVE, "accuracy": SHARE, "nll": NUMBER, "ece": SHARE},
     **dict.fromkeys(("macs?", "bytes?", "latency_ms?", "test_seconds?", "usage_std?"), NATURAL),
     **dict.fromkeys(("brier?", "aurc?"), NATURAL),
@@ -63,24 +63,24 @@ SCHEMA: dict[str, Any] = {
     "command?": TEXT,
     "method?": TEXT,
     "machine?": TEXT,
-    "out_of_domain?": TEXT,
+    "ood?": TEXT,
     "split?": SPLITS,
     "samples?": COUNT,
     "seconds?": {"*": NUMBER},
     "chosen?": {"label": TEXT, "parameters?": SIZE, "reason?": TEXT, "folder?": TEXT},
     "reliability?": [{"label": TEXT, "count": [COUNT], "confidence": [BIN], "accuracy": [BIN]}],
     "survival?": {"*": [SHARE]},
-    "examples?": {"most_certain?": [EXAMPLE], "least_certain?": [EXAMPLE], "out_of_domain?": [EXAMPLE]},
+    "examples?": {"most_certain?": [EXAMPLE], "least_certain?": [EXAMPLE], "ood?": [EXAMPLE]},
     "curves?": [{"step": COUNT, "loss?": NUMBER, "nll?": NUMBER, "kl?": NUMBER}],
     "series?": SERIES,
-    "readings?": [READINGS],
+    "inference?": [READINGS],
     "tidy?": [TIDY],
     "correlation?": {"labels": [TEXT], "inside": [[PEARSON]], "outside?": [[PEARSON]]},
     "selective?": {"risk": SHARE, "rows": [SELECTIVE]},
     "cascade?": CASCADE,
 }
 CODE_ROW = {
-    **{"reading": ("fixed", "posterior", "target"), "length": POSITIVE, "label?": TEXT, "fraction?": PART},
+    **{"length_rule": ("fixed", "posterior", "target"), "length": POSITIVE, "label?": TEXT, "fraction?": PART},
     **{"mse": NATURAL, "summed": NATURAL, "rate?": NUMBER, "distortion?": NUMBER, "negative_elbo?": NUMBER},
     **dict.fromkeys(("frechet?", "inception_score?", "inception_score_std?", "diversity?", "target?"), NATURAL),
     **{f"length_{name}?": NATURAL for name in ("min", "low", "median", "high", "max")},
@@ -88,16 +88,16 @@ CODE_ROW = {
 }
 CODES: dict[str, Any] = {  # of an auto-encoder
     **{key: SCHEMA[key] for key in ("format", "title", "data", "command?", "method?", "machine?", "split?", "series?")},
-    "task": ("encode",),
+    "task": ("autoencoding",),
     "kind": ("ordered", "single"),
-    "code": SIZE,
-    "noise": POSITIVE,
+    "latent_dim": SIZE,
+    "likelihood_std": POSITIVE,
     "rows": [CODE_ROW],
     "tidy": [CODE_ROW],
     "seconds?": {"*": NUMBER},
     "features?": {
         **dict.fromkeys(("name", "sha256", "distance_name", "score_name"), TEXT),
-        **{"drawn": SIZE, "real": SIZE, "real_diversity": NATURAL},
+        **{"num_generated": SIZE, "real": SIZE, "real_diversity": NATURAL},
     },
     "lengths?": {"*": [COUNT]},
     "complexity?": {
@@ -112,7 +112,7 @@ SEGMENT_ROW = {
     **{
         "ged": {"*": NUMBER},
         "ged_unbiased?": {"*": MAYBE},
-        "ged_by_owner?": {"*": NUMBER},
+        "ged_by_group?": {"*": NUMBER},
         "ged_interval?": {"*": [NUMBER]},
         "expected_ged?": {"*": NUMBER},
         "per_image": {"*": [NUMBER]},
@@ -122,12 +122,12 @@ SEGMENT_ROW = {
 }
 SEGMENTS: dict[str, Any] = {  # of a segmenter
     **{key: SCHEMA[key] for key in ("format", "title", "data", "command?", "method?", "machine?", "split?", "series?")},
-    "task": ("segment",),
+    "task": ("segmentation",),
     "graders": SIZE,
     "samples": [SIZE],
-    "owners?": [OWNER],
+    "groups?": [OWNER],
     "rows": [SEGMENT_ROW],
-    "calibration?": {"*": {"count": [COUNT], "confidence": [BIN], "frequency": [BIN]}},
+    "reliability?": {"*": {"count": [COUNT], "confidence": [BIN], "frequency": [BIN]}},
     "graders_own?": {"*": MAYBE},
     **{key: SCHEMA[key] for key in ("seconds?", "curves?")},
     "notes?": [TEXT],
@@ -170,8 +170,10 @@ def check_lengths(contents: dict[str, Any]) -> None:
 def check_codes(contents: dict[str, Any]) -> None:
     """Refuse what an auto-encoder's results say of images where it does not fit together."""
     for name, counts in (contents.get("lengths") or {}).items():
-        if len(counts) != contents["code"] + 1 or not sum(counts):
-            raise ValueError(f"lengths.{name} must count images at each length from 0 to code = {contents['code']}")
+        if len(counts) != contents["latent_dim"] + 1 or not sum(counts):
+            raise ValueError(
+                f"lengths.{name} must count images at each length from 0 to latent_dim = {contents['latent_dim']}"
+            )
     found = contents.get("complexity") or {}
     if found and not {"png", *found["correlation"]} <= set(found["shown"]):
         raise ValueError("complexity.shown must have png and one list a correlation")
@@ -186,7 +188,7 @@ def check_segments(contents: dict[str, Any]) -> None:
         raise ValueError(f"rows must have one label each; got {shown(labels)}")
     images = len(next(iter(contents["rows"][0]["per_image"].values()), []))
     for index, row in enumerate(contents["rows"]):
-        for key in ("ged", "ged_unbiased", "ged_by_owner", "ged_interval", "expected_ged", "per_image"):
+        for key in ("ged", "ged_unbiased", "ged_by_group", "ged_interval", "expected_ged", "per_image"):
             if row.get(key) and set(row[key]) != counts:
                 raise ValueError(
                     f"rows.{index}.{key} must have the numbers of samples as keys; got {shown([*row[key]])}"
@@ -196,12 +198,12 @@ def check_segments(contents: dict[str, Any]) -> None:
         for count, ends in (row.get("ged_interval") or {}).items():
             if len(ends) != 2 or ends[0] > ends[1]:
                 raise ValueError(f"rows.{index}.ged_interval.{count} must be two ends that rise; got {shown(ends)}")
-    if contents.get("owners") and len(contents["owners"]) != images:
-        raise ValueError(f"owners must be one an image, {images}; got {len(contents['owners'])}")
-    for label, bins in (contents.get("calibration") or {}).items():
+    if contents.get("groups") and len(contents["groups"]) != images:
+        raise ValueError(f"groups must be one an image, {images}; got {len(contents['groups'])}")
+    for label, bins in (contents.get("reliability") or {}).items():
         if label not in labels:
-            raise ValueError(f"calibration must have labels of rows as keys; got {shown(label)}")
-        _same(f"calibration.{label}", bins, ("count", "confidence", "frequency"))
+            raise ValueError(f"reliability must have labels of rows as keys; got {shown(label)}")
+        _same(f"reliability.{label}", bins, ("count", "confidence", "frequency"))
 
 
 def _same(place: str, lists: dict[str, Any], names: tuple[str, ...]) -> None:

@@ -53,7 +53,7 @@ def notes(entries: Sequence[Entry]) -> tuple[str, str]:
     every = [point.measures for own in entries for point in own.points if f"ged_{most}" in point.measures]
     unbiased += AGAIN if unbiased and any(f"ged_unbiased_{most}" not in measures for measures in every) else ""
     first = DISTANCES.format(graders=" or ".join(map(str, some)), unbiased=unbiased)
-    first += _of_owners(entries)
+    first += _of_groups(entries)
     if any(point.drawn for own in entries for point in own.points):
         first += DRAWN
     if any(point.runs > 1 for own in entries for point in own.points):
@@ -108,15 +108,15 @@ def _every(entries: Sequence[Entry]) -> list[tuple[str, str, list[str], Cells]]:
     ]
 
 
-def _of_owners(entries: Sequence[Entry]) -> str:
-    """What an interval and a mean by owners are, where there are such columns."""
+def _of_groups(entries: Sequence[Entry]) -> str:
+    """What an interval and a mean by groups are, where there are such columns."""
     shapes, word, most = _shapes(entries)[0], owner_word(entries), counts(entries)[-1]
-    owners = Counter(next((own.owners for own in entries if own.owners), ()))
-    those = f"{len(owners)} {word}s, each with all of their images" if owners else "images"
+    groups = Counter(next((own.groups for own in entries if own.groups), ()))
+    those = f"{len(groups)} {word}s, each with all of their images" if groups else "images"
     found = SPANS.format(most=most, those=those) if f"{SPAN}{most}" in shapes else ""
-    if f"ged_by_owner_{most}" in shapes:
-        share = 100 * sum(count for _, count in owners.most_common(2)) / max(1, owners.total())
-        said = SHARE.format(share=share) if len(owners) > 2 else ""
+    if f"ged_by_group_{most}" in shapes:
+        share = 100 * sum(count for _, count in groups.most_common(2)) / max(1, groups.total())
+        said = SHARE.format(share=share) if len(groups) > 2 else ""
         found += BY_OWNER.format(owner=word, most=most, share=said)
     return found
 
@@ -129,7 +129,7 @@ def _shapes(entries: Sequence[Entry]) -> tuple[dict[str, tuple[str, str, bool | 
     first: dict[str, tuple[str, str, bool | None]] = {"parameters": ("Parameters", "", None)}
     first |= {f"ged_{count}": (f"GED {count}", "{:.3f}", False) for count in counts(entries)}
     first[f"{SPAN}{most}"] = ("95 % interval", "{:.3f}", None)
-    first[f"ged_by_owner_{most}"] = (f"By {owner_word(entries)}", "{:.3f}", False)
+    first[f"ged_by_group_{most}"] = (f"By {owner_word(entries)}", "{:.3f}", False)
     first[f"ged_unbiased_{most}"] = (f"GED* {most}", "{:.3f}", False)
     return tuple({key: shape for key, shape in own.items() if key in known} for own in (first, COLUMNS))
 

@@ -34,7 +34,7 @@ def introduction(runs: Sequence[Run], where: str, names: Sequence[str], left_out
 
 def of_block(block: Block, pictures: dict[str, str], plates: list[Plate], mark: str, alone: bool) -> list[str]:
     """The sections of one data set and network; those without numbers are left out."""
-    other = next((f"“{run.results['out_of_domain']}”" for run in block.runs if run.results.get("out_of_domain")), None)
+    other = next((f"“{run.results['ood']}”" for run in block.runs if run.results.get("ood")), None)
     name = f"{block.data}, {block.network}"
     parts = [] if alone else [f'<h2 class="block" id="{mark}">{escape(name)}</h2>']
     parts.append(_summary(block, f"{mark}-summary"))
@@ -116,8 +116,8 @@ def _times(block: Block) -> str:
         many = f" <small>N = {line['trainings']}</small>" if line["trainings"] > 1 else ""
         size = f" <small>({escape(line['test_label'] or '')})</small>"
         test = "–" if line["test"] is None else duration(line["test"]) + size
-        lines.append([escape(line["name"]), train + many, test, line["reading"], escape(line["machine"])])
-    return table(["Method", "Training", "Testing", "Reading", "Machine"], lines)
+        lines.append([escape(line["name"]), train + many, test, line["inference"], escape(line["machine"])])
+    return table(["Method", "Training", "Testing", "Inference", "Machine"], lines)
 
 
 def _withheld(block: Block) -> str:

@@ -77,9 +77,9 @@ def in_markdown(entries: Sequence[Entry]) -> list[str]:
 
 
 def points(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Every size of every method: its means, the ends of their intervals over trainings and over owners, differences.
+    """Every size of every method: its means, the ends of their intervals over trainings and over groups, differences.
 
-    Keys that end in "low" and "high" are of trainings; in "owners low" and "owners high", of owners or else images.
+    Keys that end in "low" and "high" are of trainings; in "groups low" and "groups high", of groups or else images.
     """
     found = []
     apart = {(one.entry.name, one.point.label): one.found for one in paired.differences(entries)}
@@ -88,11 +88,11 @@ def points(entries: Sequence[Entry]) -> list[dict[str, Any]]:
         for point in own.points:
             line = flat(own, point.measures, size=point.label, fraction=point.fraction, runs=point.runs)
             for count, (low, high) in point.spans.items():
-                line |= {f"ged_{count} owners low": low, f"ged_{count} owners high": high}
+                line |= {f"ged_{count} groups low": low, f"ged_{count} groups high": high}
             difference = apart.get((own.name, point.label))
             if difference is not None and base is not None:
                 line |= {f"{key} from": base.name, key: difference.mean}
-                line |= {f"{key} owners low": difference.low, f"{key} owners high": difference.high}
+                line |= {f"{key} groups low": difference.low, f"{key} groups high": difference.high}
             found.append(line)
     return found
 
@@ -135,7 +135,7 @@ def shown(entries: Sequence[Entry], prefix: str = "") -> list[Shown]:
 
 
 TASK = Task(
-    name="segment",
+    name="segmentation",
     noun="segmenter",
     key=lambda run: (run.data,),
     where=lambda keys: f"on {' and '.join(dict.fromkeys(f'“{data}”' for data, *_ in keys))}",

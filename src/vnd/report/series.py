@@ -19,7 +19,7 @@ NAMES = {
     "swae": "SWAE", "nested_ae": "nested AE", "vnd_punet": "VND-PUNet", "bn3_unet": "BN³-UNet", "punet": "P-UNet",
     "unet_ensemble": "UNet ensemble", "dropout_unet": "dropout UNet",
 }  # fmt: skip
-FORMS = {"samples": "{}", "means": "DT-{}", "masks": "{}-MC", "scaled": "{}-TS"}
+FORMS = {"mc": "{}", "mean": "DT-{}", "mc_mask": "{}-MC", "temperature_scaled": "{}-TS"}
 CERTAIN = ("fn3", "ordered_l0", "us_net", "plain")  # weights that are not drawn: samples and means are one
 MEASURES = (
     *("accuracy", "nll", "brier", "ece", "classwise_ece", "adaptive_ece", "batch_ece", "auroc", "aupr", "fpr95"),
@@ -119,25 +119,27 @@ def group(runs: Iterable[Run]) -> list[Series]:
 
 def answering(series: Sequence[Series]) -> list[Series]:
     """The series whose answers differ: a scaled reading has those of another one of its runs, and other confidences."""
-    other = {run.path for own in series if own.reading != "scaled" for run in own.runs}
-    return [own for own in series if own.reading != "scaled" or any(run.path not in other for run in own.runs)]
+    other = {run.path for own in series if own.reading != "temperature_scaled" for run in own.runs}
+    return [
+        own for own in series if own.reading != "temperature_scaled" or any(run.path not in other for run in own.runs)
+    ]
 
 
 def display(name: str, method: str, reading: str) -> str:
     """What a method is called when it is read in some way.
 
-    >>> display("BN³", "bn3", "means"), display("FN³", "fn3", "means"), display("FN³", "fn3", "scaled")
+    >>> display("BN³", "bn3", "mean"), display("FN³", "fn3", "mean"), display("FN³", "fn3", "temperature_scaled")
     ('DT-BN³', 'FN³', 'FN³-TS')
     """
-    return name if method in CERTAIN and reading == "means" else FORMS[reading].format(name)
+    return name if method in CERTAIN and reading == "mean" else FORMS[reading].format(name)
 
 
 def read_as(run: Run, reading: str, calibration: int | None = -1) -> list[dict[str, Any]]:
     """The rows of a run of one reading; for BatchNorm as many images as its first has, unless told."""
-    rows = [row for row in run.rows if row["reading"] == reading]
+    rows = [row for row in run.rows if row["inference"] == reading]
     if calibration == -1 and rows:
-        calibration = rows[0].get("calibration")
-    return [row for row in rows if row.get("calibration") == calibration]
+        calibration = rows[0].get("bn_images")
+    return [row for row in rows if row.get("bn_images") == calibration]
 
 
 def by_size(runs: Rows, separate: bool = False) -> list[Rows]:
@@ -187,13 +189,13 @@ def _learned(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _readings(name: str, added: str, method: str, runs: tuple[Run, ...]) -> list[Series]:
-    present = dict.fromkeys(row["reading"] for run in runs for row in run.rows)
-    main = (runs[0].results.get("readings") or [runs[0].rows[0]["reading"]])[0]
-    if method in CERTAIN and "samples" in present and "means" in present:
-        present.pop("means" if main == "samples" else "samples")
+    present = dict.fromkeys(row["inference"] for run in runs for row in run.rows)
+    main = (runs[0].results.get("inference") or [runs[0].rows[0]["inference"]])[0]
+    if method in CERTAIN and "mc" in present and "mean" in present:
+        present.pop("mean" if main == "mc" else "mc")
     order = [reading for reading in FORMS if reading in present]
     found = []
     for reading in order:
-        own = tuple(run for run in runs if any(row["reading"] == reading for row in run.rows))
+        own = tuple(run for run in runs if any(row["inference"] == reading for row in run.rows))
         found.append(Series(display(name, method, reading) + added, method, reading, reading == main, own))
     return found

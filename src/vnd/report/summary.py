@@ -16,10 +16,10 @@ from vnd.report.series import CERTAIN, COSTS, MEASURES, Point, Series, answering
 
 QUARTER, WHOLE, NEAR = 0.25, 1.0, 0.011
 READING = {
-    "samples": "draws of the weights",
-    "means": "means of the weights",
-    "masks": "random masks",
-    "scaled": "scaled",
+    "mc": "draws of the weights",
+    "mean": "means of the weights",
+    "mc_mask": "random masks",
+    "temperature_scaled": "scaled",
 }
 SPARSE = ("svb",)  # one size, found by training: no width that others have as well
 
@@ -101,7 +101,7 @@ def efficiency(block: Block) -> list[dict[str, Any]]:
     """
     lines: list[tuple[int, str, Series, Point]] = []
     for own in block.series:
-        if own.reading == "scaled":
+        if own.reading == "temperature_scaled":
             continue  # other confidences, not another network
         rank = {"bn3": 0 if own.main else 5, "svb": 1}.get(own.method, 4)
         uniform, learned = own.of("uniform"), own.of("learned") if own.main else []
@@ -131,7 +131,9 @@ def times(block: Block) -> list[dict[str, Any]]:
         found.append(
             {
                 "name": own.name,
-                "reading": "one pass" if own.method in CERTAIN and own.reading != "scaled" else READING[own.reading],
+                "inference": "one pass"
+                if own.method in CERTAIN and own.reading != "temperature_scaled"
+                else READING[own.reading],
                 "train": sum(known) if len(known) == len(trained) else None,
                 "trainings": len(trained),
                 "runs": len(own.runs),
@@ -171,7 +173,7 @@ def rows(blocks: Sequence[Block]) -> list[dict[str, Any]]:
             for point in own.points:
                 line: dict[str, Any] = {
                     "data": block.data, "network": block.network, "series": own.name, "method": own.method,
-                    "reading": own.reading, "kind": point.kind, "label": point.label, "fraction": point.fraction,
+                    "inference": own.reading, "kind": point.kind, "label": point.label, "fraction": point.fraction,
                     "runs": len(own.runs), "interval_over": point.over,
                 }  # fmt: skip
                 line |= {key: point.costs.get(key) for key in COSTS}

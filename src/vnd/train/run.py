@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from vnd import _files, _text
 
-LOCK = "lock"
+LOCK, HOLDER = "lock", "lock.json"  # the second says who holds the first
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-_held: set[int] = set()  # the open lock files of this process
 
 
 @contextmanager
@@ -40,28 +40,43 @@ def lock(folder: Path) -> Iterator[None]:
     another host that did not end properly is named in a warning: not every network file system shows its locks.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    held, process, host = FileLock(folder / LOCK, timeout=0, fallback_to_soft=False), os.getpid(), socket.gethostname()
     try:
-        _take(handle, folder)
-    except BaseException:
-        os.close(handle)
-        raise
-    _held.add(handle)
+        held.acquire()
+    except Timeout:
+        holder = _say(_holder(folder))
+        raise ValueError(f"run: {folder} is in use by {holder}; wait for it or give another folder") from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        text = f"run: {folder} is on a file system without locks ({error.strerror}); give a folder on another"
+        raise OSError(text) from None
     try:
-        left, host = _holder(handle), socket.gethostname()
+        left = _holder(folder)
         if left and left.get("host") != host:
             text = f"run: {folder} was held by {_say(left)}, which did not end properly; if it still runs, stop it"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
-        holder = json.dumps({"pid": os.getpid(), "host": host, "command": shlex.join(_command())[:200]})
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, holder.encode(), 0)
+        own = {"pid": process, "host": host, "command": shlex.join(_command())[:200]}
+        (folder / HOLDER).write_text(json.dumps(own), encoding="utf-8")
         yield
     finally:
-        if handle in _held:
-            _held.discard(handle)
+        if os.getpid() == process:  # and not in a forked child, which filelock lets go of it
             with suppress(OSError):
-                os.ftruncate(handle, 0)
-            os.close(handle)
+                (folder / HOLDER).unlink()
+            held.release()
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the folder of a run; where nobody says so the lock is not tried, for a run may start."""
+    if not (folder / HOLDER).exists():
+        return False
+    held = FileLock(folder / LOCK, timeout=0, fallback_to_soft=False)
+    try:
+        held.acquire()
+    except Timeout:
+        return True
+    held.release()
+    return False
 
 
 def environment() -> dict[str, Any]:
@@ -146,31 +161,12 @@ class Log:
             yield row, line.decode()
 
 
-def _take(handle: int, folder: Path) -> None:
-    """Lock an open file, or say who has it."""
+def _holder(folder: Path) -> dict[str, Any]:
+    """Who wrote that it holds a folder; nothing if it was left in order, or is of somebody else."""
     try:
-        import fcntl
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "run: locking a folder needs fcntl, which Windows lacks; use Linux or macOS"
-        ) from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = _say(_holder(handle))
-        raise ValueError(f"run: {folder} is in use by {holder}; wait for it or give another folder") from None
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        text = f"run: {folder} is on a file system without locks ({error.strerror}); give a folder on another"
-        raise OSError(text) from None
-
-
-def _holder(handle: int) -> dict[str, Any]:
-    """Who wrote into a lock file; nothing if it was left in order, or is of somebody else."""
-    try:
-        found = json.loads(os.pread(handle, 4096, 0))
-    except (ValueError, RecursionError):
+        with (folder / HOLDER).open("rb") as file:
+            found = json.loads(file.read(4096))
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -180,16 +176,6 @@ def _say(holder: dict[str, Any]) -> str:
         return "another process"
     words = f"process {holder.get('pid')} on {holder.get('host')} ({holder.get('command')})"
     return " ".join(words.split())[:300]
-
-
-def _leave() -> None:
-    """Let go of all locks in a forked child, or a data worker that outlives a killed run would hold its folder."""
-    for handle in _held:
-        os.close(handle)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_leave)
 
 
 def _command() -> list[str]:

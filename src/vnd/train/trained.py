@@ -16,22 +16,22 @@ from vnd.data.registry import DATASETS
 from vnd.data.registry import load as load_images
 from vnd.evaluate import coding, segmenting
 from vnd.evaluate.results import evaluate
-from vnd.evaluate.sweep import Subject, Sweep, Which
+from vnd.evaluate.sweep import BestOrLast, Subject, Sweep
 from vnd.methods import Size
 from vnd.store import load
 from vnd.train.parse import parse_run
 from vnd.train.recipe import Recipe, digest_of
 from vnd.train.run import Log
-from vnd.train.session import calibration
 from vnd.train.splits import Splits, read_splits
+from vnd.train.state import calibration
 
 
 @dataclass(frozen=True)
-class Finished:
+class TrainedRun:
     """A run's folder, with the network in evaluation mode on its device."""
 
     folder: Path
-    which: Which
+    checkpoint: BestOrLast
     recipe: Recipe
     model: nn.Module
     splits: Splits
@@ -45,15 +45,15 @@ class Finished:
 
     def outside(self, options: Sweep) -> Images | None:
         """The images out of domain, brought to the size and the channels of the training images."""
-        if options.out_of_domain is None:
+        if options.ood is None:
             return None
-        folder = None if options.out_of_domain_folder is None else Path(options.out_of_domain_folder)
+        folder = None if options.ood_folder is None else Path(options.ood_folder)
         channels, height, size = self.splits.train.pixels.shape[1:]
         if height != size:
             raise ValueError(
-                f"evaluate.out_of_domain: other images can be brought to squares only, and these are {height}×{size}"
+                f"evaluate.ood: other images can be brought to squares only, and these are {height}×{size}"
             )
-        return fit_to(load_images(options.out_of_domain, "test", folder), channels, size)
+        return fit_to(load_images(options.ood, "test", folder), channels, size)
 
     def truth(self, images: Images) -> segmenting.Truth | None:
         """What the graders of the test images draw from, where that is known, in the size that it is known in."""
@@ -75,14 +75,14 @@ class Finished:
     def cut(self, size: Size, samples: int, augmented: bool | None = None) -> nn.Module:
         """The network of a size, calibrated."""
         subject = self.subject(augmented)
-        return subject.cut(size, samples, subject.images(self.recipe.evaluate.calibration), 0)
+        return subject.cut(size, samples, subject.images(self.recipe.evaluate.bn_images), 0)
 
     def results(self, options: Sweep, test: Images, command: str, done: Any = None) -> dict[str, Any]:
         """Sweep over sizes or lengths, and say where it all comes from: what `results.json` holds."""
         subject = self.subject(options.augmented)
-        if self.recipe.method.task == "encode":
+        if self.recipe.method.task == "autoencoding":
             found = coding.evaluate(subject, options, test, done)
-        elif self.recipe.method.task == "segment":
+        elif self.recipe.method.task == "segmentation":
             found = segmenting.evaluate(subject, options, test, done, self.truth(test))
         else:
             found = evaluate(subject, options, test, self.splits.validation, self.outside(options), done)
@@ -106,7 +106,7 @@ class Finished:
         found["seconds"] |= {"train": training_seconds(log, self.recipe.train.batch)}
         return {
             **found, "series": series, "title": title, "command": command, "method": self.recipe.method_name,
-            "which": self.which, "data": data, "curves": curves,
+            "checkpoint": self.checkpoint, "data": data, "curves": curves,
         }  # fmt: skip
 
 
@@ -127,9 +127,9 @@ def settings_of(recipe: Recipe) -> str:
     """
     given = recipe.to_dict()
     widths = {
-        "classify": ("method", ("fraction", "shape")),
-        "encode": ("network", ("code",)),
-        "segment": ("method", ()),
+        "classification": ("method", ("fraction", "shape")),
+        "autoencoding": ("network", ("latent_dim",)),
+        "segmentation": ("method", ()),
     }
     for section, keys in (("train", ("seed", "device")), ("data", ("folder",)), widths[recipe.method.task]):
         given[section] = {key: value for key, value in given[section].items() if key not in keys}
@@ -147,25 +147,25 @@ def recipe_name(folder: Path) -> str | None:
     return None if not isinstance(name, str) or name.startswith("-") else Path(name).with_suffix("").as_posix()
 
 
-def find_network(folder: Path, which: Which | None = None) -> tuple[Recipe, Which]:
+def find_network(folder: Path, checkpoint: BestOrLast | None = None) -> tuple[Recipe, BestOrLast]:
     """The recipe of a run, and which of its networks is meant; refused where that is not there."""
     recipe = parse_run(folder)
-    which = which or recipe.evaluate.which
-    if not (folder / which / "network.json").exists():
-        raise ValueError(f"{folder} has no {which} network yet; go on with vnd train --resume {folder}")
-    return recipe, which
+    checkpoint = checkpoint or recipe.evaluate.checkpoint
+    if not (folder / checkpoint / "network.json").exists():
+        raise ValueError(f"{folder} has no {checkpoint} network yet; go on with vnd train --resume {folder}")
+    return recipe, checkpoint
 
 
-def open_run(folder: Path, which: Which | None = None) -> Finished:
+def open_run(folder: Path, checkpoint: BestOrLast | None = None) -> TrainedRun:
     """Open a trained run.
 
     Args:
         folder: The run.
-        which: The network with the best validation score, or the last; None for what the recipe says.
+        checkpoint: The network with the best validation score, or the last; None for what the recipe says.
     """
-    recipe, which = find_network(folder, which)
-    model, device = load_network(folder / which, recipe)
-    return Finished(folder, which, recipe, model, read_splits(recipe.data, recipe.method.task), device)
+    recipe, checkpoint = find_network(folder, checkpoint)
+    model, device = load_network(folder / checkpoint, recipe)
+    return TrainedRun(folder, checkpoint, recipe, model, read_splits(recipe.data, recipe.method.task), device)
 
 
 def load_network(folder: Path, recipe: Recipe) -> tuple[nn.Module, torch.device]:
@@ -180,9 +180,9 @@ def fed(folder: Path) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, 
     path = folder / "data.json"
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-        shape, mean, deviation = (tuple(about[key]) for key in ("image", "mean", "deviation"))
-        if len(shape) != 3 or not len(mean) == len(deviation) == shape[0]:
+        shape, mean, std = (tuple(about[key]) for key in ("image", "mean", "std"))
+        if len(shape) != 3 or not len(mean) == len(std) == shape[0]:
             raise ValueError
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path}: must say image, mean and deviation, as vnd train wrote them") from None
-    return shape, mean, deviation
+        raise ValueError(f"{path}: must say image, mean and std, as vnd train wrote them") from None
+    return shape, mean, std

@@ -23,8 +23,8 @@ from vnd.data.batches import Batches, Normalise, in_order, key
 from vnd.data.images import Images
 from vnd.evaluate.coding import error_of
 from vnd.evaluate.segmenting import distance_of
-from vnd.evaluate.sweep import accuracy_of, check_readings
-from vnd.methods import Coder, Segmenter, Size, Sizes
+from vnd.evaluate.sweep import accuracy_of, check_inference
+from vnd.methods import AutoencoderMethod, Segmenter, Size, Sizes
 from vnd.methods.single import Single
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn.plan import plan_of, unwrap
@@ -33,13 +33,13 @@ from vnd.train import checkpoint
 from vnd.train.confidence import ConfidenceController
 from vnd.train.recipe import Recipe, differing_keys, digest_of
 from vnd.train.run import Log, environment
-from vnd.train.splits import Splits, owners_of, read_splits
+from vnd.train.splits import Splits, groups_of, read_splits
 
 BATCH = 512  # images in a batch that statistics are collected from,
 SMALL = 32  # and in one of a network that segments: each is a draw of the weights, and a large one of large images
 
 
-class Session:
+class TrainState:
     """A run in training.
 
     Args:
@@ -54,9 +54,9 @@ class Session:
             self.splits = read_splits(recipe.data, recipe.method.task)
         options = recipe.train
         self.batches = Batches(
-            self.splits.train, options.batch, options.seed, self.splits.mean, self.splits.deviation,
+            self.splits.train, options.batch, options.seed, self.splits.mean, self.splits.std,
             accelerator.device, recipe.data.augment, accelerator.process_index, accelerator.num_processes,
-            masks=recipe.method.task == "segment", views=recipe.data.views,
+            masks=recipe.method.task == "segmentation", repeat_epochs=recipe.data.repeat_epochs,
         )  # fmt: skip
         model = build_model(recipe, self.splits.train).to(accelerator.device)
         if options.channels_last:
@@ -80,7 +80,7 @@ class Session:
         if not self.accelerator.is_main_process:
             return
         self.method.sizes(self.root, self.recipe.evaluate.sizes)  # one that it cannot have is refused now
-        check_readings(self.root, self.recipe.evaluate)
+        check_inference(self.root, self.recipe.evaluate)
         self.folder.mkdir(parents=True, exist_ok=True)
         about = {
             "name": self.recipe.data.name,
@@ -89,8 +89,8 @@ class Session:
             "classes": list(self.splits.train.classes),
             "image": list(self.splits.train.pixels.shape[1:]),
             "mean": list(self.splits.mean),
-            "deviation": list(self.splits.deviation),
-            **owners_of(self.splits),
+            "std": list(self.splits.std),
+            **groups_of(self.splits),
         }
         write_text(self.folder / "data.json", json.dumps(about, indent=1) + "\n")
         write_text(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
@@ -197,19 +197,19 @@ class Session:
         normalise = self.splits.normalise(self.accelerator.device)
         with self.averaged():
             sizes = self.method.sizes(self.root, wanted)
-            drawn = self.method.task == "segment"
-            self.method.calibrate(self.root, self.calibration, [size.width for size in sizes], samples=drawn)
+            drawn = self.method.task == "segmentation"
+            self.method.recalibrate(self.root, self.calibration, [size.width for size in sizes], samples=drawn)
             looked = self.root, self.splits.validation, normalise
             found = {size.label: self._look(size, *looked) for size in sizes}
             mean = sum(found.values()) / len(found)
-            score = {"classify": mean, "encode": 1 - mean, "segment": -mean}[self.method.task]
+            score = {"classification": mean, "autoencoding": 1 - mean, "segmentation": -mean}[self.method.task]
             if score > self.best:
                 self.best = score
                 save(self.root, self.folder / "best")
         return found
 
     def _look(self, size: Size, model: nn.Module, images: Images, normalise: Normalise) -> float:
-        if isinstance(self.method, Coder):
+        if isinstance(self.method, AutoencoderMethod):
             return error_of(self.method, model, size, images, normalise)
         if isinstance(self.method, Segmenter):
             return distance_of(self.method, model, size, images, normalise)
@@ -226,7 +226,7 @@ class Session:
                 sizes = self.method.sizes(self.root, self.recipe.evaluate.sizes)
                 for samples in (False, True):
                     torch.manual_seed(key(self.recipe.train.seed, "calibration"))
-                    self.method.calibrate(self.root, self.calibration, [s.width for s in sizes], samples=samples)
+                    self.method.recalibrate(self.root, self.calibration, [s.width for s in sizes], samples=samples)
                 save(self.root, self.folder / "last")
 
     def calibration(self) -> Iterator[Tensor]:
@@ -295,12 +295,12 @@ def build_model(recipe: Recipe, images: Images) -> nn.Module:
     """The model of a recipe, on the CPU, with the weights that its seed gives; refused if the data do not fit it."""
     torch.manual_seed(recipe.train.seed)
     network = recipe.network.build()
-    if recipe.method.task == "classify" and isinstance(network, CodedNetwork):
+    if recipe.method.task == "classification" and isinstance(network, CodedNetwork):
         raise ValueError(
             f"network.name: {recipe.network.name} is for methods that learn codes, such as vnd_ae; got the method "
             f"{recipe.method_name}"
         )
-    classes, masked = recipe.network.config.get("num_classes"), recipe.method.task == "segment"
+    classes, masked = recipe.network.config.get("num_classes"), recipe.method.task == "segmentation"
     if classes is not None and not masked and classes != len(images.classes):
         raise ValueError(
             f"network.num_classes must be that of {recipe.data.name}, {len(images.classes)}; got {classes}"
@@ -316,7 +316,7 @@ def build_model(recipe: Recipe, images: Images) -> nn.Module:
             f"network {recipe.network.name} cannot read the images of {recipe.data.name}, "
             f"{'×'.join(map(str, example.shape[1:]))}: {' '.join(str(error).split())[:200]}"
         ) from None
-    if recipe.method.task == "classify" and answer.ndim != 2:
+    if recipe.method.task == "classification" and answer.ndim != 2:
         raise ValueError(
             f"network.name: {recipe.network.name} answers for each pixel, and {recipe.method_name} learns classes of "
             "images; use it with a method that segments, such as vnd_punet"
@@ -343,14 +343,17 @@ def calibration(
         repeat: Which choice of them.
         augmented: As in training instead, in batches that are all alike large; None for what the recipe says.
     """
-    wanted = recipe.evaluate.calibration if images is None else images
+    wanted = recipe.evaluate.bn_images if images is None else images
     count = min(wanted or len(splits.train), len(splits.train))
     seed = key(recipe.train.seed, "calibration", *([repeat] if repeat else []))
     chosen = np.random.default_rng(seed).permutation(len(splits.train))[:count]
-    most = {"segment": SMALL, "encode": min(BATCH, recipe.train.batch)}  # of codes gradients are kept, as in training
+    most = {
+        "segmentation": SMALL,
+        "autoencoding": min(BATCH, recipe.train.batch),
+    }  # of codes gradients are kept, as in training
     parts = math.ceil(count / most.get(recipe.method.task, BATCH))
     if recipe.augmented(augmented):
-        normal, augment = (splits.mean, splits.deviation), recipe.data.augment
+        normal, augment = (splits.mean, splits.std), recipe.data.augment
         batches = Batches(splits.train.take(chosen), count // parts, seed, *normal, device, augment)
         yield from (batches.at(number)[0] for number in range(parts))
         return

@@ -23,18 +23,18 @@ from vnd.evaluate.sweep import Measured, Subject, Sweep, answer, sweep
 from vnd.methods import FN3, SVB, Sizes
 from vnd.methods.temperature_scaling import fit_temperature, scaled
 from vnd.nn.width import sample_shapes
-from vnd.train.finished import Finished, open_run, training_seconds
 from vnd.train.loop import fit
+from vnd.train.trained import TrainedRun, open_run, training_seconds
 
 ALL = Sweep(
-    Sizes(fractions=(0.5, 1.0)), samples=3, readings=("samples", "means", "masks", "scaled"), calibration=64, repeats=2,
-    statistics=(32, 0),
+    Sizes(fractions=(0.5, 1.0)), samples=3, inference=("mc", "mean", "mc_mask", "temperature_scaled"), bn_images=64,
+    repeats=2, bn_images_sweep=(32, 0),
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    folder = tmp_path_factory.mktemp("readings")
+def run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    folder = tmp_path_factory.mktemp("inference")
     data = write_blobs(folder / "blobs.npz", train=160, test=60)
     settings: dict[str, Any] = {"method": {"name": "bn3", "num_groups": 4, "measure_every": 2, "log_alpha_init": -1}}
     assert fit(recipe(data, **settings, train={"epochs": 3}), folder / "run", quiet=True)
@@ -48,7 +48,7 @@ def noise() -> Images:
 
 
 @pytest.fixture(scope="module")
-def measured(run: Finished, noise: Images) -> list[Measured]:
+def measured(run: TrainedRun, noise: Images) -> list[Measured]:
     return list(sweep(run.subject(), ALL, run.test(), noise, run.splits.validation))
 
 
@@ -57,21 +57,21 @@ def only(measured: list[Measured], **wanted: Any) -> list[Measured]:
 
 
 def test_every_reading_size_and_repeat_has_a_row_and_only_the_main_one_is_studied(measured: list[Measured]) -> None:
-    found = {(one.row["reading"], one.row["label"], one.row["repeat"], one.row["calibration"]): one for one in measured}
+    found = {(one.row["inference"], one.row["label"], one.row["repeat"], one.row["bn_images"]): one for one in measured}
     expected = {
         (reading, label, repeat, 64)
-        for reading in ("samples", "means", "scaled") for label in ("50 %", "100 %") for repeat in (0, 1)
+        for reading in ("mc", "mean", "temperature_scaled") for label in ("50 %", "100 %") for repeat in (0, 1)
     }  # fmt: skip
-    expected |= {("masks", "random masks", repeat, 64) for repeat in (0, 1)}
-    expected |= {("samples", label, repeat, n) for label in ("50 %", "100 %") for repeat in (0, 1) for n in (32, 144)}
+    expected |= {("mc_mask", "random masks", repeat, 64) for repeat in (0, 1)}
+    expected |= {("mc", label, repeat, n) for label in ("50 %", "100 %") for repeat in (0, 1) for n in (32, 144)}
     assert found.keys() == expected
     assert len(measured) == len(expected)
 
 
-def test_means_are_drawn_once_and_repeats_draw_anew(measured: list[Measured], run: Finished) -> None:
-    samples, again = only(measured, reading="samples", label="100 %", calibration=64)
+def test_means_are_drawn_once_and_repeats_draw_anew(measured: list[Measured], run: TrainedRun) -> None:
+    samples, again = only(measured, inference="mc", label="100 %", bn_images=64)
     assert not torch.equal(samples.said.probs, again.said.probs)
-    means = only(measured, reading="means", label="100 %")[0]
+    means = only(measured, inference="mean", label="100 %")[0]
     run.subject().cut(means.size, 0, 64, 0)
     x = torch.cat(list(in_order(run.test(), run.splits.normalise("cpu"), "cpu")))
     small = vnd.extract(run.model, means.size.width).eval()
@@ -81,18 +81,18 @@ def test_means_are_drawn_once_and_repeats_draw_anew(measured: list[Measured], ru
 
 
 def test_more_images_for_the_statistics_change_them(measured: list[Measured]) -> None:
-    rows = {
-        count: only(measured, reading="samples", label="50 %", repeat=0, calibration=count) for count in (64, 32, 144)
-    }
+    rows = {count: only(measured, inference="mc", label="50 %", repeat=0, bn_images=count) for count in (64, 32, 144)}
     probs = [one[0].said.probs for one in rows.values()]
     assert not torch.equal(probs[0], probs[1])
     assert not torch.equal(probs[0], probs[2])
 
 
-def test_scaled_answers_have_the_temperature_of_the_validation_images(measured: list[Measured], run: Finished) -> None:
+def test_scaled_answers_have_the_temperature_of_the_validation_images(
+    measured: list[Measured], run: TrainedRun
+) -> None:
     for label in ("50 %", "100 %"):
         plain, warm = (
-            only(measured, reading=r, label=label, repeat=0, calibration=64)[0] for r in ("samples", "scaled")
+            only(measured, inference=r, label=label, repeat=0, bn_images=64)[0] for r in ("mc", "temperature_scaled")
         )
         subject = run.subject()
         network = subject.cut(plain.size, 3, 64, 0)
@@ -104,8 +104,8 @@ def test_scaled_answers_have_the_temperature_of_the_validation_images(measured: 
         assert "temperature" not in plain.row
 
 
-def test_random_masks_average_networks_of_the_learned_lengths(measured: list[Measured], run: Finished) -> None:
-    one = only(measured, reading="masks", repeat=0)[0]
+def test_random_masks_average_networks_of_the_learned_lengths(measured: list[Measured], run: TrainedRun) -> None:
+    one = only(measured, inference="mc_mask", repeat=0)[0]
     shapes = sample_shapes(run.model, 3, seed=0)
     sizes = [vnd.profile(run.model, shape, count_macs=False).parameters for shape in shapes]
     assert one.row["parameters"] == round(sum(sizes) / 3)
@@ -116,24 +116,24 @@ def test_random_masks_average_networks_of_the_learned_lengths(measured: list[Mea
     assert one.said.mutual_information.mean() > 1e-3
 
 
-def test_readings_that_cannot_be_are_refused(run: Finished) -> None:
+def test_readings_that_cannot_be_are_refused(run: TrainedRun) -> None:
     for change, words in (
-        ({"readings": ()}, "readings must be some of samples, means, masks, scaled; got []"),
-        ({"readings": ("mean",)}, "readings must be some of samples, means, masks, scaled; got ['mean']"),
-        ({"readings": ("masks",)}, "readings must begin with one that has sizes, not masks; got masks first"),
+        ({"inference": ()}, "inference must be some of mc, mean, mc_mask, temperature_scaled; got []"),
+        ({"inference": ("means",)}, "inference must be some of mc, mean, mc_mask, temperature_scaled; got ['means']"),
+        ({"inference": ("mc_mask",)}, "inference must begin with one that has sizes, not mc_mask; got mc_mask first"),
         ({"repeats": 0}, "repeats must be at least 1; got 0"),
-        ({"statistics": (1,)}, "statistics must be at least 2 images, or 0 for all; got 1"),
+        ({"bn_images_sweep": (1,)}, "bn_images_sweep must be at least 2 images, or 0 for all; got 1"),
         ({"risk": 1.0}, "risk must lie in (0, 1); got 1.0"),
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011
             Sweep(**change)  # type: ignore[arg-type]
         assert str(caught.value) == words
     with pytest.raises(ValueError, match="scaled needs validation images to fit a temperature on"):
-        list(sweep(run.subject(), Sweep(readings=("scaled",), samples=0), run.test()))
+        list(sweep(run.subject(), Sweep(inference=("temperature_scaled",), samples=0), run.test()))
 
 
-def test_a_threshold_is_fitted_on_answers_of_the_reading_that_it_is_for(run: Finished) -> None:
-    options = dataclasses.replace(ALL, readings=("scaled",), repeats=1, statistics=(), risk=0.3)
+def test_a_threshold_is_fitted_on_answers_of_the_reading_that_it_is_for(run: TrainedRun) -> None:
+    options = dataclasses.replace(ALL, inference=("temperature_scaled",), repeats=1, bn_images_sweep=(), risk=0.3)
     validation = run.splits.validation
     for row in evaluate(run.subject(), options, run.test(), validation)["selective"]["rows"]:
         known = only(list(sweep(run.subject(), options, validation, None, validation)), label=row["label"])[0].said
@@ -141,30 +141,30 @@ def test_a_threshold_is_fitted_on_answers_of_the_reading_that_it_is_for(run: Fin
         assert row["threshold"] == (pytest.approx(threshold) if math.isfinite(threshold) else None)
 
 
-def test_scaled_answers_are_scaled_in_the_study_of_statistics_too(run: Finished) -> None:
-    options = dataclasses.replace(ALL, readings=("scaled",), repeats=1, statistics=(32,))
+def test_scaled_answers_are_scaled_in_the_study_of_statistics_too(run: TrainedRun) -> None:
+    options = dataclasses.replace(ALL, inference=("temperature_scaled",), repeats=1, bn_images_sweep=(32,))
     rows = [one.row for one in sweep(run.subject(), options, run.test(), None, run.splits.validation)]
-    assert {row["calibration"] for row in rows} == {64, 32}
+    assert {row["bn_images"] for row in rows} == {64, 32}
     assert all("temperature" in row for row in rows)
 
 
-def test_no_row_comes_twice(run: Finished) -> None:
-    options = dataclasses.replace(ALL, readings=("samples", "scaled"), repeats=1, statistics=(64, 32, 32))
+def test_no_row_comes_twice(run: TrainedRun) -> None:
+    options = dataclasses.replace(ALL, inference=("mc", "temperature_scaled"), repeats=1, bn_images_sweep=(64, 32, 32))
     rows = [one.row for one in sweep(run.subject(), options, run.test(), None, run.splits.validation)]
-    keys = [(row["reading"], row["label"], row["calibration"]) for row in rows]
+    keys = [(row["inference"], row["label"], row["bn_images"]) for row in rows]
     assert len(set(keys)) == len(keys)
 
 
-def test_the_images_that_statistics_were_collected_from_are_counted(run: Finished) -> None:
-    options = dataclasses.replace(ALL, readings=("samples",), repeats=1, statistics=(100_000,))
+def test_the_images_that_statistics_were_collected_from_are_counted(run: TrainedRun) -> None:
+    options = dataclasses.replace(ALL, inference=("mc",), repeats=1, bn_images_sweep=(100_000,))
     rows = [one.row for one in sweep(run.subject(), options, run.test())]
-    assert {row["calibration"] for row in rows} == {64, len(run.splits.train)}
+    assert {row["bn_images"] for row in rows} == {64, len(run.splits.train)}
 
 
-def test_sizes_whose_rounded_labels_are_alike_are_told_apart(run: Finished) -> None:
+def test_sizes_whose_rounded_labels_are_alike_are_told_apart(run: TrainedRun) -> None:
     full = vnd.profile(run.model, 1.0, count_macs=False).parameters
     budgets = (full - 0.6, float(full))  # of one label, and of two networks
-    options = Sweep(Sizes(fractions=(), parameters=budgets), samples=0, calibration=64)
+    options = Sweep(Sizes(fractions=(), parameters=budgets), samples=0, bn_images=64)
     results = evaluate(run.subject(), options, run.test(), run.splits.validation)
     assert len({row["label"] for row in results["rows"]}) == 2
     shapes = [dict(vnd.shape(run.model, parameters=n)) for n in budgets]
@@ -172,20 +172,20 @@ def test_sizes_whose_rounded_labels_are_alike_are_told_apart(run: Finished) -> N
     assert results["rows"][0]["parameters"] < results["rows"][1]["parameters"] == full
 
 
-def test_one_image_is_enough(run: Finished) -> None:
+def test_one_image_is_enough(run: TrainedRun) -> None:
     one = run.test().take(np.array([0]))
     results = evaluate(run.subject(), dataclasses.replace(ALL, repeats=1), one, run.splits.validation, one)
     told = json.loads(json.dumps(results, allow_nan=False))
     assert all(row["accuracy"] in (0.0, 1.0) and row["auroc"] == 0.5 for row in told["tidy"])
 
 
-def test_a_test_without_labels_is_refused(run: Finished) -> None:
+def test_a_test_without_labels_is_refused(run: TrainedRun) -> None:
     test = run.test()
     with pytest.raises(ValueError, match="labels"):
         list(sweep(run.subject(), ALL, Images(test.pixels, None, test.classes)))
 
 
-def test_a_network_that_was_pruned_away_still_has_finite_numbers(run: Finished, noise: Images) -> None:
+def test_a_network_that_was_pruned_away_still_has_finite_numbers(run: TrainedRun, noise: Images) -> None:
     """All weights are noise: every image gets the same answer, and one class alone is ever predicted."""
     method, example = SVB(), torch.rand(2, 1, 8, 8)
     plain = vnd.models.ConvNet(num_classes=3, width=0.15, image_size=8, in_channels=1, hidden=32)
@@ -194,7 +194,7 @@ def test_a_network_that_was_pruned_away_still_has_finite_numbers(run: Finished, 
         if isinstance(layer, vnd.nn.BayesLayer):
             layer.log_variance.data.fill_(20.0)  # type: ignore[union-attr]
     subject = Subject(method, model, run.splits.normalise("cpu"))
-    options = dataclasses.replace(ALL, readings=("samples", "means", "scaled"), statistics=())
+    options = dataclasses.replace(ALL, inference=("mc", "mean", "temperature_scaled"), bn_images_sweep=())
     results = json.loads(
         json.dumps(evaluate(subject, options, run.test(), run.splits.validation, noise), allow_nan=False)
     )
@@ -238,7 +238,7 @@ def test_independent_shapes_follow_the_lengths_and_know_nothing_of_each_other() 
 
 
 @pytest.fixture(scope="module")
-def results(run: Finished, noise: Images) -> dict[str, Any]:
+def results(run: TrainedRun, noise: Images) -> dict[str, Any]:
     found = evaluate(run.subject(), ALL, run.test(), run.splits.validation, noise)
     return json.loads(json.dumps(found, allow_nan=False))  # type: ignore[no-any-return]
 
@@ -248,13 +248,13 @@ def test_the_rows_are_the_main_reading_averaged_over_repeats(results: dict[str, 
     for row in results["rows"]:
         same = [
             one for one in results["tidy"]
-            if (one["reading"], one["label"], one["calibration"]) == ("samples", row["label"], 64)
+            if (one["inference"], one["label"], one["bn_images"]) == ("mc", row["label"], 64)
         ]  # fmt: skip
         assert len(same) == 2
         for key in ("accuracy", "nll", "ece", "auroc", "aurc"):
             assert row[key] == pytest.approx((same[0][key] + same[1][key]) / 2)
         assert row["parameters"] == same[0]["parameters"]
-        assert {"reading", "repeat", "calibration"}.isdisjoint(row)
+        assert {"inference", "repeat", "bn_images"}.isdisjoint(row)
 
 
 def test_the_table_beside_holds_the_same_rows(results: dict[str, Any], tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_the_table_beside_holds_the_same_rows(results: dict[str, Any], tmp_path:
 
 
 def test_correlations_are_those_of_the_entropies(results: dict[str, Any], measured: list[Measured]) -> None:
-    main = only(measured, reading="samples", repeat=0, calibration=64)
+    main = only(measured, inference="mc", repeat=0, bn_images=64)
     expected = np.corrcoef([one.said.entropy.numpy() for one in main])
     found = results["correlation"]
     assert found["labels"] == ["50 %", "100 %"]
@@ -280,13 +280,13 @@ def test_correlations_are_those_of_the_entropies(results: dict[str, Any], measur
 
 
 def test_what_may_be_withheld_is_decided_on_validation_and_measured_on_test(
-    results: dict[str, Any], measured: list[Measured], run: Finished
+    results: dict[str, Any], measured: list[Measured], run: TrainedRun
 ) -> None:
     labels = torch.as_tensor(run.test().labels)
     assert results["selective"]["risk"] == 0.05
     assert [row["label"] for row in results["selective"]["rows"]] == ["50 %", "100 %"]
     for row in results["selective"]["rows"]:
-        one = only(measured, reading="samples", label=row["label"], repeat=0, calibration=64)[0]
+        one = only(measured, inference="mc", label=row["label"], repeat=0, bn_images=64)[0]
         threshold = -math.inf if row["threshold"] is None else row["threshold"]
         accepted = one.said.entropy.double() <= threshold
         assert row["coverage"] == pytest.approx(float(accepted.double().mean()))

@@ -1,0 +1,130 @@
+"""Names that nobody would search for: none may be an identifier, a key of a recipe, an option or a column in `src`.
+
+`WORDS` says what each is called instead. Prose is not looked at: *which* and *every* are English.
+
+    python scripts/vocabulary.py             # exit code 1 and one line for each name in a package that is `CLEAN`
+    python scripts/vocabulary.py --all       # the same for all of src, and how many there are in each package
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SRC = Path(__file__).resolve().parents[1] / "src" / "vnd"
+WORDS = {  # private word → the field's own; also as a part of a longer name, `log_temper`
+    "annotators": "synthetic_graders", "calibrate": "recalibrate", "Certain": "Deterministic…",
+    "Chained": "LearnsLength", "Coder": "AutoencoderMethod", "deviation": "std", "distil": "distill",
+    "Errand": "EighJob", "Finished": "TrainedRun", "Growing": "CapacitySchedule", "Half": "PendingUpdate",
+    "Lesson": "DistillationCache", "Move": "UpdateGroup", "optimiser": "optimizer",
+    "owner_names": "group_names", "owners": "groups", "painted": "to_uint8",
+    "Plan": "NestedState", "readings": "inference", "rungs": "fixed_budgets",
+    "Scene": "LatentViews", "Session": "TrainState", "settle": "freeze_order_after", "Sliced": "TrainableSubnet",
+    "Subject": "TrainedRun", "temper": "loss_temperature", "Turn": "PreconditionGroup", "Untempered": "…Defaults",
+    "views": "repeat_epochs", "widen": "to_float32",
+}  # fmt: skip
+WHOLE = {  # the same, where the whole name is this word: as a part it has a plain meaning
+    "both_ends": "min", "every": "step_size", "out_of_domain": "ood", "Part": "DistillationBatch", "second": "beta2",
+    "Stop": "GracefulStop", "warm_up": "warmup", "Watch": "ProgressLogger", "which": "checkpoint",
+}  # fmt: skip
+KEYS = {  # of recipes and of results, by their section
+    "evaluate.calibration": "bn_images", "evaluate.counts": "num_mask_samples",
+    "evaluate.drawn": "num_generated", "evaluate.statistics": "bn_images_sweep", "method.noise": "likelihood_std",
+    "method.spread": "length_kl_weight",
+    "network.code": "latent_dim", "schedule.every": "step_size", "schedule.factor": "gamma",
+}  # fmt: skip
+MODULES = {  # files
+    "advance": "ngd", "course": "ngd",
+    "canvas": "style", "channels": "dependency", "differences": "measured_gradient", "entries": "grouping",
+    "families": "grouping", "files": "_manifest", "finished": "…", "keep": "archive", "marked": "inject",
+    "opening": "summary", "origins": "provenance", "plan": "state", "plates": "figures", "scene": "…", "sliced": "…",
+    "trace": "dependency", "trial": "verify_slicing", "watch": "progress", "words": "_text",
+}  # fmt: skip
+CLEAN = ("distributions", "models", "optim")  # packages that must have none
+
+
+def names_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Identifiers, and strings that are used as keys: of dictionaries, subscripts and `Literal`, and `get`."""
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                yield name, line
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.keyword(arg=str(name)):
+                yield name, line
+            case ast.Subscript(slice=ast.Constant(value=str(name))):
+                yield name, line
+            case ast.Subscript(slice=ast.Tuple(elts=[*values])):
+                yield from ((x.value, line) for x in values if isinstance(x, ast.Constant) and isinstance(x.value, str))
+            case ast.Dict(keys=keys):
+                for key in keys:
+                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                        yield key.value, key.lineno
+            case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(name)), *_]):
+                yield name, line
+
+
+def private(name: str) -> str | None:
+    """What a name should be, if it is a private word or has one in it.
+
+    >>> private("log_temper"), private("which"), private("whichever"), private("DistilLoss"), private("Planet")
+    ('loss_temperature', 'checkpoint', None, 'distill', None)
+    """
+    if name in WHOLE:
+        return WHOLE[name]
+    if name == "widen_factor":  # of ResNeXt's authors
+        return None
+    lower = {word.lower(): other for word, other in WORDS.items() if word[0].islower()}
+    parts = re.findall(r"[A-Z]?[a-z]+", name)
+    return WORDS.get(name) or next((lower[part.lower()] for part in parts if part.lower() in lower), None)
+
+
+def in_yaml(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """Each key that is a private word, and what it should be."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            better = private(str(key)) or (KEYS.get(f"{path[0]}.{key}") if path else None)
+            if better:
+                yield ".".join((*path, str(key))), better
+            yield from in_yaml(inner, (*path, str(key)))
+
+
+def hits(src: Path) -> Iterator[tuple[str, str]]:
+    """Package, and what is wrong, for each private word below a folder."""
+    for path in sorted(src.rglob("*")):
+        package = path.relative_to(src).parts[0] if path.parent != src else ""
+        where = path.relative_to(src.parent)
+        if path.suffix == ".py":
+            if path.stem in MODULES:
+                yield package, f"{where}: the module is {MODULES[path.stem]}"
+            for name, line in names_of(ast.parse(path.read_text(encoding="utf-8"))):
+                if better := private(name):
+                    yield package, f"{where}:{line}: {name} is {better}"
+        elif path.suffix == ".yaml":
+            for name, better in in_yaml(yaml.safe_load(path.read_text(encoding="utf-8"))):
+                yield package, f"{where}: {name} is {better}"
+
+
+def main() -> None:
+    """Report, and fail where something is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true")
+    everything = parser.parse_args().all
+    found = list(hits(SRC))
+    wrong = [line for package, line in found if everything or package in CLEAN]
+    print("\n".join(wrong), end="\n" if wrong else "")
+    if everything:
+        print(dict(Counter(package for package, _ in found)))
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
