@@ -14,10 +14,10 @@ from vnd.nn.bayesian import BayesConvTranspose2d, BayesLayer
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.plan import Plan, alike, unwrap
 
-Price = Literal["output", "both_ends", "released"]
+KeepProb = Literal["output", "min", "released"]
 
 
-def kl(net: nn.Module, price: Price = "output") -> Tensor:
+def kl(net: nn.Module, kl_keep_prob: KeepProb = "output") -> Tensor:
     r"""KL of the posterior over masks and weights from the prior, summed over the network, in nats.
 
     $$\mathrm{KL} = \sum_l Φ_1^{(l)} + \sum_l \sum_{w} P(w \text{ is kept})\, κ_w$$
@@ -26,8 +26,8 @@ def kl(net: nn.Module, price: Price = "output") -> Tensor:
 
     Args:
         net: A nested network, or any that has nested networks, Bayesian layers or ordering units in it.
-        price: With what probability a weight is kept. "output": that of its output channel, as in the paper.
-            "both_ends": the smaller of those of its output and input channels, since extraction drops a weight when
+        kl_keep_prob: With what probability a weight is kept. "output": that of its output channel, as in the paper.
+            "min": the smaller of those of its output and input channels, since extraction drops a weight when
             either goes; exact for units coupled by quantile. Where a unit orders a layer's own input rows or single
             weights, their survival counts in both. "released": as "output", but the mean over the inputs of an
             output channel of a KL without its constant C, as in the authors' code; for reproduction only.
@@ -39,8 +39,8 @@ def kl(net: nn.Module, price: Price = "output") -> Tensor:
     >>> bool(loss > 0)
     True
     """
-    if price not in get_args(Price):
-        raise ValueError(f"kl: price must be one of {', '.join(get_args(Price))}; got {price!r}")
+    if kl_keep_prob not in get_args(KeepProb):
+        raise ValueError(f"kl: kl_keep_prob must be one of {', '.join(get_args(KeepProb))}; got {kl_keep_prob!r}")
     root = unwrap(net)
     owners: dict[nn.Module, tuple[str, Plan]] = {}  # layers of nested networks, of which `net` may hold several
     for part in root.modules():
@@ -50,7 +50,7 @@ def kl(net: nn.Module, price: Price = "output") -> Tensor:
     for module in root.modules():
         if isinstance(module, BayesLayer) and module.bayesian:
             name, own = owners.get(module, ("", None))
-            terms.append(_weights_kl(module, name, own, price))
+            terms.append(_weights_kl(module, name, own, kl_keep_prob))
     return torch.stack([term.to(terms[-1].device) for term in terms]).sum()
 
 
@@ -79,16 +79,16 @@ def _lengths_kl(units: list[OrderingUnit]) -> Tensor:
     return chain_kl(posterior, prior).sum()  # by name: torch's look-up by type makes torch.compile compile twice
 
 
-def _weights_kl(layer: Any, name: str, plan: Plan | None, price: Price) -> Tensor:
+def _weights_kl(layer: Any, name: str, plan: Plan | None, kl_keep_prob: KeepProb) -> Tensor:
     """Φ₂ of one layer."""
-    cost: Tensor = _mean_over_inputs(layer) if price == "released" else layer.weight_kl()
+    cost: Tensor = _mean_over_inputs(layer) if kl_keep_prob == "released" else layer.weight_kl()
     if plan is None:
         return cost.sum()
     if name in plan.elements:
         unit = plan.units[plan.elements[name]]
         return (cost.flatten() * unit.spread(unit.survival())).sum()
     outputs = plan.survival(plan.outputs.get(name), cost)
-    inputs = plan.survival(plan.inputs.get(name), cost) if price == "both_ends" else None
+    inputs = plan.survival(plan.inputs.get(name), cost) if kl_keep_prob == "min" else None
     if name in plan.rows:
         unit = plan.units[plan.rows[name]]
         rows = unit.spread(unit.survival())
