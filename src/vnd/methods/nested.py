@@ -15,7 +15,7 @@ import vnd.nn as nested
 from vnd._text import short
 from vnd.distributions import BernoulliChain
 from vnd.methods.method import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, cross_entropy, rules_of
-from vnd.nn.extract import cut
+from vnd.nn.extract import cut, exact
 from vnd.nn.plan import OutputMask, plan_of, unwrap
 from vnd.nn.sliced import Sliced, can_be_sliced, sliced
 from vnd.nn.width import Width, as_shape
@@ -61,7 +61,7 @@ class Nested(ClassificationDefaults):
         """
         if plan_of(model).options["placement"] == "before_norm":
             return _masked(model, width, samples=self.bayesian and samples > 0)
-        return nested.extract(model, width, bayesian=self.bayesian and samples > 0)
+        return exact(model, width, bayesian=self.bayesian and samples > 0)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> nested.Prediction:
         """Average the probabilities over draws of the weights."""
@@ -71,7 +71,7 @@ class Nested(ClassificationDefaults):
         """The extracted network of posterior means; one masked before its norms, cut to the same size."""
         if plan_of(model).options["placement"] == "before_norm":
             return _unmasked(cut(model, as_shape(model, width)))
-        return nested.extract(model, width)
+        return exact(model, width)
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
         """That of the extracted network."""

@@ -258,8 +258,12 @@ class Plan:
 
     def said(self, root: nn.Module, setting: Setting, warn: bool = True) -> dict[Any, Any]:
         """What the context has to say for the network to run at a width."""
-        groups = {unit: -1 if setting.free else setting.shape[name] for name, unit in self.units.items()}
-        return {self: setting, **groups, **self.look_up(root, setting, warn=warn and not root.training)}
+        return {self: setting, **self._groups(setting), **self.look_up(root, setting, warn=warn and not root.training)}
+
+    def _groups(self, setting: Setting) -> dict[OrderingUnit, int]:
+        """How many groups each unit keeps at a width; −1 for as many as are drawn."""
+        kept = dict(setting.shape.groups)
+        return {unit: -1 if setting.free else kept[name] for name, unit in self.units.items()}
 
     # -- a forward pass ------------------------------------------------------------------------------------------------
 
@@ -288,9 +292,9 @@ class Plan:
             values |= self.look_up(root, setting or self.default, again=False)
         with lock_of(root) if setting is None else nullcontext(), context.outside_of_regions():
             masks = dict(self._draw(root, args, kwargs, setting))  # no compiled call sets the default width meanwhile
-        if setting is None:
+        if setting is None and root.training:
             for unit, mask in masks.items():
-                unit.current = mask  # for parts that were compiled
+                unit.current = mask  # for parts that were compiled; in evaluation they make the same ones
         before = context.put(values | masks)
         stack = ExitStack()
         stack.callback(context.put_back, before)
@@ -310,11 +314,7 @@ class Plan:
         batch = None
         if root.training and any(unit.per_example for unit in self.units.values()):
             batch = next((x.size(0) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-        groups = (
-            None
-            if setting is None
-            else {unit: -1 if setting.free else setting.shape[name] for name, unit in self.units.items()}
-        )
+        groups = None if setting is None else self._groups(setting)
         for units in alike(self.units.values()):
             fixed = None if groups is None else [groups[unit] for unit in units]
             masks = draw_masks(units, batch if units[0].per_example else None, fixed)
@@ -323,13 +323,12 @@ class Plan:
 
     def after_forward(self, root: nn.Module, args: Any, output: Any) -> None:
         """Let go of the masks."""
-        for unit in self.units.values():
-            unit.current = None
-        if torch.compiler.is_compiling():
-            return
-        stack = context.here(("pass", self))
+        stack = None if torch.compiler.is_compiling() else context.here(("pass", self))
         if stack is not None:
             stack.close()
+        if stack is None or root.training:  # compiled, or maybe in parts
+            for unit in self.units.values():
+                unit.current = None
 
     # -- state dicts ---------------------------------------------------------------------------------------------------
 
