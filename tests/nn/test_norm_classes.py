@@ -86,7 +86,7 @@ def test_a_class_that_inherits_from_batch_norm_is_recalibrated_as_torchs_own(kin
     assert isinstance(net[4], kind)
 
 
-@pytest.mark.filterwarnings("ignore:1, 4: BatchNorm that came in after the conversion")
+@pytest.mark.filterwarnings("ignore:1, 4")
 def test_a_class_that_is_left_out_answers_otherwise(monkeypatch):
     x = torch.randn(16, 3, 8, 8).double()
     own = lived(nn.Sequential(nn.BatchNorm2d(6), nn.ReLU()), x)

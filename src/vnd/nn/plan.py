@@ -318,7 +318,7 @@ class Plan:
             masks = dict(self._draw(root, args, kwargs, setting))  # no compiled call sets the default width meanwhile
         if setting is None:
             for unit, mask in masks.items():
-                unit.current = mask  # for parts that were compiled
+                vars(unit)["current"] = mask  # for parts that were compiled
         before = context.put(values | masks)
         stack = ExitStack()
         if (as_defaults := context.here(("compiled", self))) is not None:
@@ -354,10 +354,12 @@ class Plan:
 
     def after_forward(self, root: nn.Module, args: Any, output: Any) -> None:
         """Let go of the masks."""
-        for unit in self.units.values():
-            unit.current = None
         if torch.compiler.is_compiling():
+            for unit in self.units.values():
+                unit.current = None
             return
+        for unit in self.units.values():
+            vars(unit)["current"] = None  # as above, without the search of nn.Module
         if (run := context.here(("pass", self))) is not None:
             run.end()
 
