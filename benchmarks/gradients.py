@@ -161,7 +161,7 @@ def main() -> None:
     summary = {
         "command": f"python benchmarks/gradients.py --seeds {args.seeds} --steps {args.steps} --draws {args.draws}",
         "torch": torch.__version__,
-        "price": PRICE,
+        "kl_keep_prob": PRICE,
         "rows": rows,
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)

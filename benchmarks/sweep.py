@@ -40,7 +40,7 @@ PARTS = {
     "answer": module,
     "scores": module,
     "latency": module,
-    "calibrate": BN3,
+    "recalibrate": BN3,
     "cut": BN3,
     "extract": BN3,
     "cost": BN3,
@@ -70,7 +70,7 @@ def make_subject(args: argparse.Namespace, calibrated: bool) -> Subject:
 
 
 def options(args: argparse.Namespace) -> Sweep:
-    return Sweep(Sizes(fractions=FRACTIONS), samples=0, readings=("means",), calibration=args.calibration)
+    return Sweep(Sizes(fractions=FRACTIONS), samples=0, inference=("mean",), bn_images=args.calibration)
 
 
 def plain_networks(subject: Subject, args: argparse.Namespace) -> list[nn.Module]:
@@ -171,7 +171,7 @@ def main() -> None:
     passes = statistics.median(turn["passes"] for turn in turns)
     result = {
         "command": " ".join(["python", *sys.argv]), "device": args.device, "width": args.width, "images": args.images,
-        "calibration": args.calibration, "batch": len(batches[0]), "fractions": FRACTIONS,
+        "bn_images": args.calibration, "batch": len(batches[0]), "fractions": FRACTIONS,
         "machine": torch.cuda.get_device_name() if args.device == "cuda" else platform.platform(),
         "threads": torch.get_num_threads(), "torch": torch.__version__, "python": platform.python_version(),
         "seconds": {name: statistics.median(turn[name] for turn in turns) for name in runs},

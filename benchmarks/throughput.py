@@ -30,7 +30,7 @@ from vnd.methods import Step
 from vnd.train import loop
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
-from vnd.train.session import Session
+from vnd.train.state import TrainState
 
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {"name": "plain"},
@@ -81,7 +81,7 @@ def recipe_of(method: str, args: argparse.Namespace, data: Path) -> Recipe:
     )  # fmt: skip
 
 
-def bare(session: Session, clock: Clock) -> None:
+def bare(session: TrainState, clock: Clock) -> None:
     """The loop that a user of PyTorch writes."""
     options, device = session.recipe.train, session.accelerator.device
     images, labels = session.splits.train.pixels, torch.from_numpy(session.splits.train.labels).to(device)
@@ -101,16 +101,16 @@ def bare(session: Session, clock: Clock) -> None:
             clock.tick()
 
 
-def ours(session: Session, clock: Clock) -> None:
+def ours(session: TrainState, clock: Clock) -> None:
     """The library's loop."""
     session.move_average = clock.tick  # type: ignore[method-assign]
     loop._train(session, quiet=False)
 
 
-def measure(run: Callable[[Session, Clock], None], recipe: Recipe, args: argparse.Namespace) -> float:
+def measure(run: Callable[[TrainState, Clock], None], recipe: Recipe, args: argparse.Namespace) -> float:
     """Images a second."""
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(recipe, Path(folder), loop.make_accelerator(recipe))
+        session = TrainState(recipe, Path(folder), loop.make_accelerator(recipe))
         clock = Clock(args.window, args.windows, args.device)
         with loop.deterministic(recipe.train.deterministic), suppress(DoneError):
             run(session, clock)

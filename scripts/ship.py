@@ -34,7 +34,7 @@ from vnd.methods import Size
 from vnd.nn import Shape
 from vnd.nn.plan import plan_of
 from vnd.pretrained.cut import cut, outside, write
-from vnd.train.finished import Finished, open_run
+from vnd.train.trained import TrainedRun, open_run
 
 MOST = 1_000_000  # bytes
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
@@ -42,26 +42,26 @@ LICENCE = "Apache-2.0, as the library; trained on {data}, which has terms of its
 SCORES = ("accuracy", "nll", "brier", "ece", "aurc", "auroc", "aupr", "fpr95")
 
 
-def ship(run: Path, name: str, parameters: float, which: Any = None, root: Path = pretrained.ROOT) -> Path:
+def ship(run: Path, name: str, parameters: float, checkpoint: Any = None, root: Path = pretrained.ROOT) -> Path:
     """Write the folder of a shipped network.
 
     Args:
         run: Folder of the run.
         name: What `vnd.load_pretrained` is to call it.
         parameters: At most so many parameters, counted in the network of posterior means.
-        which: "best" or "last"; as the recipe says if None.
+        checkpoint: "best" or "last"; as the recipe says if None.
         root: Folder of all shipped networks.
     """
     if not name.replace("-", "").isalnum():
         raise ValueError(f"ship: the name must be letters, digits and hyphens, such as cifar10-bn3-small; got {name!r}")
     if (root / name).exists() and not (root / name / pretrained.CARD).exists():
         raise ValueError(f"ship: {root / name} is there and is no shipped network; remove it, or give another name")
-    opened = open_run(run, which)
+    opened = open_run(run, checkpoint)
     plan_of(opened.model)  # refuses a run of one size
     shape = vnd.shape(opened.model, parameters=parameters)
     said = {
         "classes": list(opened.splits.train.classes), "mean": list(opened.splits.mean),
-        "deviation": list(opened.splits.deviation), "image": list(opened.splits.train.pixels.shape[1:]), "card": {},
+        "std": list(opened.splits.std), "image": list(opened.splits.train.pixels.shape[1:]), "card": {},
     }  # fmt: skip
     sketch = cut(opened.model, shape, said)
     shapes = {width: outside(vnd.shape(sketch, fraction=width)) for width in WIDTHS}
@@ -95,7 +95,7 @@ def fits(size: int, parameters: float) -> None:
         )
 
 
-def measured(opened: Finished, net: Any, width: float, samples: int) -> dict[str, Any]:
+def measured(opened: TrainedRun, net: Any, width: float, samples: int) -> dict[str, Any]:
     """What a width of the network that is shipped costs, and how good it is, from pixels between 0 and 1."""
     shape = vnd.shape(net, fraction=width)
     small = vnd.extract(net, width, bayesian=True).to(opened.device)
@@ -119,12 +119,12 @@ def measured(opened: Finished, net: Any, width: float, samples: int) -> dict[str
     return row
 
 
-def card(opened: Finished, name: str, rows: list[dict[str, Any]], samples: int) -> dict[str, Any]:
+def card(opened: TrainedRun, name: str, rows: list[dict[str, Any]], samples: int) -> dict[str, Any]:
     """What there is to say of the network."""
     recipe, splits, strange = opened.recipe, opened.splits, opened.outside(opened.recipe.evaluate)
     begun = json.loads((opened.folder / "environment.json").read_text(encoding="utf-8"))
     settings = recipe.to_dict()
-    settings["data"]["folder"] = settings["evaluate"]["out_of_domain_folder"] = None  # nobody else has these
+    settings["data"]["folder"] = settings["evaluate"]["ood_folder"] = None  # nobody else has these
     size = {"train": len(splits.train), "validation": len(splits.validation), "test": len(opened.test())}
     return {
         "name": name,
@@ -132,9 +132,9 @@ def card(opened: Finished, name: str, rows: list[dict[str, Any]], samples: int) 
         "about": recipe.about,
         "input": f"pixels between 0 and 1, (B, {', '.join(map(str, splits.train.pixels.shape[1:]))})",
         "data": {"name": recipe.data.name, **size},
-        "out_of_domain": None if strange is None else {"name": recipe.evaluate.out_of_domain, "test": len(strange)},
+        "ood": None if strange is None else {"name": recipe.evaluate.ood, "test": len(strange)},
         "recipe": settings,
-        "which": opened.which,
+        "checkpoint": opened.checkpoint,
         "samples": samples,
         "results": rows,
         "measured_on": machine(opened.device),
@@ -165,11 +165,11 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="folder of a nested run")
     parser.add_argument("name", help="what vnd.load_pretrained is to call it")
     parser.add_argument("--parameters", type=float, default=105_000, help="at most so many")
-    parser.add_argument("--which", choices=("best", "last"), help="as the recipe says if not given")
+    parser.add_argument("--checkpoint", choices=("best", "last"), help="as the recipe says if not given")
     parser.add_argument("--root", type=Path, default=pretrained.ROOT, help="where to, the package if not given")
     given = parser.parse_args()
     try:
-        folder = ship(given.run, given.name, given.parameters, given.which, given.root)
+        folder = ship(given.run, given.name, given.parameters, given.checkpoint, given.root)
     except (ValueError, OSError) as error:
         sys.exit(f"ship: {str(error).removeprefix('ship: ')}")
     print(f"{folder}: {sum(path.stat().st_size for path in folder.iterdir()):,} bytes")

@@ -26,14 +26,14 @@ from vnd.nn import BayesLayer, Rule, Shape
 from vnd.nn.plan import plan_of
 from vnd.pretrained import FromPixels, load_pretrained
 from vnd.pretrained.cut import cut, outside, within
-from vnd.report import page
-from vnd.train.finished import Finished, open_run
+from vnd.report import html
 from vnd.train.loop import fit
+from vnd.train.trained import TrainedRun, open_run
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "ship.py"
 SHIPPED = pretrained.names()
 BUDGET = 1200  # of 1906 parameters
-SAID: dict[str, Any] = {"classes": ["a", "b"], "mean": [0.5], "deviation": [0.25], "image": [1, 8, 8], "card": {}}
+SAID: dict[str, Any] = {"classes": ["a", "b"], "mean": [0.5], "std": [0.25], "image": [1, 8, 8], "card": {}}
 
 
 def load_script() -> Any:
@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     noise = np.random.default_rng(5).integers(0, 120, (40, 8, 8), dtype=np.uint8)
     labels = np.arange(40) % 2
     np.savez(folder / "noise.npz", x_train=noise, y_train=labels, x_test=noise, y_test=labels)
-    outside = {"out_of_domain": "npz", "out_of_domain_folder": str(folder / "noise.npz")}
+    outside = {"ood": "npz", "ood_folder": str(folder / "noise.npz")}
     torch.manual_seed(0)
     assert fit(recipe(data, train={"epochs": 6}, evaluate=outside), folder / "run", quiet=True)
     return folder / "run"
@@ -73,7 +73,7 @@ def made(root: Path, monkeypatch: pytest.MonkeyPatch) -> FromPixels:
 
 
 @pytest.fixture
-def opened(run: Path) -> Finished:
+def opened(run: Path) -> TrainedRun:
     return open_run(run)
 
 
@@ -131,7 +131,7 @@ def test_the_network_that_the_documents_name_is_there() -> None:
 
 
 @pytest.mark.parametrize("bayesian", [False, True])
-def test_every_width_is_bit_for_bit_the_run_s_network(made: FromPixels, opened: Finished, bayesian: bool) -> None:
+def test_every_width_is_bit_for_bit_the_run_s_network(made: FromPixels, opened: TrainedRun, bayesian: bool) -> None:
     test, normalise = opened.test(), opened.splits.normalise("cpu")
     fed = torch.cat(list(in_order(test, normalise, "cpu"))).clone(memory_format=torch.contiguous_format)
     pixels = torch.from_numpy(test.pixels.copy()).float() / 255
@@ -158,7 +158,7 @@ def test_the_masked_network_agrees_with_the_extracted_one(made: FromPixels) -> N
         torch.testing.assert_close(masked.probs, vnd.predict(vnd.extract(made, width), x, samples=0).probs)
 
 
-def test_the_learned_order_is_that_of_the_run(made: FromPixels, opened: Finished) -> None:
+def test_the_learned_order_is_that_of_the_run(made: FromPixels, opened: TrainedRun) -> None:
     whole = widths(made)[0]
     for budget in (300, 600, 900, BUDGET):
         assert vnd.shape(made, parameters=budget) == within(vnd.shape(opened.model, parameters=budget))
@@ -174,7 +174,7 @@ def test_the_learned_order_is_that_of_the_run(made: FromPixels, opened: Finished
 def test_the_card_has_the_numbers_of_the_evaluation(
     made: FromPixels, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "write", lambda results, folder: folder / "report.html")
+    monkeypatch.setattr(html, "write_run", lambda results, folder: folder / "report.html")
     for split in ("test", "validation"):
         main(["evaluate", str(run), "--parameters", f"[{BUDGET}]", "--split", split, "--out", str(tmp_path)])
         (row,) = json.loads((tmp_path / "results.json").read_text())["rows"]
@@ -186,22 +186,22 @@ def test_the_card_has_the_numbers_of_the_evaluation(
         assert ("auroc" in mine[split]) == (split == "test")
 
 
-def test_classes_and_card_come_along_and_cannot_be_spoilt(made: FromPixels, opened: Finished) -> None:
+def test_classes_and_card_come_along_and_cannot_be_spoilt(made: FromPixels, opened: TrainedRun) -> None:
     assert made.classes == opened.splits.train.classes == ("0", "1", "2")
     card = made.card
     assert card["data"] == {"name": "npz", "train": 144, "validation": 16, "test": 64}
-    assert card["out_of_domain"] == {"name": "npz", "test": 40}
+    assert card["ood"] == {"name": "npz", "test": 40}
     settings = json.loads(json.dumps(opened.recipe.to_dict()))
-    settings["data"]["folder"] = settings["evaluate"]["out_of_domain_folder"] = None
+    settings["data"]["folder"] = settings["evaluate"]["ood_folder"] = None
     assert card["recipe"] == settings
     assert str(opened.folder.parent) not in json.dumps(made.said)  # no path of whoever has shipped it
-    assert (card["samples"], card["which"]) == (2, "best")
+    assert (card["samples"], card["checkpoint"]) == (2, "best")
     card["results"].clear()
     assert made.card["results"]
     assert vnd.extract(made, 0.5).classes == made.classes  # type: ignore[comparison-overlap]
 
 
-def test_statistics_can_be_collected_from_pixels(made: FromPixels, opened: Finished) -> None:
+def test_statistics_can_be_collected_from_pixels(made: FromPixels, opened: TrainedRun) -> None:
     pixels = torch.randint(256, (32, 1, 8, 8), dtype=torch.uint8)
     half = vnd.shape(made, fraction=0.5)
     with warnings.catch_warnings():
@@ -226,7 +226,7 @@ def test_a_saved_copy_is_loaded_with_the_plain_form(made: FromPixels, tmp_path: 
         assert torch.equal(vnd.predict(again, x, seed=1).probs, vnd.predict(net, x, seed=1).probs)
 
 
-def test_thresholds_are_fitted_and_training_goes_on(made: FromPixels, opened: Finished) -> None:
+def test_thresholds_are_fitted_and_training_goes_on(made: FromPixels, opened: TrainedRun) -> None:
     test = opened.test()
     x, y = torch.from_numpy(test.pixels.copy()) / 255, torch.as_tensor(test.labels)
     chosen = vnd.selective(made, x, y, risk=0.5, samples=2, seed=0)
@@ -241,13 +241,13 @@ def test_thresholds_are_fitted_and_training_goes_on(made: FromPixels, opened: Fi
 
 
 def test_normalisation_is_that_of_training_to_the_bit() -> None:
-    mean, deviation = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
     bytes_ = torch.arange(256, dtype=torch.uint8).repeat(3, 1).view(1, 3, 16, 16)
-    net = FromPixels(nn.Identity(), {"mean": mean, "deviation": deviation, "image": [3, 16, 16]})
-    expected = Normalise(mean, deviation, "cpu")(bytes_)
+    net = FromPixels(nn.Identity(), {"mean": mean, "std": std, "image": [3, 16, 16]})
+    expected = Normalise(mean, std, "cpu")(bytes_)
     assert torch.equal(net(bytes_ / 255), expected)
     assert torch.equal(net(bytes_.double() / 255), expected)
-    hand = (bytes_.double() / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(deviation).view(3, 1, 1)
+    hand = (bytes_.double() / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
     torch.testing.assert_close(net(bytes_ / 255), hand.float(), rtol=0, atol=1e-5)
 
 

@@ -190,7 +190,7 @@ def assert_equal_nested(net: nn.Module, other: nn.Module, x: Any, widths: tuple[
         vnd.set_width(one, None, warn=False)
     assert_equal_state(net, other)
     assert_equal_statistics(net, other)
-    for price in ("output", "both_ends"):
+    for price in ("output", "min"):
         assert torch.equal(vnd.kl(net, price), vnd.kl(other, price))
     twins = copy.deepcopy(net).train(), other.train()
     for seed in range(3):

@@ -17,8 +17,12 @@ from vnd.nn import BayesConv2d as BayesConv2d
 from vnd.nn import BayesConv3d as BayesConv3d
 from vnd.nn import BayesConvTranspose2d as BayesConvTranspose2d
 from vnd.nn import BayesLinear as BayesLinear
+from vnd.nn import Cascade as Cascade
 from vnd.nn import OrderingUnit as OrderingUnit
+from vnd.nn import Prediction as Prediction
+from vnd.nn import Profile as Profile
 from vnd.nn import Rule as Rule
+from vnd.nn import Selective as Selective
 from vnd.nn import Shape as Shape
 from vnd.nn import cascade as cascade
 from vnd.nn import describe as describe

@@ -20,7 +20,11 @@ CONCENTRATION_FLOOR, LARGEST_LOG_CONCENTRATION = 0.01, 10.0  # of the Dirichlet 
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """Return `x` in float32 or wider, the precision in which log-probabilities are computed."""
+    """Return `x` in float32 or wider, the precision in which log-probabilities are computed.
+
+    >>> to_float32(torch.ones(2, dtype=torch.bfloat16)).dtype, to_float32(torch.ones(2, dtype=torch.float64)).dtype
+    (torch.float32, torch.float64)
+    """
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
@@ -100,7 +104,11 @@ def length_mask(length: Tensor, num_units: int, dtype: torch.dtype = torch.float
 
 
 def pick(log_probs: Tensor, length: Tensor) -> Tensor:
-    """The entry of `log_probs` (…, n + 1) at each length (…), the two broadcast against each other."""
+    """The entry of `log_probs` (…, n + 1) at each length (…), the two broadcast against each other.
+
+    >>> pick(torch.tensor([[0.1, 0.2, 0.7]]), torch.tensor([[2]]))
+    tensor([[0.7000]])
+    """
     log_probs, index = torch.broadcast_tensors(log_probs, length.unsqueeze(-1))
     return log_probs.gather(-1, index[..., :1]).squeeze(-1)
 
@@ -109,6 +117,11 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     """Exactly `hard` forward, the gradient of `soft` backward.
 
     The difference of `soft` and itself is zero to the last bit, so a mask stays made of exact zeros and ones.
+
+    >>> soft = torch.tensor([0.2, 0.9], requires_grad=True)
+    >>> straight_through(torch.tensor([0.0, 1.0]), soft).sum().backward()
+    >>> soft.grad
+    tensor([1., 1.])
     """
     return hard + (soft - soft.detach())
 
@@ -118,6 +131,9 @@ def log_exponential_noise(shape: torch.Size, like: Tensor) -> Tensor:
 
     From uniform numbers: on a CPU that is several times faster than `Tensor.exponential_`, with the resolution of
     the dtype (2⁻²⁴ in float32) that CUDA's exponential has as well.
+
+    >>> log_exponential_noise(torch.Size((2, 3)), like=torch.zeros(())).shape
+    torch.Size([2, 3])
     """
     uniform = torch.rand(shape, dtype=like.dtype, device=like.device)
     return uniform.clamp_min_(0.25 * torch.finfo(like.dtype).eps).log_().neg_().log_()
@@ -183,7 +199,11 @@ def log_uniform_kl(log_alpha: Tensor, form: LogUniformForm = "vnd", offset: floa
 
 
 def log_uniform_constant(form: LogUniformForm, offset: float | None = None) -> float:
-    """The constant C in `log_uniform_kl`: `offset`, or else the one that makes the smallest KL of the form 0."""
+    """The constant C in `log_uniform_kl`: `offset`, or else the one that makes the smallest KL of the form 0.
+
+    >>> log_uniform_constant("vnd"), log_uniform_constant("vnd", offset=0.0)
+    (0.547125, 0.0)
+    """
     return _LOG_UNIFORM[form][1] if offset is None else offset
 
 

@@ -48,6 +48,14 @@ def save(net: nn.Module, folder: str | Path) -> Path:
 
     Returns:
         The folder.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sorted(path.suffix for path in vnd.save(net, folder).iterdir())
+    ['.json', '.safetensors']
     """
     root, folder = unwrap(net), Path(folder)
     plan: Plan | None = getattr(root, "_vnd_plan", None)
@@ -91,6 +99,15 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
         folder: What was given to `save`.
         model: The plain network it was made from, for one that is not in `vnd.models`; its weights do not matter, and
             it is left as it is.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     again = vnd.load(vnd.save(net, folder), model=plain)
+    >>> torch.equal(again(torch.ones(1, 2)), net(torch.ones(1, 2)))
+    True
     """
     folder = Path(folder)
     manifest, tensors = _manifest.read(NETWORK, folder)

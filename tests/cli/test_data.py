@@ -227,12 +227,12 @@ def test_what_is_not_recognised_names_the_nearest(tmp_path, capsys):
 
 def test_a_summary_agrees_with_numpy_over_several_blocks():
     pixels = np.random.default_rng(0).integers(0, 256, (2500, 3, 4, 5), dtype=np.uint8)
-    extra: dict[str, Any] = {"owners": np.arange(2500) // 100, "masks": np.zeros((2500, 4, 4, 5), np.uint8)}
+    extra: dict[str, Any] = {"groups": np.arange(2500) // 100, "masks": np.zeros((2500, 4, 4, 5), np.uint8)}
     told = summary(Images(pixels, np.arange(2500) % 7, tuple("abcdefgh"), **extra))
     scaled = pixels / 255
     np.testing.assert_allclose(told["mean"], scaled.mean((0, 2, 3)), rtol=1e-12)
     np.testing.assert_allclose(told["std"], scaled.std((0, 2, 3)), rtol=1e-12)
-    assert (told["classes"], told["label_counts"], told["owners"], told["graders"]) == (8, [0, 358], 25, 4)
+    assert (told["classes"], told["label_counts"], told["groups"], told["graders"]) == (8, [0, 358], 25, 4)
     json.dumps(told)
 
 

@@ -16,7 +16,7 @@ import pytest
 import vnd
 from vnd.cli import main
 from vnd.cli.table import COLUMNS
-from vnd.report import page
+from vnd.report import html
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
 from vnd.train.run import lock
@@ -71,7 +71,7 @@ def test_the_results_say_where_they_come_from(shown: tuple[Path, str, dict[str, 
     folder, printed, results = shown
     assert results["data"]["name"] == "fashion"
     assert (results["data"]["train"], results["data"]["validation"], results["data"]["test"]) == (256, 200, 3000)
-    assert (results["out_of_domain"], results["command"], results["samples"]) == ("digits", "vnd demo", 2)
+    assert (results["ood"], results["command"], results["samples"]) == ("digits", "vnd demo", 2)
     assert results["seconds"].keys() == {"evaluate", "train", "total"}
     assert results["machine"] in printed
     assert all(0 <= row[key] <= 1 for row in results["rows"] for key in ("accuracy", "ece", "auroc"))
@@ -107,7 +107,7 @@ def test_the_extracted_network_is_the_smallest_that_loses_little(shown: tuple[Pa
 def test_a_second_demo_replaces_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "write", lambda results, folder: folder / "report.html")  # the figures take long
+    monkeypatch.setattr(html, "write_run", lambda results, folder: folder / "report.html")  # the figures take long
     old = tmp_path / "demo"
     old.mkdir()
     (old / ".vnd-demo").touch()  # a demo that was killed

@@ -23,7 +23,7 @@ from vnd.cli import main
 from vnd.cli.table import COLUMNS, sizes_table
 from vnd.evaluate import sweep
 from vnd.nn import BayesConv2d
-from vnd.report import page
+from vnd.report import html
 from vnd.train.loop import fit
 
 COST = {"parameters", "macs", "bytes"}
@@ -36,7 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     data = write_blobs(folder / "blobs.npz", train=160, test=64)
     images = np.random.default_rng(5).integers(0, 120, (40, 8, 8), dtype=np.uint8)
-    noise = {"out_of_domain": "npz", "out_of_domain_folder": str(folder / "noise.npz")}
+    noise = {"ood": "npz", "ood_folder": str(folder / "noise.npz")}
     labels = np.arange(40) % 2
     np.savez(folder / "noise.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     torch.manual_seed(0)
@@ -54,7 +54,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, which take most of the time."""
-    monkeypatch.setattr(page, "write", lambda results, folder: folder / "report.html")
+    monkeypatch.setattr(html, "write_run", lambda results, folder: folder / "report.html")
 
 
 def run(*words: object) -> None:
@@ -92,7 +92,7 @@ def test_evaluation_prints_the_numbers_that_it_writes(
     heading = next(line for line in printed.splitlines() if line.startswith("width"))
     assert heading.split() == ["width", "parameters", "MACs", "bytes", "latency", "accuracy", "NLL", "ECE", "AUROC"]
     check_printed(printed, results["rows"])
-    assert (results["samples"], results["split"], results["which"]) == (2, "test", "best")
+    assert (results["samples"], results["split"], results["checkpoint"]) == (2, "test", "best")
     assert results["data"] == {
         "name": "npz", "train": 144, "validation": 16, "test": 64, "classes": ["0", "1", "2"], "image": [1, 8, 8]
     }  # fmt: skip
@@ -117,13 +117,13 @@ def test_sizes_samples_split_and_network_are_options(runs: Path, tmp_path: Path,
     out = tmp_path / "deep" / "er"
     run(
         "evaluate", runs / "nested", "--fractions", "[0.25]", "--levels", "[0.9]", "--parameters", "[800, 1e9]",
-        "--learned", "2", "--samples", "0", "--which", "last", "--split", "validation", "--out", out,
+        "--learned", "2", "--samples", "0", "--checkpoint", "last", "--split", "validation", "--out", out,
     )  # fmt: skip
     results = json.loads((out / "results.json").read_text())
     labels = [row["label"] for row in results["rows"]]
     assert labels[:4] == ["25 %", "level 0.9", "≤ 800", "≤ 1 G"]
     assert results["rows"][2]["parameters"] <= 800
-    assert (results["samples"], results["split"], results["which"]) == (0, "validation", "last")
+    assert (results["samples"], results["split"], results["checkpoint"]) == (0, "validation", "last")
     assert results["data"]["validation"] == 16
     assert "test" not in results["data"]
     assert all(round(16 * row["accuracy"], 6).is_integer() for row in results["rows"])  # of 16 images
@@ -132,7 +132,7 @@ def test_sizes_samples_split_and_network_are_options(runs: Path, tmp_path: Path,
 def test_a_network_is_evaluated_and_cut_with_the_statistics_of_training(
     runs: Path, tmp_path: Path, undrawn: None
 ) -> None:
-    words = ("--fractions", "[1.0]", "--readings", "[means]")
+    words = ("--fractions", "[1.0]", "--inference", "[mean]")
     run("evaluate", runs / "nested", *words, "--out", tmp_path / "as-it-says")
     for name in ("false", "true"):
         run("evaluate", runs / "nested", *words, "--augmented", name, "--out", tmp_path / name)
@@ -163,8 +163,8 @@ def test_what_a_method_cannot_be_read_by_is_refused_at_once(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sweep, "answer", lambda *_: pytest.fail("it has begun"))
-    line = fails(capsys, "evaluate", runs / "plain", "--readings", "[samples, masks]", "--out", tmp_path / "e")
-    assert "masks needs a nested network" in line
+    line = fails(capsys, "evaluate", runs / "plain", "--inference", "[mc, mc_mask]", "--out", tmp_path / "e")
+    assert "mc_mask needs a nested network" in line
     assert not (tmp_path / "e").exists()
 
 
@@ -236,7 +236,7 @@ def test_an_extracted_network_fits_its_budget_and_is_what_its_numbers_say(
     assert facts["parameters"] == count
     assert not any(isinstance(module, BayesConv2d) for module in net.modules())
     pixels, labels = blobs(64, 1)  # the test images, from outside of the library
-    x = (torch.from_numpy(pixels).float()[:, None] / 255 - facts["mean"][0]) / facts["deviation"][0]
+    x = (torch.from_numpy(pixels).float()[:, None] / 255 - facts["mean"][0]) / facts["std"][0]
     with torch.no_grad():
         probs, truth = net(x).softmax(1), torch.from_numpy(labels)
     by_hand = {
@@ -290,7 +290,7 @@ REFUSED = [
     (["evaluate", "{run}", "--learned", "0"], "must name at least one size; got none"),
     (["evaluate", "{run}", "--samples", "-1"], "samples must be at least 0; got -1"),
     (["evaluate", "{run}", "--parameters", "[3]"], "parameters must be at least"),
-    (["evaluate", "{run}", "--which", "worst"], "which must be one of 'best' or 'last' or none; got worst"),
+    (["evaluate", "{run}", "--checkpoint", "worst"], "checkpoint must be one of 'best' or 'last' or none; got worst"),
     (["evaluate", "{run}", "--fractoins", "[1]"], "unrecognized arguments: --fractoins"),
     (["extract", "{nowhere}", "--fraction", "0.5"], "is not a run: it holds no recipe.yaml"),
     (["extract", "{run}"], "give exactly one of fraction, level, parameters, macs, bytes, latency_ms; got none"),

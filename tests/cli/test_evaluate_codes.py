@@ -16,15 +16,18 @@ from train.small import recipe, write_blobs
 from vnd.cli import main
 from vnd.evaluate import drawing
 from vnd.evaluate.features import Extractor
-from vnd.report import canvas, comparison, page
-from vnd.train.finished import settings_of
+from vnd.report import html, style
 from vnd.train.loop import fit
+from vnd.train.trained import settings_of
 
 NETWORK = {"name": "dense_autoencoder", "image_size": 8, "hidden": [16]}
 METHODS: dict[str, dict[str, Any]] = {
-    "vnd": {"method": {"name": "vnd_ae", "noise": 0.5, "fractions": [0.5, 1.0]}, "network": {**NETWORK, "code": 4}},
-    "vae-2": {"method": {"name": "vae", "noise": 0.5}, "network": {**NETWORK, "code": 2}},
-    "vae-4": {"method": {"name": "vae", "noise": 0.5}, "network": {**NETWORK, "code": 4}},
+    "vnd": {
+        "method": {"name": "vnd_ae", "likelihood_std": 0.5, "fractions": [0.5, 1.0]},
+        "network": {**NETWORK, "latent_dim": 4},
+    },
+    "vae-2": {"method": {"name": "vae", "likelihood_std": 0.5}, "network": {**NETWORK, "latent_dim": 2}},
+    "vae-4": {"method": {"name": "vae", "likelihood_std": 0.5}, "network": {**NETWORK, "latent_dim": 4}},
 }
 COMMON: dict[str, Any] = {
     "optimizer": {"chain_lr": None}, "train": {"epochs": 1}, "evaluate": {"sizes": {"fractions": [0.25, 0.5, 1.0]}}
@@ -58,8 +61,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """An extractor that needs no package, a wide terminal, coarse figures."""
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(page, "DPI", 20)
-    monkeypatch.setattr(comparison, "DPI", 20)
+    monkeypatch.setattr(html, "DPI", 20)
 
     def made(weights: Path | None, device: object) -> Extractor:
         return Extractor("Made", "0" * 64, Parts().requires_grad_(False), lambda images: images / 255)
@@ -70,21 +72,21 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_auto_encoder_is_evaluated_at_its_lengths(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["evaluate", str(runs / "vnd"), "--drawn", "20", "--target", "0.02", "--out", str(tmp_path)])
+    main(["evaluate", str(runs / "vnd"), "--num_generated", "20", "--target", "0.02", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     results = json.loads((tmp_path / "results.json").read_text())
-    assert [(row["reading"], row["length"]) for row in results["tidy"]][:3] == [
+    assert [(row["length_rule"], row["length"]) for row in results["tidy"]][:3] == [
         ("fixed", 1),
         ("fixed", 2),
         ("fixed", 4),
     ]
-    assert [row["reading"] for row in results["tidy"]][3:] == ["posterior", "target"]
+    assert [row["length_rule"] for row in results["tidy"]][3:] == ["posterior", "target"]
     assert results["tidy"][-1]["target"] == 0.02
-    assert results["features"]["drawn"] == 20
+    assert results["features"]["num_generated"] == 20
     data = {"name": "npz", "train": 80, "validation": 16, "test": 33, "classes": ["0", "1", "2"], "image": [1, 8, 8]}
     assert results["data"] == data
     assert results["curves"][0].keys() >= {"step", "loss", "mse", "rate"}
-    assert results["command"].endswith("--drawn=20 --target=0.02")
+    assert results["command"].endswith("--num_generated=20 --target=0.02")
     assert results["series"]["method"] == "vnd_ae"
     for row in results["rows"]:
         (line,) = [x for x in printed.splitlines() if x.startswith(row["label"]) and "fixed" in x]
@@ -101,8 +103,8 @@ def test_an_auto_encoder_is_evaluated_at_its_lengths(
 def test_codes_of_validation_images_are_said_to_be_that(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(canvas, "pictures", lambda drawn, folder, dpi: dict.fromkeys(drawn, "<svg></svg>"))
-    main(["evaluate", str(runs / "vae-2"), "--drawn", "0", "--split", "validation", "--out", str(tmp_path)])
+    monkeypatch.setattr(style, "pictures", lambda drawn, folder, dpi: dict.fromkeys(drawn, "<svg></svg>"))
+    main(["evaluate", str(runs / "vae-2"), "--num_generated", "0", "--split", "validation", "--out", str(tmp_path)])
     results = json.loads((tmp_path / "results.json").read_text())
     assert (results["split"], "test" in results["data"], len(results["tidy"])) == ("validation", False, 1)
     assert "All numbers are of validation images" in (tmp_path / "report.html").read_text()
@@ -110,15 +112,15 @@ def test_codes_of_validation_images_are_said_to_be_that(
 
 def test_evaluated_auto_encoders_are_compared(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [str(runs / name) for name in METHODS]
-    main(["evaluate", *names, "--drawn", "0", "--out", str(tmp_path / "all")])
+    main(["evaluate", *names, "--num_generated", "0", "--out", str(tmp_path / "all")])
     with (tmp_path / "all" / "rows.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 5 + 1 + 1
-    assert "drawn" not in capsys.readouterr().err
-    main(["report", str(tmp_path / "all"), "--out", str(tmp_path / "out"), "--keep", str(tmp_path / "kept")])
+    assert "num_generated" not in capsys.readouterr().err
+    main(["report", str(tmp_path / "all"), "--out", str(tmp_path / "out"), "--keep", str(tmp_path / "kept.jsonl")])
     said = json.loads((tmp_path / "out" / "summary.json").read_text())
-    lengths = [point["length"] for point in said["points"] if point["name"] == "VAE (retrained)"]
+    lengths = [point["length"] for point in said["points"] if point["series"] == "VAE (retrained)"]
     assert lengths == [2, 4]
-    assert (tmp_path / "kept" / "vnd" / "results.json").is_file()
+    assert (tmp_path / "kept.jsonl").read_text().count("\n") == 3
     words = fails(capsys, "report", tmp_path / "all", "--out", tmp_path / "other", "--sizes", "[10]")
     assert words == "vnd: report: --sizes are parameters of classifiers, and these are auto-encoders; leave it out"
 
@@ -128,20 +130,20 @@ def test_the_length_of_a_code_is_no_setting_of_a_curve(runs: Path) -> None:
         return settings_of(recipe(runs / "blobs.npz", **COMMON | own))
 
     assert settings(**METHODS["vae-2"]) == settings(**METHODS["vae-4"])
-    other = {**METHODS["vae-2"], "method": {"name": "vae", "noise": 0.4}}
+    other = {**METHODS["vae-2"], "method": {"name": "vae", "likelihood_std": 0.4}}
     assert settings(**other) != settings(**METHODS["vae-2"])
 
 
 def test_flags_of_the_other_task_are_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, plain = runs / "vnd", runs / "plain"
-    words = fails(capsys, "evaluate", run, "--readings", "[means]")
-    assert words == f"vnd: evaluate: --readings is for a classifier, and {run} is an auto-encoder; leave it out"
+    words = fails(capsys, "evaluate", run, "--inference", "[mean]")
+    assert words == f"vnd: evaluate: --inference is for a classifier, and {run} is an auto-encoder; leave it out"
     words = fails(capsys, "evaluate", plain, "--target", "0.1")
     assert words == f"vnd: evaluate: --target is for an auto-encoder, and {plain} is a classifier; leave it out"
-    assert "--drawn is for an auto-encoder" in fails(capsys, "evaluate", run, plain, "--drawn", "5")
+    assert "--num_generated is for an auto-encoder" in fails(capsys, "evaluate", run, plain, "--num_generated", "5")
     assert "--learned is for a classifier" in fails(capsys, "evaluate", run, "--learned", "4")
     assert "target must be greater than 0; got -1" in fails(capsys, "evaluate", run, "--target", "-1")
-    assert "drawn must be at least 2 images" in fails(capsys, "evaluate", run, "--drawn", "1")
+    assert "drawn must be at least 2 images" in fails(capsys, "evaluate", run, "--num_generated", "1")
 
 
 def test_weights_that_are_not_there_are_refused_before_the_work(

@@ -23,10 +23,10 @@ from vnd.cli import scene as scenes
 from vnd.cli.scene import Scene, scene
 from vnd.evaluate.drawing import as_pixels
 from vnd.models.autoencoder import reached
-from vnd.report import pictures
-from vnd.report.pictures import Row
-from vnd.train.finished import open_run
+from vnd.report import image_grids
+from vnd.report.image_grids import Row
 from vnd.train.loop import fit
+from vnd.train.trained import open_run
 
 CODE, GAIN = 6, 0.25  # pixel i of an image is GAIN times dimension i of its code
 WORTH = (2.0, 1.0, 3.0, 2.0, 20.0, 40.0)  # dimension i is so many times a pixel of the image that it is the code of
@@ -48,15 +48,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     data = write_blobs(folder / "blobs.npz", train=64, test=30)
     network = {
-        "name": "dense_autoencoder", "code": CODE, "image_size": 8, "in_channels": 1, "hidden": [], "bounded": False
+        "name": "dense_autoencoder", "latent_dim": CODE, "image_size": 8, "in_channels": 1, "hidden": [],
+        "bounded": False
     }  # fmt: skip
     options: dict[str, Any] = {"optimizer": {"chain_lr": None}, "train": {"epochs": 1}}
     for name, method in METHODS.items():
         assert fit(recipe(data, method=method, network=network, **options), folder / name, quiet=True)
-        for which in ("best", "last"):
-            model = vnd.load(folder / name / which)
+        for checkpoint in ("best", "last"):
+            model = vnd.load(folder / name / checkpoint)
             plant(model)
-            vnd.save(model, folder / name / which)
+            vnd.save(model, folder / name / checkpoint)
     assert fit(recipe(data, method={"name": "plain"}, **options), folder / "classes", quiet=True)
     return folder
 
@@ -106,14 +107,14 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen[heading] = {"levels": levels, "about": about, "values": values}
         return heading
 
-    monkeypatch.setattr(pictures, "rows", rows)
-    monkeypatch.setattr(pictures, "tree", tree)
+    monkeypatch.setattr(image_grids, "rows", rows)
+    monkeypatch.setattr(image_grids, "tree", tree)
 
     def png(heading: str) -> bytes:
         given = seen[heading]
         return b"".join(x.tobytes() for x in given.get("levels", [row.images for row in given.get("rows", ())]))
 
-    monkeypatch.setattr(pictures, "png", png)
+    monkeypatch.setattr(image_grids, "png", png)
     return seen
 
 
@@ -124,7 +125,7 @@ def test_it_writes_five_pictures_and_says_what_they_show(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "pictures"
-    main(["generate", str(runs / "vnd_ae"), "--out", str(out), "--which", "last", "--count", "14", "--depth", "3"])
+    main(["generate", str(runs / "vnd_ae"), "--out", str(out), "--checkpoint", "last", "--count", "14", "--depth", "3"])
     files = [out / f"{name}.png" for name in NAMES] + [out / "generate.json"]
     assert capsys.readouterr().out.splitlines() == [str(path) for path in files]
     assert sorted(out.iterdir()) == sorted(files)
@@ -133,9 +134,11 @@ def test_it_writes_five_pictures_and_says_what_they_show(
             assert min(picture.size) > 200, path
     facts = json.loads((out / "generate.json").read_text())
     manifest = json.loads((runs / "vnd_ae" / "last" / "network.json").read_text())
-    assert facts["network"] == {"name": "dense_autoencoder", "code": CODE, "checksum": manifest["checksum"]}
-    assert (facts["seed"], facts["which"], facts["lengths"], facts["not_drawn"]) == (0, "last", [2, 3, 5, 6], None)
-    assert facts["command"].startswith(f"vnd generate {runs / 'vnd_ae'} --which=last --out={out} --seed=0 --count=14")
+    assert facts["network"] == {"name": "dense_autoencoder", "latent_dim": CODE, "checksum": manifest["checksum"]}
+    assert (facts["seed"], facts["checkpoint"], facts["lengths"], facts["not_drawn"]) == (0, "last", [2, 3, 5, 6], None)
+    assert facts["command"].startswith(
+        f"vnd generate {runs / 'vnd_ae'} --checkpoint=last --out={out} --seed=0 --count=14"
+    )
     stops = facts["pictures"]["samples"].pop("drawn_lengths")
     assert facts["pictures"]["samples"] == {"lengths": [2, 3, 5, 6], "count": 14}
     assert len(stops) == 14
@@ -189,7 +192,7 @@ def test_what_is_wrong_is_said_in_one_line(runs: Path, tmp_path: Path, capsys: p
         ((coded, "--count", 0), "generate: count must lie in 1 … 240; got 0"),
         ((coded, "--depth", 7), "generate: depth must lie in 1 … 6; got 7"),
         ((coded, "--seed", -1), "generate: seed must lie in 0 … "),
-        ((coded, "--which", "worst"), "which"),
+        ((coded, "--checkpoint", "worst"), "checkpoint"),
         ((none,), str(none)),
         ((coded, "--lenght", 3), "lenght"),
     ):
@@ -203,7 +206,7 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert not stopped.value.code
     told = capsys.readouterr().out
     assert "Example: vnd generate runs/faces --length 32" in told
-    for option in ("--length", "--which", "--out", "--seed", "--count", "--depth"):
+    for option in ("--length", "--checkpoint", "--out", "--seed", "--count", "--depth"):
         assert option in told
 
 

@@ -22,10 +22,10 @@ from train.small import write_blobs
 from vnd import metrics
 from vnd.cli import main
 from vnd.data import synthetic
-from vnd.report import masks as drawn
-from vnd.report import page
-from vnd.train.finished import open_run
+from vnd.report import html
+from vnd.report import image_grids as drawn
 from vnd.train.loop import fit
+from vnd.train.trained import open_run
 
 command = import_module("vnd.cli.segment")  # the module: in vnd.cli the function has its name
 
@@ -52,14 +52,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(page, "DPI", 20)
+    monkeypatch.setattr(html, "DPI", 20)
     monkeypatch.setattr(drawn, "DPI", 20)
 
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No report, which takes most of the time."""
-    monkeypatch.setattr(page, "write", lambda results, folder: folder / "report.html")
+    monkeypatch.setattr(html, "write_run", lambda results, folder: folder / "report.html")
 
 
 @pytest.fixture
@@ -77,15 +77,15 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_a_run_is_evaluated_at_its_sizes(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["evaluate", str(runs / "vnd_punet"), "--counts", "[1, 4]", "--out", str(tmp_path)])
+    main(["evaluate", str(runs / "vnd_punet"), "--num_mask_samples", "[1, 4]", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     results = json.loads((tmp_path / "results.json").read_text())
     sizes = [row["label"] for row in results["rows"]]
     assert sizes == ["3 of 6", "6 of 6", "drawn"]
-    assert (results["task"], results["samples"], results["split"]) == ("segment", [1, 4], "test")
+    assert (results["task"]["name"], results["samples"], results["split"]) == ("segmentation", [1, 4], "test")
     data = {"name": "synthetic_graders", "train": 32, "validation": 16, "test": 12, "classes": [], "image": [1, 32, 32]}
     assert results["data"] == data
-    assert results["command"].endswith("'--counts=[1, 4]'")
+    assert results["command"].endswith("'--num_mask_samples=[1, 4]'")
     assert results["curves"][0].keys() >= {"step", "loss", "nll", "kl"}
     for row in results["rows"]:
         (line,) = [x for x in printed.splitlines() if x.startswith(row["label"])]
@@ -130,12 +130,19 @@ def test_widths_of_a_nested_network_are_sizes(runs: Path, tmp_path: Path) -> Non
 
 def test_flags_of_other_tasks_are_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, plain = runs / "vnd_punet", runs / "plain"
-    words = fails(capsys, "evaluate", run, "--readings", "[means]")
-    assert words == f"vnd: evaluate: --readings is for a classifier, and {run} is a network that segments; leave it out"
-    words = fails(capsys, "evaluate", plain, "--counts", "[1]")
-    assert words == f"vnd: evaluate: --counts is for a network that segments, and {plain} is a classifier; leave it out"
-    assert "--drawn is for an auto-encoder" in fails(capsys, "evaluate", run, "--drawn", "5")
-    assert "counts must be numbers of masks that rise" in fails(capsys, "evaluate", run, "--counts", "[4, 1]")
+    words = fails(capsys, "evaluate", run, "--inference", "[mean]")
+    assert (
+        words == f"vnd: evaluate: --inference is for a classifier, and {run} is a network that segments; leave it out"
+    )
+    words = fails(capsys, "evaluate", plain, "--num_mask_samples", "[1]")
+    assert (
+        words == f"vnd: evaluate: --num_mask_samples is for a network that segments, "
+        f"and {plain} is a classifier; leave it out"
+    )
+    assert "--num_generated is for an auto-encoder" in fails(capsys, "evaluate", run, "--num_generated", "5")
+    assert "num_mask_samples must be numbers of masks that rise" in fails(
+        capsys, "evaluate", run, "--num_mask_samples", "[4, 1]"
+    )
     words = fails(capsys, "extract", run, "--fraction", "0.5")
     assert words.startswith(f"vnd: extract: {run} segments images; ")
     words = fails(capsys, "distill", runs / "bn3_unet")
@@ -151,11 +158,28 @@ def test_pictures_and_numbers_of_each_image_are_written(
 ) -> None:
     out = tmp_path / "new" / "masks"
     files = [pictures / "one.png", pictures / "wide.jpg"]
-    main(["segment", str(runs / "vnd_punet"), *map(str, files), "--samples", "5", "--out", str(out), "--which", "last"])
+    main(
+        [
+            "segment",
+            str(runs / "vnd_punet"),
+            *map(str, files),
+            "--samples",
+            "5",
+            "--out",
+            str(out),
+            "--checkpoint",
+            "last",
+        ]
+    )
     names = [f"{stem}{kind}.png" for stem in ("one", "wide") for kind in ("", "-samples", "-mean", "-uncertainty")]
     assert sorted(path.name for path in out.iterdir()) == sorted([*names, "segment.json"])
     facts = json.loads((out / "segment.json").read_text())
-    assert (facts["samples"], facts["size"], facts["which"], facts["measured_at"]) == (5, "6 of 6", "last", [32, 32])
+    assert (facts["samples"], facts["size"], facts["checkpoint"], facts["measured_at"]) == (
+        5,
+        "6 of 6",
+        "last",
+        [32, 32],
+    )
     assert facts["command"].startswith(f"vnd segment {runs / 'vnd_punet'} {files[0]} {files[1]} --samples=5")
     assert facts["network"]["name"] == "probabilistic_unet"
     assert [(row["image"], row["width"], row["height"]) for row in facts["images"]] == [
@@ -181,7 +205,7 @@ def test_what_is_drawn_is_what_the_network_draws(
     shown: list[Any] = []
     monkeypatch.setattr(drawn, "overview", lambda *given: shown.append(given))
     monkeypatch.setattr(drawn, "uncertainty", lambda *given: None)
-    monkeypatch.setattr(drawn, "png", lambda figure: b"")
+    monkeypatch.setattr(drawn, "png", lambda figure, dpi: b"")
     torch.manual_seed(7)
     state = torch.get_rng_state()
     main(["segment", str(runs / "punet"), str(pictures / "one.png"), "--seed", "3", "--out", str(tmp_path / "out")])
@@ -210,7 +234,7 @@ def test_what_is_drawn_is_what_the_network_draws(
 def test_every_method_segments(
     runs: Path, pictures: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawn, "png", lambda figure: b"")
+    monkeypatch.setattr(drawn, "png", lambda figure, dpi: b"")
     main(["segment", str(runs / name), str(pictures / "one.png"), "--samples", "2", "--out", str(tmp_path / "out")])
     (row,) = json.loads((tmp_path / "out" / "segment.json").read_text())["images"]
     assert 0 <= row["foreground"] <= 1
@@ -221,7 +245,7 @@ def test_a_share_of_the_latent_is_taken_and_training_images_are_not_needed(
 ) -> None:
     shutil.copytree(runs / "vnd_punet", tmp_path / "run")
     monkeypatch.setattr(synthetic, "read", None)
-    monkeypatch.setattr(drawn, "png", lambda figure: b"")
+    monkeypatch.setattr(drawn, "png", lambda figure, dpi: b"")
     main(["segment", str(tmp_path / "run"), str(pictures / "one.png"), "--samples", "1", "--fraction", "0.33"])
     facts = json.loads((tmp_path / "run" / "segmented" / "segment.json").read_text())
     assert facts["size"] == "2 of 6"
@@ -265,7 +289,7 @@ def test_what_cannot_be_segmented_is_refused_before_anything_is_written(
 def test_images_of_one_name_in_two_folders_are_told_apart_by_these(
     runs: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawn, "png", lambda figure: b"")
+    monkeypatch.setattr(drawn, "png", lambda figure, dpi: b"")
     shutil.copytree(pictures, tmp_path / "others")
     given = [str(folder / "one.png") for folder in (pictures, tmp_path / "others")]
     main(["segment", str(runs / "punet"), *given, "--samples", "1", "--out", str(tmp_path / "out")])

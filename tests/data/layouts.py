@@ -114,14 +114,14 @@ def celeba(folder: Path) -> Splits:
 
 
 def chairs(folder: Path) -> Splits:
-    images, owners = [], []
+    images, groups = [], []
     for chair in range(3):
         for side in range(2):
             images.append(flat(10 * chair + side, 3, 64, 64))
-            owners.append(chair)
+            groups.append(chair)
             picture(folder / f"{'abc'[chair]}" / "renders" / f"{side}.png", flat(10 * chair + side, 3, 100, 100))
     (folder / "all_chair_names.mat").write_bytes(b"")
-    whole = Images(np.stack(images), owners=np.array(owners))
+    whole = Images(np.stack(images), groups=np.array(groups))
     return {"train": whole.take(range(4)), "test": whole.take([4, 5])}
 
 
@@ -145,7 +145,7 @@ def lidc(folder: Path) -> Splits:
     splits = {}
     patients = [f"LIDC-IDRI-{i:04d}" for i in range(1, 10)]  # of these, 0006 and 0008 are for testing
     for split in ("train", "test"):
-        images, masks, owners = [], [], []
+        images, masks, groups = [], [], []
         for owner, patient in enumerate(patients):
             if is_test(patient) != (split == "test"):
                 continue
@@ -155,13 +155,13 @@ def lidc(folder: Path) -> Splits:
                     image, marks = pixels(seed, 1, 128, 128), pixels(seed + 1, 4, 128, 128) % 2
                     images.append(image)
                     masks.append(marks)
-                    owners.append(owner)
+                    groups.append(owner)
                     place = folder / patient / f"nodule-{nodule}"
                     picture(place / "images" / f"slice-{number}.png", image)
                     for grader in range(4):
                         picture(place / f"mask-{grader}" / f"slice-{number}.png", marks[grader] * np.uint8(255))
         splits[split] = Images(
-            np.stack(images), masks=np.stack(masks), owners=np.array(owners), owner_names=tuple(patients)
+            np.stack(images), masks=np.stack(masks), groups=np.array(groups), group_names=tuple(patients)
         )
     return splits
 
@@ -191,8 +191,8 @@ LAYOUTS: dict[str, Callable[[Path], Splits]] = {
 
 
 def assert_same(found: Images, expected: Images) -> None:
-    assert (found.classes, found.owner_names) == (expected.classes, expected.owner_names)
-    for name in ("pixels", "labels", "masks", "owners"):
+    assert (found.classes, found.group_names) == (expected.classes, expected.group_names)
+    for name in ("pixels", "labels", "masks", "groups"):
         one, other = getattr(found, name), getattr(expected, name)
         assert (one is None) == (other is None), name
         if one is not None:

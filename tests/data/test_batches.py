@@ -145,10 +145,10 @@ def test_passes_are_the_batches_in_order_every_time(kind: str, monkeypatch: pyte
 def test_statistics_are_those_of_all_pixels() -> None:
     generator = np.random.default_rng(0)
     images = Images(generator.integers(0, 256, (5000, 2, 3, 3), dtype=np.uint8))
-    mean, deviation = statistics(images)
+    mean, std = statistics(images)
     values = images.pixels.astype(np.float64) / 255
     np.testing.assert_allclose(mean, values.mean((0, 2, 3)), rtol=1e-12)
-    np.testing.assert_allclose(deviation, values.std((0, 2, 3)), rtol=1e-9)
+    np.testing.assert_allclose(std, values.std((0, 2, 3)), rtol=1e-9)
     flat = statistics(Images(np.full((3, 1, 2, 2), 7, np.uint8)))
     assert np.isfinite(1 / flat[1][0])
 
@@ -199,7 +199,7 @@ def marked(count: int = 24, graders: int = 4, side: int = 12) -> Images:
     for image, grader in np.ndindex(count, graders):
         masks[image, grader, 0, :8] = [*np.unpackbits(np.uint8(image))[3:], *np.unpackbits(np.uint8(grader))[5:]]
     bits = (masks << np.arange(graders, dtype=np.uint8)[:, None, None]).sum(1, dtype=np.uint8)
-    return Images(bits[:, None], masks=masks, owners=np.arange(count) // 3)
+    return Images(bits[:, None], masks=masks, groups=np.arange(count) // 3)
 
 
 def segmented(images: Images | None = None, **options: object) -> Batches:

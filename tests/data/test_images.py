@@ -25,13 +25,13 @@ def some(count: int = 10, channels: int = 1, size: int = 8, **more: Any) -> Imag
 
 def test_take_keeps_everything_of_each_image_together():
     masks = np.arange(6 * 2 * 64).reshape(6, 2, 8, 8).astype(np.uint8)
-    images = some(6, masks=masks, owners=np.arange(6) // 2, owner_names=("x", "y", "z"))
+    images = some(6, masks=masks, groups=np.arange(6) // 2, group_names=("x", "y", "z"))
     for chosen in ([3, 0, 3], [2, 3, 4], [-2, -1], [], [5], range(6)):
         part = images.take(chosen)
         rows = np.array(list(chosen), int)
         assert part.classes == images.classes
-        assert part.owner_names == images.owner_names
-        for name in ("pixels", "labels", "masks", "owners"):
+        assert part.group_names == images.group_names
+        for name in ("pixels", "labels", "masks", "groups"):
             assert np.array_equal(getattr(part, name), getattr(images, name)[rows])
     assert np.shares_memory(images.take(range(2, 5)).pixels, images.pixels)
 
@@ -50,7 +50,7 @@ def test_take_refuses_what_are_no_numbers(wrong):
 
 # check
 
-GOOD = some(6, masks=np.zeros((6, 4, 8, 8), np.uint8), owners=np.arange(6))
+GOOD = some(6, masks=np.zeros((6, 4, 8, 8), np.uint8), groups=np.arange(6))
 MASKS = np.zeros((6, 4, 8, 8), np.uint8)
 MASKS[4, 2, 1, 1] = 255
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -60,14 +60,14 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no pixels": ({"pixels": np.zeros((6, 1, 0, 8), np.uint8)}, "at least one pixel"),
     "fewer labels": ({"labels": np.zeros(5, np.int64)}, "labels must be as many as the 6 images; got 5"),
     "fewer masks": ({"masks": MASKS[:5]}, "masks must be as many"),
-    "fewer owners": ({"owners": np.zeros(7, np.int64)}, "owners must be as many"),
+    "fewer groups": ({"groups": np.zeros(7, np.int64)}, "groups must be as many"),
     "a high label": ({"labels": np.array([0, 1, 2, 3, 0, 4])}, r"0 … 2; image 3 has 3"),
     "a negative label": ({"labels": np.array([0, 1, 2, 0, 0, -4])}, "image 5 has -4"),
     "a negative label without names": ({"labels": np.array([0, 1, 2, 0, 0, -4]), "classes": ()}, "image 5 has -4"),
     "labels of floats": ({"labels": np.zeros(6)}, "labels must be int64"),
     "labels in two dimensions": ({"labels": np.zeros((6, 1), np.int64)}, r"labels must be int64 \(N,\)"),
-    "owners without a name": ({"owner_names": ("x", "y")}, "owners must be numbers of the 2 owner_names; got 0 … 5"),
-    "owners of bytes": ({"owners": np.zeros(6, np.uint8)}, "owners must be int64"),
+    "groups without a name": ({"group_names": ("x", "y")}, "groups must be numbers of the 2 group_names; got 0 … 5"),
+    "groups of bytes": ({"groups": np.zeros(6, np.uint8)}, "groups must be int64"),
     "a mask of 255": ({"masks": MASKS}, "mask 2 of image 4 has 255"),
     "masks of another size": ({"masks": MASKS[..., :7]}, "masks must be uint8"),
     "masks of booleans": ({"masks": MASKS > 0}, "masks must be uint8"),
@@ -128,32 +128,32 @@ KNOWN = [[2, 4, 6], [4, 7, 8]]
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=40), st.data(), st.sampled_from(["random", "last"]))
-def test_owners_are_held_out_whole(owners, data, rule):
+def test_owners_are_held_out_whole(groups, data, rule):
     """At least as many images as asked for, and one owner fewer would be too few."""
-    numbers = np.array(owners, np.int64)
-    images = Images(np.arange(len(owners), dtype=np.uint8)[:, None, None, None], owners=numbers)
-    count = data.draw(st.integers(1, len(owners) - 1))
+    numbers = np.array(groups, np.int64)
+    images = Images(np.arange(len(groups), dtype=np.uint8)[:, None, None, None], groups=numbers)
+    count = data.draw(st.integers(1, len(groups) - 1))
     sizes = np.unique(numbers, return_counts=True)[1]
     last = sizes[np.random.default_rng(0).permutation(len(sizes))[-1]] if rule == "random" else sizes[0]
-    if len(owners) - last < count:
+    if len(groups) - last < count:
         with pytest.raises(ValueError, match="take all"):
             hold_out(images, count, 0, rule)
         return
     train, validation = hold_out(images, count, 0, rule)
-    assert train.owners is not None
-    assert validation.owners is not None
-    assert not set(train.owners) & set(validation.owners)
-    assert len(train) + len(validation) == len(owners)
+    assert train.groups is not None
+    assert validation.groups is not None
+    assert not set(train.groups) & set(validation.groups)
+    assert len(train) + len(validation) == len(groups)
     assert len(validation) >= count
-    assert len(validation) - max(np.unique(validation.owners, return_counts=True)[1]) < count
+    assert len(validation) - max(np.unique(validation.groups, return_counts=True)[1]) < count
     if rule == "last":
-        assert min(validation.owners) > max(train.owners)
+        assert min(validation.groups) > max(train.groups)
 
 
 def test_holding_out_by_image_would_be_a_leak():
-    """The planted fault: the same images without their owners are divided across them."""
-    images = some(40, owners=np.arange(40) // 4)
-    for keep, leaks in ((images, False), (replace(images, owners=None), True)):
+    """The planted fault: the same images without their groups are divided across them."""
+    images = some(40, groups=np.arange(40) // 4)
+    for keep, leaks in ((images, False), (replace(images, groups=None), True)):
         train, validation = hold_out(keep, 8, 0)
         sides = [
             {int(np.flatnonzero((images.pixels == x).all((1, 2, 3)))[0]) // 4 for x in y.pixels}
@@ -171,8 +171,8 @@ def test_too_many_or_too_few_are_refused(count):
 def test_bad_requests_are_refused():
     with pytest.raises(ValueError, match="'random' or 'last'; got 'first'"):
         hold_out(some(10), 2, 0, "first")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="take all 1 owners"):
-        hold_out(some(10, owners=np.zeros(10, np.int64)), 2, 0)
+    with pytest.raises(ValueError, match="take all 1 groups"):
+        hold_out(some(10, groups=np.zeros(10, np.int64)), 2, 0)
 
 
 # fit_to

@@ -112,7 +112,7 @@ def test_celeba_without_a_partition_holds_the_last_tenth_for_testing(tmp_path):
 
 
 def test_lidc_never_divides_a_patient(originals):
-    train, test = (load("lidc", split, originals).owners for split in ("train", "test"))
+    train, test = (load("lidc", split, originals).groups for split in ("train", "test"))
     assert set(train) | set(test) == set(range(9))
     assert set(test) == {5, 7}
     assert not set(train) & set(test)
@@ -126,12 +126,12 @@ def test_no_patient_of_lidc_is_trained_on_and_held_out(originals):
     whole, test = (load("lidc", split, originals) for split in ("train", "test"))
     for seed in range(5):
         train, validation = hold_out(whole, 6, seed)
-        names = [{images.owner_names[owner] for owner in images.owners} for images in (train, validation, test)]
+        names = [{images.group_names[owner] for owner in images.groups} for images in (train, validation, test)]
         assert all(names)
         assert sum(map(len, names)) == len(set.union(*names)) == 9
         slices = [{x.tobytes() for x in images.pixels} for images in (train, validation, test)]
         assert len(set.union(*slices)) == sum(map(len, slices)) == 36
-    leaks = hold_out(replace(whole, owners=None), 6, 0)  # the planted fault: nobody knows whose the slices are
+    leaks = hold_out(replace(whole, groups=None), 6, 0)  # the planted fault: nobody knows whose the slices are
     kept = [{whole.pixels.tolist().index(x.tolist()) // 4 for x in part.pixels} for part in leaks]
     assert kept[0] & kept[1]
 

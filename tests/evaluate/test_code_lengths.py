@@ -21,13 +21,13 @@ from vnd.evaluate import coding, drawing
 from vnd.evaluate.coding import evaluate, png_sizes, work
 from vnd.evaluate.features import Extractor
 from vnd.evaluate.sweep import Subject, Sweep
-from vnd.methods import VAE, VNDAE, Coder, NestedAE, Sizes
+from vnd.methods import VAE, VNDAE, AutoencoderMethod, NestedAE, Sizes
 from vnd.methods.coding import coded
 from vnd.models import DenseAutoEncoder
 
 CODE, SIDE = 4, 8
 LENGTHS = (1, 2, 4)
-HALF = Sweep(sizes=Sizes((0.25, 0.5, 1.0)), drawn=0)
+HALF = Sweep(sizes=Sizes((0.25, 0.5, 1.0)), num_generated=0)
 NOISE = 0.3
 
 
@@ -38,10 +38,10 @@ def made(count: int = 40, side: int = SIDE, seed: int = 0) -> Images:
     return Images(pixels.astype(np.uint8), None, ())
 
 
-def subject_of(method: Coder, code: int = CODE) -> Subject:
+def subject_of(method: AutoencoderMethod, code: int = CODE) -> Subject:
     """An auto-encoder of random weights, whose heads say something of each image."""
     torch.manual_seed(1)
-    network = DenseAutoEncoder(code=code, image_size=SIDE, hidden=(16,))
+    network = DenseAutoEncoder(latent_dim=code, image_size=SIDE, hidden=(16,))
     model = method.build(network, torch.zeros(2, 1, SIDE, SIDE)).eval()
     with torch.no_grad():
         for name, head in coded(model).heads.items():
@@ -93,7 +93,7 @@ def check_fixed(subject: Subject, images: Images, rows: list[dict[str, Any]]) ->
 
 
 def row_of(results: dict[str, Any], reading: str) -> dict[str, Any]:
-    (row,) = [row for row in results["tidy"] if row["reading"] == reading]
+    (row,) = [row for row in results["tidy"] if row["length_rule"] == reading]
     return row
 
 
@@ -122,17 +122,17 @@ def made_features(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_of_fixed_lengths_are_those_by_hand() -> None:
-    subject, images = subject_of(VNDAE(noise=NOISE)), made()
+    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
     results = evaluate(subject, HALF, images)
     assert [row["length"] for row in results["rows"]] == list(LENGTHS)
     assert [row["fraction"] for row in results["rows"]] == [0.25, 0.5, 1.0]
-    assert (results["task"], results["kind"], results["code"], results["features"]) == ("encode", "ordered", 4, None)
+    assert (results["latent_dim"], results["features"]) == (4, None)
     check_fixed(subject, images, results["rows"])
 
 
 @pytest.mark.parametrize("fault", ["rate of the whole code", "no noise", "pixels of −1 … 1", "one dimension more"])
 def test_faulty_rows_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject, images = subject_of(VNDAE(noise=NOISE)), made()
+    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
     if fault == "rate of the whole code":
         monkeypatch.setattr(VNDAE, "rate", lambda self, code, length=None: code.cost.sum(1))
     elif fault == "no noise":
@@ -148,18 +148,18 @@ def test_faulty_rows_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_vae_has_the_one_length_it_was_trained_with() -> None:
-    subject, images = subject_of(VAE(noise=NOISE), code=3), made()
+    subject, images = subject_of(VAE(likelihood_std=NOISE), code=3), made()
     results = evaluate(subject, HALF, images)
     (row,) = results["tidy"]
-    assert (row["length"], row["label"], results["kind"]) == (3, "3 of 3", "single")
+    assert (row["length"], row["label"]) == (3, "3 of 3")
     assert results["lengths"] == {}
     assert results["complexity"] is None
     check_fixed(subject, images, [row])
 
 
 def test_codes_without_a_prior_have_an_error_and_no_rate() -> None:
-    subject, images = subject_of(NestedAE(noise=NOISE)), made()
-    results = evaluate(subject, dataclasses.replace(HALF, drawn=8), images)
+    subject, images = subject_of(NestedAE(likelihood_std=NOISE)), made()
+    results = evaluate(subject, dataclasses.replace(HALF, num_generated=8), images)
     assert [row["rate"] for row in results["rows"]] == [None] * 3
     assert [row["negative_elbo"] for row in results["rows"]] == [None] * 3
     x = inputs(images)
@@ -179,7 +179,7 @@ def test_codes_without_a_prior_have_an_error_and_no_rate() -> None:
 
 
 def test_the_posterior_says_a_length_for_each_image() -> None:
-    subject, images = subject_of(VNDAE(noise=NOISE)), made()
+    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
     results = evaluate(subject, HALF, images)
     x = inputs(images)
     loc, scale, logits = heads(subject, x)
@@ -204,7 +204,7 @@ def test_the_posterior_says_a_length_for_each_image() -> None:
 
 def test_lengths_are_drawn_where_the_bound_is_measured() -> None:
     """A length is 1 or 4, by even odds: the distortion lies between, at the mean of both, and not at the median's."""
-    subject, images = subject_of(VNDAE(noise=NOISE)), made(400)
+    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made(400)
     network = coded(subject.model)
     with torch.no_grad():
         network.heads["keep_logits"].weight.zero_()
@@ -220,7 +220,7 @@ def test_lengths_are_drawn_where_the_bound_is_measured() -> None:
 
 @pytest.mark.parametrize("target", [None, 0.05, 1e-9])
 def test_the_shortest_codes_that_reach_a_target_are_those_of_a_search(target: float | None) -> None:
-    subject, images = subject_of(VNDAE(noise=NOISE)), made()
+    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
     results = evaluate(subject, dataclasses.replace(HALF, target=target), images)
     x, wanted = inputs(images), target or results["rows"][1]["mse"]
     errors = torch.stack([mean_error(subject, x, cut(heads(subject, x)[0], b)) for b in range(1, CODE + 1)], 1)
@@ -234,13 +234,13 @@ def test_the_shortest_codes_that_reach_a_target_are_those_of_a_search(target: fl
 
 
 def test_half_a_code_that_no_row_has_is_measured_for_the_target() -> None:
-    subject, images = subject_of(VNDAE(noise=NOISE)), made()
-    alone = evaluate(subject, Sweep(sizes=Sizes((1.0,)), drawn=0), images)
+    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
+    alone = evaluate(subject, Sweep(sizes=Sizes((1.0,)), num_generated=0), images)
     assert row_of(alone, "target")["target"] == row_of(evaluate(subject, HALF, images), "target")["target"]
 
 
 def test_lengths_are_held_against_the_bytes_of_a_png() -> None:
-    subject, images = subject_of(VNDAE(noise=NOISE)), made()
+    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
     results = evaluate(subject, HALF, images)
     sizes = png_sizes(images)
     buffer = io.BytesIO()
@@ -266,8 +266,8 @@ def test_colours_are_part_of_a_png() -> None:
 
 
 def test_drawn_images_are_measured_by_the_features_of_a_named_extractor(made_features: None) -> None:
-    subject, images, extractor = subject_of(VNDAE(noise=NOISE)), made(), fake()
-    results = evaluate(subject, dataclasses.replace(HALF, drawn=200), images)  # two batches
+    subject, images, extractor = subject_of(VNDAE(likelihood_std=NOISE)), made(), fake()
+    results = evaluate(subject, dataclasses.replace(HALF, num_generated=200), images)  # two batches
     real = extractor.features(torch.from_numpy(images.pixels))
     for row in results["rows"]:
         torch.manual_seed(0)
@@ -281,16 +281,16 @@ def test_drawn_images_are_measured_by_the_features_of_a_named_extractor(made_fea
     about = results["features"]
     assert about["distance_name"] == "Fréchet distance (Made)"
     assert "FID" not in str(about)
-    assert (about["name"], about["sha256"], about["drawn"], about["real"]) == ("Made", "0" * 64, 200, 40)
+    assert (about["name"], about["sha256"], about["num_generated"], about["real"]) == ("Made", "0" * 64, 200, 40)
     assert about["real_diversity"] == pytest.approx(float(metrics.pairwise_distance(real)))
     assert "frechet" not in row_of(results, "posterior")
 
 
 def test_evaluation_draws_the_same_each_time_and_leaves_the_generator(made_features: None) -> None:
-    subject, images, found = subject_of(VNDAE(noise=NOISE)), made(), []
+    subject, images, found = subject_of(VNDAE(likelihood_std=NOISE)), made(), []
     for seed in (3, 4):
         torch.manual_seed(seed)
-        found.append(evaluate(subject, dataclasses.replace(HALF, drawn=20), images)["tidy"])
+        found.append(evaluate(subject, dataclasses.replace(HALF, num_generated=20), images)["tidy"])
         after = torch.rand(())
         torch.manual_seed(seed)
         assert torch.rand(()) == after
@@ -302,7 +302,7 @@ def test_without_the_package_the_rest_is_measured(monkeypatch: pytest.MonkeyPatc
         raise ModuleNotFoundError("extractor: no such package")
 
     monkeypatch.setattr(drawing, "extractor", missing)
-    results = evaluate(subject_of(VAE(noise=NOISE)), dataclasses.replace(HALF, drawn=20), made())
+    results = evaluate(subject_of(VAE(likelihood_std=NOISE)), dataclasses.replace(HALF, num_generated=20), made())
     assert results["features"] is None
     assert results["notes"] == ["generated images are not measured: extractor: no such package"]
     assert "frechet" not in results["rows"][0]
@@ -311,14 +311,14 @@ def test_without_the_package_the_rest_is_measured(monkeypatch: pytest.MonkeyPatc
 
 def test_one_drawn_image_has_no_spread_and_is_refused(made_features: None) -> None:
     with pytest.raises(ValueError, match=r"^drawn must be at least 2 images, or 0 for none; got 1$"):
-        evaluate(subject_of(VAE(noise=NOISE)), dataclasses.replace(HALF, drawn=1), made())
+        evaluate(subject_of(VAE(likelihood_std=NOISE)), dataclasses.replace(HALF, num_generated=1), made())
 
 
 def test_no_more_work_is_done_than_is_said(made_features: None) -> None:
     images = made()
-    for method in (VNDAE(noise=NOISE), VAE(noise=NOISE), NestedAE(noise=NOISE)):
+    for method in (VNDAE(likelihood_std=NOISE), VAE(likelihood_std=NOISE), NestedAE(likelihood_std=NOISE)):
         for fractions in ((1.0,), (0.25, 0.5, 1.0)):
-            options, done = Sweep(sizes=Sizes(fractions), drawn=30), list[int]()
+            options, done = Sweep(sizes=Sizes(fractions), num_generated=30), list[int]()
             subject = subject_of(method)
             evaluate(subject, options, images, done.append)
             whole = work(subject, options, images)

@@ -25,7 +25,7 @@ from vnd.methods.single import Single
 from vnd.models import UNet
 
 SIDE, COUNT, GRADERS = 6, 11, 3
-OPTIONS = Sweep(sizes=Sizes((1.0,)), counts=(1, 2, 4, 9))
+OPTIONS = Sweep(sizes=Sizes((1.0,)), num_mask_samples=(1, 2, 4, 9))
 
 
 class Brush(Segmenter, Single):
@@ -35,7 +35,7 @@ class Brush(Segmenter, Single):
         self.thresholds: list[Tensor] = []
         self.calibrated: list[tuple[Any, bool, int]] = []
 
-    def calibrate(self, model: nn.Module, batches: Any, widths: list[Any], samples: bool) -> None:
+    def recalibrate(self, model: nn.Module, batches: Any, widths: list[Any], samples: bool) -> None:
         self.calibrated.append((widths, samples, sum(len(x) for x in batches())))
 
     def drawer(self, model: nn.Module, size: Size) -> Any:
@@ -76,14 +76,14 @@ def by_hand(images: Images, thresholds: Tensor) -> dict[str, Any]:
     """What rows say of thresholds (samples, images), by loops over images, masks and pixels."""
     shown, count = images.pixels[:, 0] / 255.0, len(thresholds)
     found: dict[str, Any] = {name: [] for name in ("dice", "entropy", "diversity", "marked", "own_dice", "own")}
-    ged: dict[int, list[float]] = {n: [] for n in OPTIONS.counts}
-    unbiased: dict[int, list[float]] = {n: [] for n in OPTIONS.counts}
+    ged: dict[int, list[float]] = {n: [] for n in OPTIONS.num_mask_samples}
+    unbiased: dict[int, list[float]] = {n: [] for n in OPTIONS.num_mask_samples}
     probs = []
     for index, image in enumerate(shown):
         masks = [image > t for t in thresholds[:, index].double().numpy()]
         graders = [mask.astype(bool) for mask in images.masks[index]]
         apart = mean_distance(graders, graders)
-        for n in (n for n in OPTIONS.counts if n <= count):
+        for n in (n for n in OPTIONS.num_mask_samples if n <= count):
             groups = [masks[i * n : i * n + n] for i in range(count // n)]
             own = [2 * mean_distance(group, graders) - mean_distance(group, group) - apart for group in groups]
             ged[n].append(float(np.mean(own)))
@@ -115,7 +115,7 @@ def dice(a: np.ndarray, b: np.ndarray) -> float:
 
 def check_row(results: dict[str, Any], images: Images, thresholds: Tensor) -> None:
     hand, (row,) = by_hand(images, thresholds), results["rows"]
-    for n in OPTIONS.counts:
+    for n in OPTIONS.num_mask_samples:
         assert row["ged"][str(n)] == pytest.approx(np.mean(hand["ged"][n]), abs=1e-9), n
         assert row["per_image"][str(n)] == pytest.approx(hand["ged"][n], abs=1e-5), n
         if n > 1:
@@ -129,7 +129,7 @@ def check_row(results: dict[str, Any], images: Images, thresholds: Tensor) -> No
     share, bins = images.masks.mean(1).ravel(), np.minimum(hand["probs"].ravel() * 15, 14.999).astype(int)
     gaps = [abs((hand["probs"].ravel() - share)[bins == b].sum()) for b in range(15)]
     assert row["calibration_error"] == pytest.approx(sum(gaps) / share.size, abs=1e-6)
-    (drawn,) = results["calibration"].values()
+    (drawn,) = results["reliability"].values()
     assert drawn["count"] == np.bincount(bins, minlength=15).tolist()
 
 
@@ -141,7 +141,7 @@ def test_rows_are_those_of_double_loops() -> None:
     (row,) = results["rows"]
     assert (row["label"], row["parameters"], row["expected_ged"]) == ("100 %", 9, None)
     assert len(set(row["per_image"]["1"])) > 4  # or the test says little
-    assert (results["task"], results["graders"], results["samples"]) == ("segment", GRADERS, [1, 2, 4, 9])
+    assert (results["graders"], results["samples"]) == (GRADERS, [1, 2, 4, 9])
     assert 0 < row["matched_iou"] < 1
     json.dumps(results, allow_nan=False)
 
@@ -198,7 +198,7 @@ def test_what_is_known_of_graders_gives_an_expectation() -> None:
     images = Images(pixels, masks=np.stack([[one, other]] * 2))
     truth = torch.from_numpy(np.stack([[one, other]] * 2)), torch.full((2, 2), 0.5)
     results = evaluate(subject_of(Brush()), OPTIONS, images, truth=truth)
-    expected = {str(n): 2 * 0.5 - (1 - 1 / n) * 0.5 - 0.5 for n in OPTIONS.counts}
+    expected = {str(n): 2 * 0.5 - (1 - 1 / n) * 0.5 - 0.5 for n in OPTIONS.num_mask_samples}
     assert results["rows"][0]["expected_ged"] == pytest.approx(expected)
     lines = results["tidy"]
     assert [line["samples"] for line in lines] == [1, 2, 4, 9]
@@ -221,7 +221,7 @@ def test_each_size_is_calibrated_for_draws_before_it_draws() -> None:
     subject = dataclasses.replace(
         subject_of(method), statistics=lambda count, repeat: iter([torch.zeros(count, 1)]), available=50
     )
-    options = dataclasses.replace(OPTIONS, calibration=20)
+    options = dataclasses.replace(OPTIONS, bn_images=20)
     evaluate(subject, options, made(), done.append)
     assert method.calibrated == [([None], True, 20)]
     assert sum(done) == work(subject, options, made()) == COUNT
@@ -230,7 +230,7 @@ def test_each_size_is_calibrated_for_draws_before_it_draws() -> None:
 def test_one_sample_and_one_grader_have_no_diversity() -> None:
     images = made()
     one = Images(images.pixels, masks=images.masks[:, :1])
-    results = evaluate(subject_of(Brush()), dataclasses.replace(OPTIONS, counts=(1,)), one)
+    results = evaluate(subject_of(Brush()), dataclasses.replace(OPTIONS, num_mask_samples=(1,)), one)
     (row,) = results["rows"]
     assert row["diversity"] is None
     assert row["ged_unbiased"] == {"1": None}
@@ -250,35 +250,35 @@ def test_without_scipy_masks_are_not_matched_and_it_is_said(monkeypatch: pytest.
 
 
 def owned(names: tuple[str, ...] = ()) -> Images:
-    """Images of three owners, one of whom has most of them; numbers of owners are of all splits."""
-    return dataclasses.replace(made(), owners=np.array([2] * 7 + [0] + [5] * 3), owner_names=names)
+    """Images of three groups, one of whom has most of them; numbers of groups are of all splits."""
+    return dataclasses.replace(made(), groups=np.array([2] * 7 + [0] + [5] * 3), group_names=names)
 
 
 @pytest.mark.parametrize("names", [(), tuple("abcdef")])
 def test_owners_count_once_and_are_resampled_whole(names: tuple[str, ...]) -> None:
     results = evaluate(subject_of(Brush()), OPTIONS, owned(names))
     plain = evaluate(subject_of(Brush()), OPTIONS, made())
-    assert results["owners"] == (["c"] * 7 + ["a"] + ["f"] * 3 if names else [2] * 7 + [0] + [5] * 3)
+    assert results["groups"] == (["c"] * 7 + ["a"] + ["f"] * 3 if names else [2] * 7 + [0] + [5] * 3)
     (row,), (other,) = results["rows"], plain["rows"]
-    assert (plain["owners"], other["ged_by_owner"]) == (None, None)
+    assert (plain["groups"], other["ged_by_group"]) == (None, None)
     assert row["ged"] == other["ged"]
-    for n in map(str, OPTIONS.counts):
+    for n in map(str, OPTIONS.num_mask_samples):
         each = np.array(row["per_image"][n])
         means = [each[:7].mean(), each[7], each[8:].mean()]
-        assert row["ged_by_owner"][n] == pytest.approx(np.mean(means), abs=1e-5)
-        assert row["ged_by_owner"][n] != pytest.approx(row["ged"][n], abs=1e-3)  # or the test says little
+        assert row["ged_by_group"][n] == pytest.approx(np.mean(means), abs=1e-5)
+        assert row["ged_by_group"][n] != pytest.approx(row["ged"][n], abs=1e-3)  # or the test says little
         for ends in (row["ged_interval"][n], other["ged_interval"][n]):
             assert ends[0] < row["ged"][n] < ends[1]
         assert row["ged_interval"][n] != other["ged_interval"][n]
         assert min(means) - 1e-5 <= row["ged_interval"][n][0] <= row["ged_interval"][n][1] <= max(means) + 1e-5
     line = results["tidy"][-1]
     assert (line["ged_low"], line["ged_high"]) == tuple(row["ged_interval"]["9"])
-    assert line["ged_by_owner"] == row["ged_by_owner"]["9"]
+    assert line["ged_by_group"] == row["ged_by_group"]["9"]
     assert "ged_interval" not in plain["tidy"][0]
     json.dumps(results, allow_nan=False)
 
 
-@pytest.mark.parametrize("images", [made(), owned(), dataclasses.replace(made(), owners=np.zeros(COUNT, np.int64))])
+@pytest.mark.parametrize("images", [made(), owned(), dataclasses.replace(made(), groups=np.zeros(COUNT, np.int64))])
 def test_the_table_says_how_sure_the_largest_size_is(images: Images) -> None:
     results = evaluate(subject_of(Both()), OPTIONS, images) | {"title": "t"}
     console = Console(width=120)
@@ -291,16 +291,16 @@ def test_the_table_says_how_sure_the_largest_size_is(images: Images) -> None:
         return
     low, high = row["ged_interval"]["9"]
     assert f"GED 9 at 100 %: {low:.4f} … {high:.4f}, 95 % by resampling " in printed
-    whose = "images" if images.owners is None else f"3 owners; mean of their means {row['ged_by_owner']['9']:.4f}"
+    whose = "images" if images.groups is None else f"3 groups; mean of their means {row['ged_by_group']['9']:.4f}"
     assert f"resampling {whose}" in printed
 
 
 def test_one_owner_has_no_interval() -> None:
-    images = dataclasses.replace(made(), owners=np.zeros(COUNT, np.int64))
+    images = dataclasses.replace(made(), groups=np.zeros(COUNT, np.int64))
     results = evaluate(subject_of(Brush()), OPTIONS, images)
     (row,) = results["rows"]
     assert row["ged_interval"] is None
-    assert row["ged_by_owner"] == pytest.approx(row["ged"])
+    assert row["ged_by_group"] == pytest.approx(row["ged"])
     assert [line["ged_low"] for line in results["tidy"]] == [None] * 4
 
 
@@ -319,9 +319,9 @@ class Few(Brush):
 
 def test_masks_that_come_again_are_no_independent_draws() -> None:
     images, method = made(), Few()
-    results = evaluate(subject_of(method), dataclasses.replace(OPTIONS, counts=(2, 4, 8, 16)), images)
+    results = evaluate(subject_of(method), dataclasses.replace(OPTIONS, num_mask_samples=(2, 4, 8, 16)), images)
     (row,) = results["rows"]
-    alone = evaluate(subject_of(Brush()), dataclasses.replace(OPTIONS, counts=(2, 4)), images)["rows"][0]
+    alone = evaluate(subject_of(Brush()), dataclasses.replace(OPTIONS, num_mask_samples=(2, 4)), images)["rows"][0]
     for n in ("4", "8", "16"):  # the same four masks, equally often
         assert row["ged"][n] == pytest.approx(alone["ged"]["4"], abs=1e-12)
     assert row["ged_unbiased"] == {
@@ -348,7 +348,7 @@ def test_an_ensemble_that_says_nothing_of_its_members_is_caught() -> None:
     """The planted fault: no method says how few masks it has, and the U-statistic of 8 samples is too large."""
     images, method = made(), Few()
     method.distinct = lambda model: None  # type: ignore[method-assign]
-    results = evaluate(subject_of(method), dataclasses.replace(OPTIONS, counts=(2, 4, 8, 16)), images)
+    results = evaluate(subject_of(method), dataclasses.replace(OPTIONS, num_mask_samples=(2, 4, 8, 16)), images)
     (row,) = results["rows"]
     assert row["ged_unbiased"]["8"] > row["ged_unbiased"]["4"] + 0.01
     assert results["notes"] == []
@@ -376,7 +376,7 @@ def test_what_it_can_be_read_at_beside_comes_after_the_wanted_sizes() -> None:
     assert wanted["ged"] == evaluate(subject_of(Brush()), OPTIONS, images)["rows"][0]["ged"]
     assert drawn["diversity"] == 0 < wanted["diversity"]
     assert sum(done) == work(subject, OPTIONS, images) == 2 * COUNT
-    assert list(results["calibration"]) == ["100 %", "drawn"]
+    assert list(results["reliability"]) == ["100 %", "drawn"]
 
 
 def test_too_many_masks_are_measured_but_not_matched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +408,7 @@ def test_widths_have_costs_of_their_own() -> None:
     subject = Subject(
         method, model, Normalise((0.0,), (1.0,), "cpu"), lambda count, repeat: [torch.rand(4, 1, 8, 8)], 4
     )
-    options = Sweep(sizes=Sizes((0.5, 1.0)), counts=(1, 2), calibration=4)
+    options = Sweep(sizes=Sizes((0.5, 1.0)), num_mask_samples=(1, 2), bn_images=4)
     narrow, wide = evaluate(subject, options, images)["rows"]
     assert (narrow["label"], wide["label"]) == ("50 %", "100 %")
     assert 0 < narrow["parameters"] < wide["parameters"]
@@ -421,7 +421,7 @@ def test_images_without_masks_are_refused() -> None:
         evaluate(subject_of(Brush()), OPTIONS, Images(made().pixels))
 
 
-@pytest.mark.parametrize("counts", [(), (0, 4), (4, 1), (2, 2)])
-def test_numbers_of_masks_must_rise(counts: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"^counts must be numbers of masks that rise from 1 or more; got "):
-        Sweep(counts=counts)
+@pytest.mark.parametrize("num_mask_samples", [(), (0, 4), (4, 1), (2, 2)])
+def test_numbers_of_masks_must_rise(num_mask_samples: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^num_mask_samples must be numbers of masks that rise from 1 or more; got "):
+        Sweep(num_mask_samples=num_mask_samples)

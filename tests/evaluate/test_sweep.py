@@ -25,15 +25,15 @@ from vnd.evaluate.results import choose, evaluate
 from vnd.evaluate.scores import scores
 from vnd.evaluate.sweep import Answers, Subject, Sweep, accuracy_of, answer, at_temperature, sweep
 from vnd.methods import Plain, Sizes
-from vnd.train.finished import Finished, open_run, settings_of
 from vnd.train.loop import fit
 from vnd.train.parse import parse
+from vnd.train.trained import TrainedRun, open_run, settings_of
 
-OPTIONS = Sweep(Sizes(fractions=(0.5, 1.0), levels=(0.5,), learned=3), samples=0, calibration=64)
+OPTIONS = Sweep(Sizes(fractions=(0.5, 1.0), levels=(0.5,), learned=3), samples=0, bn_images=64)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     folder = tmp_path_factory.mktemp("sweep")
     data = write_blobs(folder / "blobs.npz", train=160, test=64)
     torch.manual_seed(0)
@@ -48,18 +48,18 @@ def noise() -> Images:
     return Images(pixels, np.zeros(50, np.int64), ("dark",))
 
 
-def swept(run: Finished, options: Sweep, outside: Images | None = None) -> list[dict[str, Any]]:
+def swept(run: TrainedRun, options: Sweep, outside: Images | None = None) -> list[dict[str, Any]]:
     return [
         one.row for one in sweep(run.subject(options.augmented), options, run.test(), outside, run.splits.validation)
     ]
 
 
 @pytest.fixture(scope="module")
-def rows(run: Finished, noise: Images) -> list[dict[str, Any]]:
+def rows(run: TrainedRun, noise: Images) -> list[dict[str, Any]]:
     return swept(run, OPTIONS, noise)
 
 
-def test_a_row_costs_what_the_extracted_network_costs(run: Finished, rows: list[dict[str, Any]]) -> None:
+def test_a_row_costs_what_the_extracted_network_costs(run: TrainedRun, rows: list[dict[str, Any]]) -> None:
     assert len(rows) == len({row["label"] for row in rows}) >= 5
     for row in rows:
         small = vnd.extract(run.model, vnd.Shape.of(row["shape"]))
@@ -73,12 +73,12 @@ def test_a_row_costs_what_the_extracted_network_costs(run: Finished, rows: list[
 
 
 def test_scores_are_those_of_the_extracted_network_by_hand(
-    run: Finished, rows: list[dict[str, Any]], noise: Images
+    run: TrainedRun, rows: list[dict[str, Any]], noise: Images
 ) -> None:
     test, normalise = run.test(), run.splits.normalise("cpu")
     labels = torch.as_tensor(test.labels)
-    mean, deviation = run.splits.mean[0], run.splits.deviation[0]
-    x = (torch.from_numpy(test.pixels.copy()).double() / 255 - mean) / deviation
+    mean, std = run.splits.mean[0], run.splits.std[0]
+    x = (torch.from_numpy(test.pixels.copy()).double() / 255 - mean) / std
     torch.testing.assert_close(torch.cat(list(in_order(test, normalise, "cpu"))).double(), x, rtol=1e-5, atol=1e-5)
     outside = torch.cat(list(in_order(noise, normalise, "cpu")))
     for row in rows:
@@ -106,7 +106,7 @@ def test_the_network_has_learned_and_knows_what_it_does_not_know(rows: list[dict
     assert full["auroc"] > 0.6
 
 
-def test_swapped_sets_are_noticed(run: Finished, noise: Images, rows: list[dict[str, Any]]) -> None:
+def test_swapped_sets_are_noticed(run: TrainedRun, noise: Images, rows: list[dict[str, Any]]) -> None:
     method, normalise = run.recipe.method, run.splits.normalise("cpu")
     network = method.cut(run.model, 1.0, 0)
     said, strange = (answer(method, network, in_order(x, normalise, "cpu"), 0) for x in (run.test(), noise))
@@ -118,13 +118,13 @@ def test_swapped_sets_are_noticed(run: Finished, noise: Images, rows: list[dict[
     assert swapped < 0.4
 
 
-def test_without_a_strange_set_there_is_no_score_of_one(run: Finished) -> None:
+def test_without_a_strange_set_there_is_no_score_of_one(run: TrainedRun) -> None:
     (row,) = swept(run, Sweep(Sizes(fractions=(1.0,)), samples=0))
     assert not {"auroc", "aupr", "base_rate"} & row.keys()
 
 
-def test_samples_are_averaged_with_the_statistics_of_samples(run: Finished) -> None:
-    options = Sweep(Sizes(fractions=(1.0,)), samples=400, calibration=64)
+def test_samples_are_averaged_with_the_statistics_of_samples(run: TrainedRun) -> None:
+    options = Sweep(Sizes(fractions=(1.0,)), samples=400, bn_images=64)
     (row,) = swept(run, options)
     small = vnd.extract(run.model, 1.0, bayesian=True)
     x = torch.cat(list(in_order(run.test(), run.splits.normalise("cpu"), "cpu")))
@@ -135,7 +135,7 @@ def test_samples_are_averaged_with_the_statistics_of_samples(run: Finished) -> N
     assert abs(row["nll"] - means["nll"]) > 1e-4
 
 
-def test_statistics_are_of_images_as_they_are_or_as_they_were_in_training(run: Finished) -> None:
+def test_statistics_are_of_images_as_they_are_or_as_they_were_in_training(run: TrainedRun) -> None:
     def collected(augment: Augment, augmented: bool | None) -> torch.Tensor:
         own = replace(run.recipe, data=replace(run.recipe.data, augment=augment))
         subject = replace(run, recipe=own).subject(augmented)
@@ -156,21 +156,21 @@ def test_statistics_are_of_images_as_they_are_or_as_they_were_in_training(run: F
     assert said[0] != said[1] == said[2]
 
 
-def test_a_sweep_can_be_repeated_and_leaves_the_generator_alone(run: Finished, noise: Images) -> None:
-    options = Sweep(Sizes(fractions=(0.5, 1.0)), samples=3, calibration=64)
+def test_a_sweep_can_be_repeated_and_leaves_the_generator_alone(run: TrainedRun, noise: Images) -> None:
+    options = Sweep(Sizes(fractions=(0.5, 1.0)), samples=3, bn_images=64)
     state = torch.random.get_rng_state()
     first = swept(run, options, noise)
     assert torch.equal(torch.random.get_rng_state(), state)
     torch.manual_seed(99)
     again = swept(run, options, noise)
-    alone = swept(run, Sweep(Sizes(fractions=(1.0,)), samples=3, calibration=64), noise)
+    alone = swept(run, Sweep(Sizes(fractions=(1.0,)), samples=3, bn_images=64), noise)
     for one, other in (*zip(first, again, strict=True), (first[1], alone[0])):
         for timed in ("latency_ms", "test_seconds"):
             one.pop(timed, None), other.pop(timed, None)
         assert one == other
 
 
-def test_the_sweep_leaves_the_network_as_it_was(run: Finished) -> None:
+def test_the_sweep_leaves_the_network_as_it_was(run: TrainedRun) -> None:
     swept(run, OPTIONS)
     before = {key: value.clone() for key, value in run.model.state_dict().items()}
     mode, shape = run.model.training, run.model._vnd_plan.shape  # type: ignore[union-attr]
@@ -179,7 +179,7 @@ def test_the_sweep_leaves_the_network_as_it_was(run: Finished) -> None:
     assert (run.model.training, run.model._vnd_plan.shape) == (mode, shape)  # type: ignore[union-attr]
 
 
-def test_accuracy_of_a_size_is_that_of_its_row(run: Finished, rows: list[dict[str, Any]]) -> None:
+def test_accuracy_of_a_size_is_that_of_its_row(run: TrainedRun, rows: list[dict[str, Any]]) -> None:
     method, normalise = run.recipe.method, run.splits.normalise("cpu")
     for size, row in zip(method.sizes(run.model, OPTIONS.sizes), rows, strict=True):
         assert accuracy_of(method, run.model, size, run.test(), normalise, samples=0) == row["accuracy"]
@@ -188,7 +188,7 @@ def test_accuracy_of_a_size_is_that_of_its_row(run: Finished, rows: list[dict[st
 # What results.json holds
 
 
-def test_results_are_plain_numbers_that_agree_with_each_other(run: Finished, noise: Images) -> None:
+def test_results_are_plain_numbers_that_agree_with_each_other(run: TrainedRun, noise: Images) -> None:
     seen: list[str] = []
     found = evaluate(
         run.subject(), OPTIONS, run.test(), run.splits.validation, noise, done=lambda row: seen.append(row["label"])
@@ -212,11 +212,11 @@ def test_results_are_plain_numbers_that_agree_with_each_other(run: Finished, noi
         assert len(survival) in (found["groups"][layer], found["groups"][layer] - 1)
         assert all(a >= b for a, b in pairwise(survival))
     examples = found["examples"]
-    assert [len(examples[kind]) for kind in ("most_certain", "least_certain", "out_of_domain")] == [8, 8, 8]
+    assert [len(examples[kind]) for kind in ("most_certain", "least_certain", "ood")] == [8, 8, 8]
     certain, uncertain = ([x["entropy"] for x in examples[kind]] for kind in ("most_certain", "least_certain"))
     assert max(certain) <= min(uncertain)
-    assert {x["label"] for x in examples["out_of_domain"]} == {"dark"}
-    assert {x["prediction"] for x in examples["out_of_domain"]} <= set("012")
+    assert {x["label"] for x in examples["ood"]} == {"dark"}
+    assert {x["prediction"] for x in examples["ood"]} <= set("012")
     assert np.array(examples["most_certain"][0]["image"]).shape == (8, 8)
 
 
@@ -261,10 +261,10 @@ def test_a_loss_of_exactly_the_margin_is_allowed() -> None:
 
 
 def test_a_threshold_of_scaled_answers_is_fitted_on_scaled_answers(
-    run: Finished, monkeypatch: pytest.MonkeyPatch
+    run: TrainedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep_module, "fit_temperature", lambda probs, labels: 1.7)  # so few images are all right
-    options = Sweep(Sizes(fractions=(0.5, 1.0)), samples=0, readings=("scaled",), calibration=64)
+    options = Sweep(Sizes(fractions=(0.5, 1.0)), samples=0, inference=("temperature_scaled",), bn_images=64)
     found = evaluate(run.subject(), options, run.test(), run.splits.validation)
     by_label = {row["label"]: row for row in found["tidy"]}
     known = torch.as_tensor(run.splits.validation.labels)
@@ -277,10 +277,10 @@ def test_a_threshold_of_scaled_answers_is_fitted_on_scaled_answers(
         assert metrics.threshold_for_risk(said.probs, known, said.entropy, 0.05) != pytest.approx(wanted)
 
 
-def test_random_masks_of_a_network_without_any_are_refused_at_once(run: Finished) -> None:
+def test_random_masks_of_a_network_without_any_are_refused_at_once(run: TrainedRun) -> None:
     subject = Subject(Plain(), vnd.extract(run.model, 1.0), run.splits.normalise("cpu"))
-    with pytest.raises(ValueError, match=r"^readings: masks needs a nested network"):
-        next(sweep(subject, Sweep(readings=("samples", "masks")), run.test()))
+    with pytest.raises(ValueError, match=r"^inference: mc_mask needs a nested network"):
+        next(sweep(subject, Sweep(inference=("mc", "mc_mask")), run.test()))
 
 
 def test_settings_are_those_of_a_curve() -> None:
@@ -294,7 +294,7 @@ def test_settings_are_those_of_a_curve() -> None:
 def test_options_that_make_no_sense_are_refused() -> None:
     for change, words in (
         ({"samples": -1}, "samples must be at least 0; got -1"),
-        ({"calibration": 1}, "calibration must be at least 2 images, or 0 for all; got 1"),
+        ({"bn_images": 1}, "bn_images must be at least 2 images, or 0 for all; got 1"),
         ({"bins": 0}, "bins must be at least 1; got 0"),
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011
@@ -305,7 +305,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
 # A run, opened again
 
 
-def test_a_run_is_opened_as_it_was_trained(run: Finished) -> None:
+def test_a_run_is_opened_as_it_was_trained(run: TrainedRun) -> None:
     assert run.recipe.data.name == "npz"
     assert (len(run.splits.train), len(run.splits.validation), len(run.test())) == (144, 16, 64)
     assert not run.model.training
@@ -313,20 +313,20 @@ def test_a_run_is_opened_as_it_was_trained(run: Finished) -> None:
     assert run.model(x).shape == (64, CLASSES)
 
 
-def test_strange_images_are_brought_to_the_size_and_channels_of_the_others(run: Finished, tmp_path: Path) -> None:
+def test_strange_images_are_brought_to_the_size_and_channels_of_the_others(run: TrainedRun, tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (6, 12, 12, 3), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", x_test=pixels, y_test=np.arange(6) % 2, x_train=pixels, y_train=np.arange(6) % 2)
-    options = Sweep(out_of_domain="npz", out_of_domain_folder=str(tmp_path / "x.npz"))
+    options = Sweep(ood="npz", ood_folder=str(tmp_path / "x.npz"))
     outside = run.outside(options)
     assert outside is not None
     assert outside.pixels.shape == (6, 1, 8, 8)
     assert run.outside(Sweep()) is None
 
 
-@pytest.mark.parametrize("which", ["best", "last"])
-def test_what_is_no_run_is_refused(which: Any, run: Finished, tmp_path: Path) -> None:
+@pytest.mark.parametrize("checkpoint", ["best", "last"])
+def test_what_is_no_run_is_refused(checkpoint: Any, run: TrainedRun, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is not a run: it holds no recipe\.yaml; make one with vnd train"):
-        open_run(tmp_path, which)
+        open_run(tmp_path, checkpoint)
     (tmp_path / "recipe.yaml").write_text(run.recipe.to_yaml())
-    with pytest.raises(ValueError, match=f"has no {which} network yet; go on with vnd train --resume"):
-        open_run(tmp_path, which)
+    with pytest.raises(ValueError, match=f"has no {checkpoint} network yet; go on with vnd train --resume"):
+        open_run(tmp_path, checkpoint)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vnd.methods import SWAE, VAE, VNDAE, BetaVAE, Coder, JointVAE, NestedAE, Step
+from vnd.methods import SWAE, VAE, VNDAE, AutoencoderMethod, BetaVAE, JointVAE, NestedAE, Step
 from vnd.models import AutoEncoder, DenseAutoEncoder
 from vnd.models.autoencoder import CodedNetwork
 
 CODE = 6
-SMALL: dict[str, Coder] = {
-    "vnd_ae": VNDAE(noise=0.1),
-    "vnd_ae, lengths": VNDAE(noise=0.1, base=2, prior_length=3.5, fractions=(0.5, 1.0), fixed_share=0.4, free_bits=0.2),
+SMALL: dict[str, AutoencoderMethod] = {
+    "vnd_ae": VNDAE(likelihood_std=0.1),
+    "vnd_ae, lengths": VNDAE(
+        likelihood_std=0.1, base=2, prior_length=3.5, fractions=(0.5, 1.0), fixed_share=0.4, free_bits=0.2
+    ),
     "vnd_ae, decoded twice": VNDAE(
-        noise=0.1,
+        likelihood_std=0.1,
         fractions=(0.5, 1.0),
         weights=(1, 3),
         fixed_share=0.9,
@@ -23,14 +25,14 @@ SMALL: dict[str, Coder] = {
         free_bits=2.0,
         free_until=0.95,
     ),
-    "vnd_ae, log-uniform": VNDAE(noise=0.1, prior="log_uniform"),
-    "vae": VAE(noise=0.1),
-    "beta_vae": BetaVAE(noise=0.1),
-    "beta_vae, capacity": BetaVAE(noise=0.1, form="capacity", over=100),
-    "joint_vae": JointVAE(noise=0.1, categories=3, over=100),
-    "swae": SWAE(noise=0.1, weight=1.0, projections=50),
-    "nested_ae": NestedAE(noise=0.1),
-    "nested_ae, geometric": NestedAE(noise=0.1, base=2, keep=0.8),
+    "vnd_ae, log-uniform": VNDAE(likelihood_std=0.1, prior="log_uniform"),
+    "vae": VAE(likelihood_std=0.1),
+    "beta_vae": BetaVAE(likelihood_std=0.1),
+    "beta_vae, capacity": BetaVAE(likelihood_std=0.1, form="capacity", over=100),
+    "joint_vae": JointVAE(likelihood_std=0.1, categories=3, over=100),
+    "swae": SWAE(likelihood_std=0.1, weight=1.0, projections=50),
+    "nested_ae": NestedAE(likelihood_std=0.1),
+    "nested_ae, geometric": NestedAE(likelihood_std=0.1, base=2, keep=0.8),
 }
 
 
@@ -44,14 +46,14 @@ def dots(count: int, side: int = 8, channels: int = 1) -> Tensor:
 
 
 def dense(code: int = CODE, hidden: tuple[int, ...] = (16,)) -> DenseAutoEncoder:
-    return DenseAutoEncoder(code=code, image_size=8, hidden=hidden)
+    return DenseAutoEncoder(latent_dim=code, image_size=8, hidden=hidden)
 
 
 def convolutional(code: int = CODE) -> AutoEncoder:
-    return AutoEncoder(code=code, image_size=32, in_channels=1, width=0.0625)
+    return AutoEncoder(latent_dim=code, image_size=32, in_channels=1, width=0.0625)
 
 
-def model_of(method: Coder, network: CodedNetwork | None = None, seed: int = 1) -> CodedNetwork:
+def model_of(method: AutoencoderMethod, network: CodedNetwork | None = None, seed: int = 1) -> CodedNetwork:
     """A method's model, in training, with heads whose outputs differ from image to image."""
     torch.manual_seed(seed)
     network = network or dense()
@@ -64,7 +66,9 @@ def at(index: int = 0, kl_weight: float = 1.0) -> Step:
     return Step(index, torch.tensor(kl_weight), 0.7, num_data=64)
 
 
-def learn(method: Coder, model: CodedNetwork, x: Tensor, steps: int, rate: float = 0.01, seed: int = 0) -> None:
+def learn(
+    method: AutoencoderMethod, model: CodedNetwork, x: Tensor, steps: int, rate: float = 0.01, seed: int = 0
+) -> None:
     """Train a model on all images at once, by the method's own loss and a rate that falls to 0."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)

@@ -69,5 +69,5 @@ def learn(method: Segmenter, model: nn.Module, batch: tuple[Tensor, Tensor], ste
 def drawn(method: Segmenter, model: nn.Module, images: Tensor, count: int, fraction: float = 1.0) -> Tensor:
     """Logits of masks at a size, its statistics ready."""
     size = method.sizes(model, Sizes(fractions=(fraction,)))[0]  # type: ignore[attr-defined]
-    method.calibrate(model, lambda: [images], [size.width], samples=True)  # type: ignore[attr-defined]
+    method.recalibrate(model, lambda: [images], [size.width], samples=True)  # type: ignore[attr-defined]
     return method.drawer(model, size)(images, count)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import vnd.methods.swae as swae_module
 from methods.codes import CODE, at, dots, learn, model_of
-from vnd.methods import SWAE, VAE, BetaVAE, Coder, JointVAE, NestedAE
+from vnd.methods import SWAE, VAE, AutoencoderMethod, BetaVAE, JointVAE, NestedAE
 from vnd.methods.swae import sliced_distance
 from vnd.models import DenseAutoEncoder
 
@@ -23,7 +23,9 @@ X = dots(7)
 LABELS = torch.zeros(7, dtype=torch.int64)
 
 
-def ran(method: Coder, index: int = 0, kl_weight: float = 0.6) -> tuple[Any, dict[str, Tensor], Callable[..., Tensor]]:
+def ran(
+    method: AutoencoderMethod, index: int = 0, kl_weight: float = 0.6
+) -> tuple[Any, dict[str, Tensor], Callable[..., Tensor]]:
     """The terms of a seeded loss, the encoder's heads, and the summed squared error of codes; then the seed again."""
     model = model_of(method)
     method.prepare(model, (X, LABELS), at(index, kl_weight), lambda value: value)
@@ -62,16 +64,16 @@ def close(terms: Any, total: Tensor | float, **parts: Tensor | float) -> None:
 
 
 def test_vae() -> None:
-    terms, heads, error_of = ran(VAE(noise=0.4))
+    terms, heads, error_of = ran(VAE(likelihood_std=0.4))
     posterior, rate = gaussian(heads)
     error = error_of(drawn(posterior))
     close(terms, (error + 2 * 0.16 * 0.6 * rate) / 64, mse=error / 256, rate=rate)
 
 
 def test_the_loss_of_a_vae_is_the_bound_up_to_a_scale_and_a_constant() -> None:
-    terms, heads, _ = ran(VAE(noise=0.4), kl_weight=1.0)
+    terms, heads, _ = ran(VAE(likelihood_std=0.4), kl_weight=1.0)
     posterior, rate = gaussian(heads)
-    model = model_of(VAE(noise=0.4))
+    model = model_of(VAE(likelihood_std=0.4))
     torch.manual_seed(9)
     decoded = model.decode(drawn(posterior)).detach()
     bound = -Normal(decoded, 0.4).log_prob(X).flatten(1).sum(1).mean() + rate
@@ -80,7 +82,7 @@ def test_the_loss_of_a_vae_is_the_bound_up_to_a_scale_and_a_constant() -> None:
 
 
 def test_beta_vae() -> None:
-    terms, heads, error_of = ran(BetaVAE(noise=0.4, beta=4.0))
+    terms, heads, error_of = ran(BetaVAE(likelihood_std=0.4, beta=4.0))
     posterior, rate = gaussian(heads)
     error = error_of(drawn(posterior))
     close(terms, (error + 2 * 0.16 * 0.6 * 4 * rate) / 64, mse=error / 256, rate=rate)
@@ -89,7 +91,7 @@ def test_beta_vae() -> None:
 @pytest.mark.parametrize(("index", "capacity"), [(0, 0.0), (30, 6.0), (50, 10.0), (5000, 10.0)])
 def test_beta_vae_with_a_capacity_that_grows(index: int, capacity: float) -> None:
     """Before `over` steps a share of it, then all; on both sides of the rate."""
-    terms, heads, error_of = ran(BetaVAE(noise=0.4, form="capacity", gamma=7.0, capacity=10.0, over=50), index)
+    terms, heads, error_of = ran(BetaVAE(likelihood_std=0.4, form="capacity", gamma=7.0, capacity=10.0, over=50), index)
     posterior, rate = gaussian(heads)
     error = error_of(drawn(posterior))
     assert 0.5 < float(rate) < 6.0
@@ -107,7 +109,7 @@ def category_rate(heads: dict[str, Tensor]) -> Tensor:
 )
 def test_joint_vae(index: int, capacity: float, category: float) -> None:
     """A category of three cannot be worth more than log 3 nats, whatever its capacity."""
-    method = JointVAE(noise=0.4, categories=3, gamma=7.0, capacity=10.0, category_capacity=2.0, over=50)
+    method = JointVAE(likelihood_std=0.4, categories=3, gamma=7.0, capacity=10.0, category_capacity=2.0, over=50)
     terms, heads, error_of = ran(method, index)
     assert {name: head.size(1) for name, head in heads.items()} == {"loc": 3, "log_variance": 3, "category": 3}
     relaxed = F.gumbel_softmax(heads["category"], 0.5)
@@ -120,7 +122,7 @@ def test_joint_vae(index: int, capacity: float, category: float) -> None:
 
 
 def test_swae() -> None:
-    terms, heads, error_of = ran(SWAE(noise=0.4, projections=20, power=1.5, weight=30.0))
+    terms, heads, error_of = ran(SWAE(likelihood_std=0.4, projections=20, power=1.5, weight=30.0))
     assert heads.keys() == {"loc"}
     error, cloud = error_of(heads["loc"]), torch.randn_like(heads["loc"])
     directions = F.normalize(torch.randn(CODE, 20), dim=0).double()
@@ -217,7 +219,7 @@ def test_joint_vae_has_one_category() -> None:
 
 
 @pytest.mark.parametrize("method", [VAE(), BetaVAE(), SWAE()], ids=["vae", "beta_vae", "swae"])
-def test_the_prior_is_a_standard_normal(method: Coder) -> None:
+def test_the_prior_is_a_standard_normal(method: AutoencoderMethod) -> None:
     model = model_of(method)
     drawn_codes = method.draw(model, 2000)
     assert drawn_codes.shape == (2000, CODE)
@@ -242,13 +244,13 @@ def test_a_deterministic_code_has_no_deviation_and_no_rate() -> None:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: VAE(noise=-1.0), "noise must be greater than 0; got -1.0"),
+        (lambda: VAE(noise=-1.0), "likelihood_std must be greater than 0; got -1.0"),
         (lambda: BetaVAE(beta=-1.0), "beta must be 0 or more; got -1.0"),
         (lambda: BetaVAE(over=0), "over must be at least 1 step; got 0"),
         (lambda: JointVAE(categories=1), "categories must be at least 2; got 1"),
         (lambda: JointVAE(temperature=0.0), "temperature must be greater than 0; got 0.0"),
         (lambda: JointVAE(category_capacity=-1.0), "category_capacity must be 0 or more; got -1.0"),
-        (lambda: model_of(JointVAE(categories=6)), "network.code must be greater than the 6 categories; got 6"),
+        (lambda: model_of(JointVAE(categories=6)), "network.latent_dim must be greater than the 6 categories; got 6"),
         (lambda: SWAE(projections=0), "projections must be at least 1; got 0"),
         (lambda: SWAE(power=0.5), "power must be at least 1 and weight 0 or more; got 0.5 and 100.0"),
         (
@@ -257,7 +259,7 @@ def test_a_deterministic_code_has_no_deviation_and_no_rate() -> None:
         ),
         (lambda: NestedAE(base=0), "base must be at least 1 dimension; got 0"),
         (lambda: NestedAE(keep=1.0), "keep must lie in (0, 1); got 1.0"),
-        (lambda: model_of(NestedAE(base=7)), "network.code must be at least method.base = 7; got 6"),
+        (lambda: model_of(NestedAE(base=7)), "network.latent_dim must be at least method.base = 7; got 6"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(made: Any, words: str) -> None:
@@ -290,7 +292,7 @@ def angle(a: Tensor, b: Tensor) -> float:
 def linear(base: int) -> tuple[Tensor, Tensor]:
     """What a linear auto-encoder of four dimensions learns: the columns of its decoder, the rows of its encoder."""
     images, _ = ellipsoid()
-    network = DenseAutoEncoder(code=4, image_size=3, hidden=(), bounded=False)
+    network = DenseAutoEncoder(latent_dim=4, image_size=3, hidden=(), bounded=False)
     method = NestedAE(base=base)
     model = model_of(method, network, seed=4)
     learn(method, model, images, 1500, rate=0.05, seed=1)

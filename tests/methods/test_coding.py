@@ -23,25 +23,27 @@ from train.test_loop import assert_same_run, rows_of, stopping_at
 from vnd.data.batches import Normalise
 from vnd.data.images import Images
 from vnd.evaluate.coding import error_of
-from vnd.methods import METHODS, VAE, VNDAE, Coder, NestedAE, Sizes, Step
+from vnd.methods import METHODS, VAE, VNDAE, AutoencoderMethod, NestedAE, Sizes, Step
 from vnd.methods.coding import LOG_VARIANCE, Code, coded, distortion, length_of, masked, shortest, squared_error
 from vnd.models import AutoEncoder, ConvNet
 from vnd.models.autoencoder import CodedNetwork, PrefixLinear
-from vnd.train.finished import open_run
 from vnd.train.loop import fit, make_accelerator
-from vnd.train.session import Session
+from vnd.train.state import TrainState
+from vnd.train.trained import open_run
 
 each = pytest.mark.parametrize("name", SMALL)
 
 
 def test_every_method_of_codes_is_tried_here() -> None:
-    assert {type(method) for method in SMALL.values()} == {kind for kind in METHODS.values() if kind().task == "encode"}
+    assert {type(method) for method in SMALL.values()} == {
+        kind for kind in METHODS.values() if kind().task == "autoencoding"
+    }
 
 
 # Truncation
 
 
-def truncation_gap(method: Coder, network: CodedNetwork) -> float:
+def truncation_gap(method: AutoencoderMethod, network: CodedNetwork) -> float:
     """Between codes that stop early and codes with zeros, of all lengths and all images, in float64."""
     x = dots(6, network.config["image_size"]).double()
     model = model_of(method, network).double()
@@ -260,7 +262,7 @@ def test_a_method_learns_64_images_by_heart(name: str) -> None:
 @pytest.mark.parametrize("length_bias", [True, False])
 def test_a_convolutional_one_learns_64_images_by_heart(length_bias: bool) -> None:
     method, x = SMALL["vnd_ae, decoded twice" if length_bias else "vnd_ae"], dots(64, 32)
-    network = AutoEncoder(code=CODE, image_size=32, in_channels=1, width=0.125, length_bias=length_bias)
+    network = AutoEncoder(latent_dim=CODE, image_size=32, in_channels=1, width=0.125, length_bias=length_bias)
     model = model_of(method, network, seed=0)
     learn(method, model, x, 100)
     assert relative_error(method, model, x) < 1 / 5
@@ -272,7 +274,7 @@ def test_a_network_that_was_not_trained_has_not_learned_them() -> None:
 
 
 @torch.no_grad()
-def relative_error(method: Coder, model: CodedNetwork, x: Tensor) -> float:
+def relative_error(method: AutoencoderMethod, model: CodedNetwork, x: Tensor) -> float:
     """The error of the most likely codes, relative to that of the mean image."""
     model.eval()
     own = squared_error(x, method.decode(model, method.point(method.encode(model, x)))).mean()
@@ -340,7 +342,7 @@ def test_what_was_saved_is_trained_on(name: str, tmp_path: Path) -> None:
 
 # Runs
 
-DENSE = {"name": "dense_autoencoder", "code": CODE, "image_size": 8, "in_channels": 1, "hidden": [16]}
+DENSE = {"name": "dense_autoencoder", "latent_dim": CODE, "image_size": 8, "in_channels": 1, "hidden": [16]}
 
 
 def coded_settings(path: Path, name: str = "vnd_ae, lengths", **sections: Any) -> dict[str, Any]:
@@ -389,9 +391,9 @@ def test_a_run_from_end_to_end_goes_on_where_it_stopped_bit_for_bit(
 def test_an_averaged_network_has_statistics_of_codes_as_in_training(name: str, tmp_path: Path) -> None:
     pixels = ((dots(40, 32) + 1) * 127.5).round().byte().numpy()[:, 0]
     np.savez(tmp_path / "dots.npz", x_train=pixels, x_test=pixels[:8])
-    network = {"name": "autoencoder", "code": CODE, "image_size": 32, "in_channels": 1, "width": 0.0625}
+    network = {"name": "autoencoder", "latent_dim": CODE, "image_size": 32, "in_channels": 1, "width": 0.0625}
     made = coded_recipe(tmp_path / "dots.npz", name, network=network, train={"ema": 0.9})
-    session, codes = Session(made, tmp_path / "run", make_accelerator(made)), list[Tensor]()
+    session, codes = TrainState(made, tmp_path / "run", make_accelerator(made)), list[Tensor]()
     root: Any = session.root
     root.expand.register_forward_pre_hook(lambda _, given: codes.append(given[0].detach().clone()))
     for _ in range(2):
@@ -429,9 +431,9 @@ def test_the_best_network_has_the_least_error_and_is_saved(tmp_path: Path, unlab
     least = min(range(6), key=errors.__getitem__)
     assert 0 < least < 5
     assert rows[-1]["best"] == pytest.approx(1 - errors[least])
-    for which, error in (("best", errors[least]), ("last", errors[-1])):
-        run = open_run(tmp_path / "run", which)
-        assert type(run.model) is type(vnd.load(tmp_path / "run" / which)) is vnd.models.DenseAutoEncoder
+    for checkpoint, error in (("best", errors[least]), ("last", errors[-1])):
+        run = open_run(tmp_path / "run", checkpoint)
+        assert type(run.model) is type(vnd.load(tmp_path / "run" / checkpoint)) is vnd.models.DenseAutoEncoder
         normalise = run.splits.normalise("cpu")
         assert normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).flatten().tolist() == [-1.0, 1.0]
         sizes = wanted.method.sizes(run.model, Sizes(fractions=(0.5, 1.0)))
@@ -471,20 +473,26 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "network.length_bias tells the lengths of ordered codes, and codes of this method have one length; "
         "give --network.length_bias false",
     ),
-    "base": ({"method": {"name": "vnd_ae", "base": 6}}, "network.code must be greater than method.base = 6; got 6"),
+    "base": (
+        {"method": {"name": "vnd_ae", "base": 6}},
+        "network.latent_dim must be greater than method.base = 6; got 6",
+    ),
     "nested base": (
         {"method": {"name": "nested_ae", "base": 7}},
-        "network.code must be at least method.base = 7; got 6",
+        "network.latent_dim must be at least method.base = 7; got 6",
     ),
     "prior": (
         {"method": {"name": "vnd_ae", "prior_length": 6.0}},
-        "method.prior_length must be less than network.code = 6; got 6.0",
+        "method.prior_length must be less than network.latent_dim = 6; got 6.0",
     ),
     "prior, base": (
         {"method": {"name": "vnd_ae", "prior_length": 1.0}},
         "prior_length must be greater than base = 1; got 1.0",
     ),
-    "categories": ({"method": {"name": "joint_vae"}}, "network.code must be greater than the 40 categories; got 6"),
+    "categories": (
+        {"method": {"name": "joint_vae"}},
+        "network.latent_dim must be greater than the 40 categories; got 6",
+    ),
     "cutmix": (
         {"data": {"augment": {"cutmix": 0.5}}},
         "data.augment.cutmix mixes labels, and a code has none; use 0, got 0.5",

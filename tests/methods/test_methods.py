@@ -15,6 +15,7 @@ import vnd
 from vnd.methods import BN3, METHODS, Method, Plain, Size, Sizes, Step
 from vnd.models import ConvNet
 from vnd.nn import BayesConv2d, BayesLinear, OrderingUnit
+from vnd.nn.extract import exact
 
 OWN = dataclasses.replace  # a method is a frozen dataclass
 
@@ -65,7 +66,7 @@ def changed_in(model: nn.Module, state: dict[str, Tensor]) -> set[str]:
 LOSSES: dict[str, BN3] = {
     "default": BN3(num_groups=4),
     "independent": BN3(num_groups=4, coupling="independent", gradient="downhill"),
-    "both ends, smoothed": BN3(num_groups=4, price="both_ends", label_smoothing=0.1, measure_every=0),
+    "both ends, smoothed": BN3(num_groups=4, kl_keep_prob="min", label_smoothing=0.1, measure_every=0),
     "point weights": BN3(num_groups=4, bayesian=False, gradient="survival"),
 }
 
@@ -83,7 +84,7 @@ def test_the_loss_is_the_mean_likelihood_and_the_weighted_kl(name: str) -> None:
     vnd.set_temperature(model, 2.0)
     torch.manual_seed(3)
     nll = F.cross_entropy(model(x), y, label_smoothing=method.label_smoothing)
-    kl = vnd.kl(model, method.price)
+    kl = vnd.kl(model, method.kl_keep_prob)
     assert terms.total.isfinite()
     assert float(terms.parts["nll"]) == pytest.approx(float(nll.detach()), rel=1e-6)
     assert float(terms.parts["kl"]) == pytest.approx(float(kl.detach()), rel=1e-6)
@@ -236,7 +237,7 @@ def test_every_method_is_a_frozen_dataclass_of_plain_values() -> None:
 
 
 def parameters(model: nn.Module, size: Size) -> int:
-    return sum(p.numel() for p in vnd.extract(model, size.width).parameters())
+    return sum(p.numel() for p in exact(model, size.width).parameters())
 
 
 def uneven(method: BN3) -> nn.Module:
@@ -320,7 +321,7 @@ def test_a_plain_network_has_one_size_and_is_itself() -> None:
     assert terms.parts.keys() == {"nll"}
     before = everything(net)
     method.prepare(net, (x, y), step(), same)
-    method.calibrate(net, lambda: iter(()), [None], samples=True)
+    method.recalibrate(net, lambda: iter(()), [None], samples=True)
     assert not changed_in(net, before)
     torch.testing.assert_close(method.predict(net, x, 6).probs, net.eval()(x).softmax(1))
 
@@ -333,7 +334,7 @@ def test_a_cut_network_has_the_statistics_it_was_calibrated_with(samples: int) -
     method = BN3(num_groups=4, log_alpha_init=-1.0)
     model = model_of(method)
     width = vnd.shape(model, fraction=0.5)
-    method.calibrate(model, lambda: [batch(64)[0]], [width], samples=samples > 0)
+    method.recalibrate(model, lambda: [batch(64)[0]], [width], samples=samples > 0)
     small = method.cut(model, width, samples)
     kept = model._vnd_plan.statistics[width, samples > 0]  # type: ignore[union-attr, index]
     norms = {name: module for name, module in small.named_modules() if isinstance(module, nn.BatchNorm2d)}
@@ -356,7 +357,7 @@ def test_the_statistics_of_training_are_others() -> None:
     method = BN3(num_groups=4, log_alpha_init=-1.0)
     model = model_of(method)
     width = vnd.shape(model, fraction=0.5)
-    method.calibrate(model, lambda: [batch(64)[0]], [width], samples=False)
+    method.recalibrate(model, lambda: [batch(64)[0]], [width], samples=False)
     wrong, right = method.cut(model, width, samples=3), method.cut(model, width, samples=0)
     assert not torch.allclose(wrong.features[1].running_mean, right.features[1].running_mean)  # type: ignore[index, union-attr]
 
@@ -410,7 +411,7 @@ def test_a_network_masked_before_its_norms_is_read_masked_and_costs_what_its_siz
     method.loss(model.train(), (images, labels), step()).total.backward()  # leaves the masks of the step behind
     model.eval()
     width = vnd.shape(model, fraction=0.5)
-    method.calibrate(model, lambda: [images], [width], samples=False)
+    method.recalibrate(model, lambda: [images], [width], samples=False)
     network = method.cut(model, width, 0)
     with vnd.width(model, width), torch.no_grad():
         assert torch.equal(network.eval()(images), model(images))

@@ -25,8 +25,8 @@ from vnd.train.loop import fit
 LEAST, BUDGET = 217.0, 1200.0  # between the 217 parameters of the smallest network and the 1,906 of the full one
 
 
-def sandwiched(distil: float = 1.0, **options: Any) -> BN3:
-    return BN3(num_groups=4, bayesian=False, gradient="survival", sandwich=True, distil=distil, **options)
+def sandwiched(distill: float = 1.0, **options: Any) -> BN3:
+    return BN3(num_groups=4, bayesian=False, gradient="survival", sandwich=True, distill=distill, **options)
 
 
 def at(share: float) -> Step:
@@ -35,14 +35,21 @@ def at(share: float) -> Step:
 
 @pytest.mark.parametrize("tempered", [True, False])
 @pytest.mark.parametrize("prepared", [True, False])
-@pytest.mark.parametrize("distil", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("distill", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("coupling", ["quantile", "independent"])
 def test_a_sandwich_is_the_loss_of_the_full_the_smallest_or_rungs_and_a_sampled_network(
-    distil: float, coupling: str, prepared: bool, tempered: bool
+    distill: float, coupling: str, prepared: bool, tempered: bool
 ) -> None:
-    rungs = (LEAST, BUDGET) if prepared else ()
+    fixed_budgets = (LEAST, BUDGET) if prepared else ()
     log_loss_temperature = torch.tensor([0.3, -0.2, 0.5] if prepared else [0.3, 0.5]) if tempered else None
-    method = sandwiched(distil, coupling=coupling, label_smoothing=0.1, full_share=0.4, rungs=rungs, settle=0.5)
+    method = sandwiched(
+        distill,
+        coupling=coupling,
+        label_smoothing=0.1,
+        full_share=0.4,
+        fixed_budgets=fixed_budgets,
+        freeze_order_after=0.5,
+    )
     model, (x, y) = model_of(method), batch()
     if prepared:
         method.prepare(model, (x, y), at(0.5), same)
@@ -85,7 +92,7 @@ def test_a_sandwich_is_the_loss_of_the_full_the_smallest_or_rungs_and_a_sampled_
 
     def narrow(said: Tensor, part: slice) -> Tensor:
         own = F.cross_entropy(said, y[part])
-        return (1 - distil) * own - distil * (taught[part] * said.log_softmax(1)).sum(1).mean()
+        return (1 - distill) * own - distill * (taught[part] * said.log_softmax(1)).sum(1).mean()
 
     whole = slice(None)
     narrower = [narrow(loss_temperatures[0] * logits["smallest"], whole), narrow(usual * sampled, part)]
@@ -100,7 +107,7 @@ def test_the_answers_of_the_full_network_are_constants_to_the_narrower_ones() ->
     method, given = sandwiched(1.0), batch()
     model = model_of(method)
     state, gradients = everything(model), []
-    for distil in (1.0, 0.0):
+    for distill in (1.0, 0.0):
         put_back(model, state)
         model.zero_grad()
         with pinned(model, smallest=False):
@@ -108,7 +115,7 @@ def test_the_answers_of_the_full_network_are_constants_to_the_narrower_ones() ->
         taught = full.detach().softmax(1)
         with pinned(model, smallest=True):
             small = model(given[0])
-        soft = F.cross_entropy(small, taught) if distil else F.cross_entropy(small, given[1])
+        soft = F.cross_entropy(small, taught) if distill else F.cross_entropy(small, given[1])
         (F.cross_entropy(full, given[1]) + soft).backward()
         gradients.append(model.features[4].weight.grad.clone())
     assert not torch.equal(*gradients)
@@ -134,30 +141,30 @@ def test_a_sandwich_leaves_the_width_and_the_rotation_as_a_single_pass_does(prep
 
 
 def test_the_order_learns_until_it_settles_and_the_rungs_are_its_shapes() -> None:
-    method = sandwiched(rungs=(BUDGET,), settle=0.5, spread=0.1)
+    method = sandwiched(fixed_budgets=(BUDGET,), freeze_order_after=0.5, length_kl_weight=0.1)
     model, given = model_of(method), batch()
     for share in (0.0, 0.49):
         method.prepare(model, given, at(share), same)
-        assert plan_of(model).rungs == []
+        assert plan_of(model).fixed_budgets == []
         method.loss(model, given, at(share)).total.backward()
         assert all(unit.keep_logits.grad.abs().sum() > 0 for unit in units_of(model))
         model.zero_grad()
     method.prepare(model, given, at(0.5), same)
-    (network,) = plan_of(model).rungs
+    (network,) = plan_of(model).fixed_budgets
     wanted = vnd.shape(model, parameters=BUDGET)
     assert sum(p.numel() for p in network.skeleton.parameters()) == vnd.profile(model, wanted).parameters
     method.loss(model, given, at(0.5)).total.backward()
     assert all(unit.keep_logits.grad is None for unit in units_of(model))
     method.prepare(model, given, at(0.75), same)
-    assert plan_of(model).rungs == [network]  # cut once
+    assert plan_of(model).fixed_budgets == [network]  # cut once
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"rungs": (10.0,)}, "rungs must have from 217 to below 1,906 parameters here; got 10"),
-        ({"rungs": (7000.0,)}, "rungs must have from 217 to below 1,906 parameters here; got 7,000"),
-        ({"rungs": (BUDGET,), "rescale": "expected"}, "rungs: no slice of this network"),
+        ({"fixed_budgets": (10.0,)}, "fixed_budgets must have from 217 to below 1,906 parameters here; got 10"),
+        ({"fixed_budgets": (7000.0,)}, "fixed_budgets must have from 217 to below 1,906 parameters here; got 7,000"),
+        ({"fixed_budgets": (BUDGET,), "rescale": "expected"}, "fixed_budgets: no slice of this network"),
     ],
 )
 def test_rungs_that_cannot_be_are_refused_when_the_network_is_made(options: dict[str, Any], words: str) -> None:
@@ -166,12 +173,12 @@ def test_rungs_that_cannot_be_are_refused_when_the_network_is_made(options: dict
 
 
 def test_rungs_need_a_sandwich() -> None:
-    with pytest.raises(ValueError, match="rungs are trained in a sandwich"):
-        BN3(rungs=(BUDGET,))
+    with pytest.raises(ValueError, match="fixed_budgets are trained in a sandwich"):
+        BN3(fixed_budgets=(BUDGET,))
 
 
 def test_nothing_is_measured_of_an_order_that_has_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = BN3(num_groups=4, measure_every=1, sandwich=True, rungs=(BUDGET,), settle=0.5)
+    method = BN3(num_groups=4, measure_every=1, sandwich=True, fixed_budgets=(BUDGET,), freeze_order_after=0.5)
     model, measured = model_of(method), []
     monkeypatch.setattr(vnd.nn, "update_differences", lambda *_: measured.append(1))
     for share in (0.4, 0.5, 0.6):
@@ -188,8 +195,15 @@ def test_what_was_smoothed_is_found_again() -> None:
 
 
 def test_the_average_of_an_order_that_has_settled_is_that_order(tmp_path: Path) -> None:
-    """Or the sizes that are evaluated would be others than the rungs that were trained."""
-    method = {"name": "bn3", "num_groups": 4, "gradient": "survival", "sandwich": True, "rungs": [1200], "settle": 0.5}
+    """Or the sizes that are evaluated would be others than the fixed_budgets that were trained."""
+    method = {
+        "name": "bn3",
+        "num_groups": 4,
+        "gradient": "survival",
+        "sandwich": True,
+        "fixed_budgets": [1200],
+        "freeze_order_after": 0.5,
+    }
     wanted = recipe(
         write_blobs(tmp_path / "blobs.npz"),
         method=method,
@@ -208,7 +222,9 @@ def test_the_average_of_an_order_that_has_settled_is_that_order(tmp_path: Path) 
 
 def test_a_share_of_the_sampled_networks_has_the_same_share_of_every_layer() -> None:
     """P(uniform) = .5 and each of its lengths as likely as another; the rest keep their learned shapes."""
-    method = sandwiched(1.0, rungs=(LEAST, BUDGET), settle=0.5, uniform_share=0.5, sampled_share=1.0)
+    method = sandwiched(
+        1.0, fixed_budgets=(LEAST, BUDGET), freeze_order_after=0.5, uniform_share=0.5, sampled_share=1.0
+    )
     model = model_of(method)
     for place, unit in enumerate(units_of(model)):  # learned shapes are never uniform: the layers differ by two groups
         unit.keep_logits.data.fill_(9.0 if place % 2 else -9.0)

@@ -17,11 +17,11 @@ import vnd
 from train.small import recipe, write_blobs
 from train.test_loop import assert_same_run, state_of, stopping_at
 from vnd.data.batches import in_order
-from vnd.train import session as module
+from vnd.train import state as module
 from vnd.train.loop import fit, make_accelerator
 from vnd.train.recipe import Recipe
-from vnd.train.session import Session
 from vnd.train.splits import read_splits
+from vnd.train.state import TrainState
 
 SINGLE = {"plain": {}, "ibnn": {"num_groups": 4}, "svb": {}}
 
@@ -38,7 +38,7 @@ def wanted(data: Path, method: str = "plain", ema: float | None = 0.97, **sectio
         method={"name": method, **SINGLE[method]},
         optimizer={"chain_lr": None, "lr": 0.03},
         train={"ema": ema},
-        evaluate={"samples": 1, "calibration": 0, "sizes": {}},
+        evaluate={"samples": 1, "bn_images": 0, "sizes": {}},
         **sections,
     )
 
@@ -113,7 +113,7 @@ def test_without_an_average_statistics_are_those_of_training(
 @pytest.mark.parametrize("method", ["plain", "ibnn"])
 def test_training_goes_on_with_the_statistics_it_had(method: str, tmp_path: Path, data: Path) -> None:
     made = wanted(data, method)
-    session = Session(made, tmp_path / "run", make_accelerator(made))
+    session = TrainState(made, tmp_path / "run", make_accelerator(made))
     session.model.train()
     with torch.no_grad():
         for _ in range(2):
@@ -146,6 +146,6 @@ def test_a_stopped_run_keeps_the_same_averaged_network(
     stopping_at(monkeypatch, 3, 5)
     assert [fit(made, tmp_path / "parts", quiet=True) for _ in range(3)] == [False, False, True]
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
-    for which in ("best", "last"):
-        one, other = (vnd.load(tmp_path / run / which).state_dict() for run in ("whole", "parts"))
+    for checkpoint in ("best", "last"):
+        one, other = (vnd.load(tmp_path / run / checkpoint).state_dict() for run in ("whole", "parts"))
         assert equal(dict(one), dict(other))

@@ -27,9 +27,10 @@ from vnd.functional import concentration
 from vnd.methods import SN3, pruning, sn3
 from vnd.methods.mmd import squared_mmd
 from vnd.nn import BayesLayer, Shape
+from vnd.nn.extract import exact
 from vnd.nn.plan import plan_of
-from vnd.train.finished import open_run
 from vnd.train.loop import fit
+from vnd.train.trained import open_run
 
 IMAGES = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(5))
 LABELS = torch.arange(6) % 3
@@ -71,10 +72,10 @@ def test_a_student_is_the_leading_part_of_its_teacher(keep: float) -> None:
     teacher = teacher_of().eval()
     student = pruning.prune(teacher, keep, IMAGES[:2]).eval()
     shape = SN3(keep=keep).kept(teacher)
-    assert torch.equal(student(IMAGES), vnd.extract(teacher, shape)(IMAGES))
+    assert torch.equal(student(IMAGES), exact(teacher, shape)(IMAGES))
     layers = [module for module in student.modules() if isinstance(module, BayesLayer)]
     assert [layer.bayesian for layer in layers] == [False] * (len(layers) - 1) + [True]
-    theirs: Any = [m for m in vnd.extract(teacher, shape, bayesian=True).modules() if isinstance(m, BayesLayer)][-1]
+    theirs: Any = [m for m in exact(teacher, shape, bayesian=True).modules() if isinstance(m, BayesLayer)][-1]
     assert torch.equal(layers[-1].log_alpha, theirs.log_alpha)
     for name, unit in plan_of(student).units.items():
         assert unit.group_sizes == plan_of(teacher).units[name].group_sizes[: unit.num_groups]
@@ -124,7 +125,7 @@ def test_a_student_of_so_many_parameters_has_the_learned_shape(
     assert len(set(shape.values())) == 4  # not one share for all
     count = sum(parameter.numel() for parameter in vnd.extract(student, 1.0).parameters())
     assert 0.7 * BUDGET < count <= BUDGET
-    assert torch.equal(student.eval()(IMAGES), vnd.extract(teacher.eval(), shape)(IMAGES))
+    assert torch.equal(student.eval()(IMAGES), exact(teacher.eval(), shape)(IMAGES))
     survival_is_that_of_the_ratio(teacher, student)
     right = pruning.coarsened
 
@@ -370,7 +371,7 @@ def test_the_gradient_reaches_the_student_through_the_dirichlet_and_the_teacher_
 @pytest.mark.parametrize("options", [{}, {"tie": False, "divergence": "kl", "samples": 4}])
 def test_answers_lie_in_the_same_place_in_every_step(tmp_path: Path, options: dict[str, Any]) -> None:
     method, student = saved(tmp_path, sampled_share=0.5, **options)
-    lesson, before = plan_of(student).lesson, list[sn3.Part]()
+    lesson, before = plan_of(student).lesson, list[sn3.DistillationBatch]()
     for index in range(4):  # what a CUDA graph of the backward pass has seen must not move
         torch.manual_seed(index)
         old = [part.taught.clone() for part in before]
@@ -478,7 +479,7 @@ def test_a_student_is_saved_and_cut_as_any_nested_network(tmp_path: Path, bayesi
     loaded = vnd.load(tmp_path / "student")
     with vnd.width(student, 1.0), vnd.width(loaded, 1.0):
         assert torch.equal(loaded(IMAGES), student(IMAGES))
-    small = vnd.extract(student, vnd.shape(student, fraction=0.5), bayesian=bayesian).eval()
+    small = exact(student, vnd.shape(student, fraction=0.5), bayesian=bayesian).eval()
     if not bayesian:  # of which the statistics of sampled weights were not asked for
         with vnd.width(student, 0.5):
             torch.testing.assert_close(small(IMAGES), student(IMAGES))
@@ -489,7 +490,7 @@ def test_a_student_is_saved_and_cut_as_any_nested_network(tmp_path: Path, bayesi
         said = [vnd.predict(net, IMAGES, samples=0) for net in (student, vnd.load(tmp_path / "copy"))]
         wanted = vnd.predict(student, IMAGES, samples=0, link="dirichlet")
     assert all(torch.equal(one.mutual_information, wanted.mutual_information) for one in said)  # it knows its link
-    again = vnd.extract(loaded, vnd.shape(loaded, fraction=0.5), bayesian=bayesian).eval()  # of the one that was loaded
+    again = exact(loaded, vnd.shape(loaded, fraction=0.5), bayesian=bayesian).eval()  # of the one that was loaded
     vnd.save(again, tmp_path / "again")
     assert torch.equal(vnd.load(tmp_path / "again")(IMAGES), small(IMAGES))
 
@@ -504,12 +505,12 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = write_blobs(folder / "blobs.npz", train=160)
     method = {"name": "bn3", "num_groups": 8, "measure_every": 2, "log_alpha_init": -4.0}
     network = {"name": "convnet", "width": 0.5, "image_size": 8, "in_channels": 1, "num_classes": 3, "hidden": 32}
-    outside = {"out_of_domain": "npz", "out_of_domain_folder": str(data)}  # the test images
+    outside = {"ood": "npz", "ood_folder": str(data)}  # the test images
     wanted = recipe(
         data, method=method, network=network, data={"validation": 60}, train={"epochs": 12}, evaluate=outside
     )
     assert fit(wanted, folder / "teacher", quiet=True)
-    words = ["--keep", "0.5", "--which", "last", "--train.epochs", "12", "--method.samples", "3"]
+    words = ["--keep", "0.5", "--checkpoint", "last", "--train.epochs", "12", "--method.samples", "3"]
     main(["distill", str(folder / "teacher"), "--out", str(folder / "student"), *words])
     return folder
 
@@ -534,7 +535,7 @@ def test_a_student_learns_from_its_teacher_and_is_evaluated_as_any_run(taught: P
     assert near < far / 2
     main(["evaluate", str(student)])
     results = json.loads((student / "results.json").read_text(encoding="utf-8"))
-    assert results["method"] == "sn3"
+    assert results["method"]["key"] == "sn3"
     full = next(row for row in results["rows"] if row["fraction"] == 1.0)
     assert full["accuracy"] > 0.9
     teacher = vnd.load(taught / "teacher" / "last")
@@ -559,11 +560,11 @@ def test_the_command_leaves_its_analysis_and_pictures(taught: Path, tmp_path: Pa
 def test_the_command_takes_the_width_that_it_proposes_and_the_images_that_are_asked_for(
     taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vnd.report import simplex as drawing
+    from vnd.report import theory as drawing
 
     shown, draw = [], drawing.simplex
     monkeypatch.setattr(drawing, "simplex", lambda panels: (shown.extend(panels), draw(panels))[1])
-    words = ["--threshold", "-1", "--images", "3,17,20", "--which", "last", "--train.epochs", "1"]
+    words = ["--threshold", "-1", "--images", "3,17,20", "--checkpoint", "last", "--train.epochs", "1"]
     main(["distill", str(taught / "teacher"), "--out", str(tmp_path / "student"), *words])
     opened = open_run(tmp_path / "student", "last")
     assert opened.recipe.method.keep == 0.1  # the first of the widths
@@ -574,7 +575,7 @@ def test_the_command_takes_the_width_that_it_proposes_and_the_images_that_are_as
 
 
 def test_the_command_makes_a_student_of_so_many_parameters(taught: Path, tmp_path: Path) -> None:
-    words = ["--parameters", "6e3", "--which", "last", "--train.epochs", "1", "--method.samples", "2"]
+    words = ["--parameters", "6e3", "--checkpoint", "last", "--train.epochs", "1", "--method.samples", "2"]
     main(["distill", str(taught / "teacher"), "--out", str(tmp_path / "student"), *words])
     opened = open_run(tmp_path / "student", "last")
     assert (opened.recipe.method.keep, opened.recipe.method.parameters) == (None, 6000.0)
@@ -583,22 +584,22 @@ def test_the_command_makes_a_student_of_so_many_parameters(taught: Path, tmp_pat
     assert vnd.profile(opened.model, 1.0).parameters <= 6000
 
 
-@pytest.mark.parametrize(("size", "views"), [({"keep": 0.5}, 0), ({"parameters": 6000}, 0), ({"keep": 0.5}, 1)])
+@pytest.mark.parametrize(("size", "repeat_epochs"), [({"keep": 0.5}, 0), ({"parameters": 6000}, 0), ({"keep": 0.5}, 1)])
 def test_a_student_goes_on_where_it_stopped_bit_for_bit(
-    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: dict[str, float], views: int
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: dict[str, float], repeat_epochs: int
 ) -> None:
     given = settings(
         taught / "blobs.npz",
         method={"name": "sn3", "teacher": str(taught / "teacher"), "samples": 2, "student_samples": 2} | size,
         network={"name": "convnet", "width": 0.5, "image_size": 8, "in_channels": 1, "num_classes": 3, "hidden": 32},
-        data={"views": views, "validation": 60, "augment": {"cutmix": 0.5 * views}},
+        data={"repeat_epochs": repeat_epochs, "validation": 60, "augment": {"cutmix": 0.5 * repeat_epochs}},
         optimizer={"chain_lr": None},
-        train={"epochs": 1 + views, "loss_temperature": 2.0 * views},
+        train={"epochs": 1 + repeat_epochs, "loss_temperature": 2.0 * repeat_epochs},
     )
     from vnd.train.parse import parse
 
     assert fit(parse(given), tmp_path / "whole", quiet=True)
-    stopping_at(monkeypatch, 8 if views else 3)  # of 6 steps an epoch
+    stopping_at(monkeypatch, 8 if repeat_epochs else 3)  # of 6 steps an epoch
     assert [fit(parse(given), tmp_path / "parts", quiet=True) for _ in range(2)] == [False, True]
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
     groups = {name: unit.num_groups for name, unit in plan_of(vnd.load(tmp_path / "parts" / "last")).units.items()}

@@ -180,12 +180,12 @@ def test_a_least_rate_that_is_off_by_one_dimension_is_caught(shift: int, monkeyp
 
 LOSSES: dict[str, VNDAE] = {
     "default": VNDAE(),
-    "base and prior": VNDAE(noise=0.3, base=2, prior_length=3.5, initial_logit=0.5),
-    "lengths": VNDAE(noise=0.5, fractions=(0.1, 0.5, 1.0), fixed_share=0.4, initial_logit=1.0),
-    "weighted lengths": VNDAE(noise=0.5, fractions=(0.1, 0.5, 1.0), weights=(1, 2, 5), fixed_share=0.8),
-    "lengths of the base": VNDAE(noise=0.5, base=4, fractions=(0.5, 0.6, 1.0)),
-    "free bits": VNDAE(noise=2.0, free_bits=0.4, fractions=(0.5,)),
-    "log-uniform": VNDAE(noise=0.7, prior="log_uniform", prior_length=2.0),
+    "base and prior": VNDAE(likelihood_std=0.3, base=2, prior_length=3.5, initial_logit=0.5),
+    "lengths": VNDAE(likelihood_std=0.5, fractions=(0.1, 0.5, 1.0), fixed_share=0.4, initial_logit=1.0),
+    "weighted lengths": VNDAE(likelihood_std=0.5, fractions=(0.1, 0.5, 1.0), weights=(1, 2, 5), fixed_share=0.8),
+    "lengths of the base": VNDAE(likelihood_std=0.5, base=4, fractions=(0.5, 0.6, 1.0)),
+    "free bits": VNDAE(likelihood_std=2.0, free_bits=0.4, fractions=(0.5,)),
+    "log-uniform": VNDAE(likelihood_std=0.7, prior="log_uniform", prior_length=2.0),
 }
 
 
@@ -221,7 +221,9 @@ def test_the_loss_by_hand(name: str) -> None:
     share = method.fixed_share if lengths else 0.0
     each = method.weights or [1] * len(lengths)
     weights = [1 - share, *[share * weight / sum(each) for weight in each]]
-    total = sum(w * (e + 2 * method.noise**2 * kappa * r) / 64 for w, e, r in zip(weights, errors, rates, strict=True))
+    total = sum(
+        w * (e + 2 * method.likelihood_std**2 * kappa * r) / 64 for w, e, r in zip(weights, errors, rates, strict=True)
+    )
     assert float(terms.total.detach()) == pytest.approx(total, rel=1e-5)
     assert float(terms.parts["mse"]) == pytest.approx(
         sum(w * e for w, e in zip(weights, errors, strict=True)) / 256, rel=1e-5
@@ -237,7 +239,7 @@ def test_the_loss_by_hand(name: str) -> None:
 def test_one_length_for_each_image_is_the_same_loss_in_the_mean() -> None:
     """Over many steps its error is that of all lengths for each image; its rates are theirs in every step."""
     lengths: dict[str, Any] = {"fractions": (0.2, 1.0), "weights": (3, 1), "fixed_share": 0.6}
-    both = {each: VNDAE(noise=0.5, initial_logit=0.5, each_image=each, **lengths) for each in ("all", "one")}
+    both = {each: VNDAE(likelihood_std=0.5, initial_logit=0.5, each_image=each, **lengths) for each in ("all", "one")}
     both["thrice"] = dataclasses.replace(both["one"], decodes=3)
     model, x, count = model_of(both["all"]), dots(16), 300
     model.eval()  # BatchNorm's statistics are not those of other batches
@@ -293,7 +295,7 @@ def test_free_bits_give_cheap_dimensions_no_gradient() -> None:
     """A dimension below the floor pays the floor, whatever its mean; one above it pays its own."""
     x = dots(7)
     for floor, moved in ((0.0, True), (1e6, False)):
-        method = VNDAE(noise=1e4, free_bits=floor)  # all but the KL is nothing
+        method = VNDAE(likelihood_std=1e4, free_bits=floor)  # all but the KL is nothing
         model = model_of(method)
         method.loss(model, (x, torch.zeros(7)), at()).total.backward()
         gradient = model.heads["log_variance"].weight.grad
@@ -305,11 +307,15 @@ def test_free_bits_give_cheap_dimensions_no_gradient() -> None:
 def test_free_bits_fall_to_none(share: float, left: float) -> None:
     """Evenly, by the share `free_until` of training: the loss is that of so many free bits."""
     x, step = dots(7), dataclasses.replace(at(), share=share)
-    method = VNDAE(noise=2.0, free_bits=0.4, free_until=0.6)
+    method = VNDAE(likelihood_std=2.0, free_bits=0.4, free_until=0.6)
     model = model_of(method)
     method.prepare(model, (x,), step, lambda value: value)
     totals = []
-    for one in (method, VNDAE(noise=2.0, free_bits=0.4 * left), VNDAE(noise=2.0, free_bits=0.4 * left + 0.05)):
+    for one in (
+        method,
+        VNDAE(likelihood_std=2.0, free_bits=0.4 * left),
+        VNDAE(likelihood_std=2.0, free_bits=0.4 * left + 0.05),
+    ):
         torch.manual_seed(9)
         totals.append(float(one.loss(model, (x,), step).total.detach()))
     assert totals[0] == pytest.approx(totals[1], rel=1e-6)
@@ -322,7 +328,9 @@ def test_codes_are_long_at_first_and_the_mask_moves_the_lengths() -> None:
     code = method.encode(model, dots(7))
     torch.testing.assert_close(model.heads["keep_logits"].bias, torch.full((CODE - 1,), 3.0))  # type: ignore[arg-type]
     assert (code.heads["keep_logits"] > 1).all()
-    free = dataclasses.replace(method, noise=1e-4)  # the KL is nothing: only the decoded images move the lengths
+    free = dataclasses.replace(
+        method, likelihood_std=1e-4
+    )  # the KL is nothing: only the decoded images move the lengths
     free.loss(model, (dots(7), torch.zeros(7)), at()).total.backward()
     gradient = model.heads["keep_logits"].weight.grad
     assert gradient is not None
@@ -405,8 +413,8 @@ def test_the_prior_that_was_made_without_gradients_serves_a_loss() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"noise": 0.0}, "noise must be greater than 0; got 0.0"),
-        ({"noise": math.nan}, "noise must be greater than 0; got nan"),
+        ({"likelihood_std": 0.0}, "likelihood_std must be greater than 0; got 0.0"),
+        ({"noise": math.nan}, "likelihood_std must be greater than 0; got nan"),
         ({"base": 0}, "base must be at least 1 dimension; got 0"),
         ({"base": 3, "prior_length": 3.0}, "prior_length must be greater than base = 3; got 3.0"),
         ({"fractions": (0.5, 1.5)}, "fractions must lie in (0, 1]; got [0.5, 1.5]"),
@@ -429,9 +437,9 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: 
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (VNDAE(base=CODE), "network.code must be greater than method.base = 6; got 6"),
-        (VNDAE(base=9), "network.code must be greater than method.base = 9; got 6"),
-        (VNDAE(prior_length=6.0), "method.prior_length must be less than network.code = 6; got 6.0"),
+        (VNDAE(base=CODE), "network.latent_dim must be greater than method.base = 6; got 6"),
+        (VNDAE(base=9), "network.latent_dim must be greater than method.base = 9; got 6"),
+        (VNDAE(prior_length=6.0), "method.prior_length must be less than network.latent_dim = 6; got 6.0"),
     ],
 )
 def test_what_the_network_s_code_cannot_have_is_refused(method: VNDAE, words: str) -> None:

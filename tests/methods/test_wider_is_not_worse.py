@@ -20,8 +20,8 @@ from vnd.methods import Size, Sizes, USNet
 from vnd.methods.nested import Nested
 from vnd.nn import OrderingUnit
 from vnd.nn.plan import plan_of
-from vnd.train.finished import Finished, open_run
 from vnd.train.loop import fit
+from vnd.train.trained import TrainedRun, open_run
 
 CLASSES, TEST = 8, 1000
 FRACTIONS = (0.25, 0.5, 1.0)
@@ -39,7 +39,7 @@ SINGLE: dict[str, dict[str, Any]] = {
     "ibnn": {"name": "ibnn", "num_groups": 4, "log_alpha_init": -5},
     "plain": {"name": "plain", "num_groups": 4},
 }
-READ = Sweep(Sizes(fractions=FRACTIONS), samples=2, calibration=256)
+READ = Sweep(Sizes(fractions=FRACTIONS), samples=2, bn_images=256)
 
 
 def patterns(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +61,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def trained(data: Path, method: dict[str, Any], folder: Path) -> Finished:
+def trained(data: Path, method: dict[str, Any], folder: Path) -> TrainedRun:
     nested = method["name"] in ("bn3", "ordered_l0")
     given = recipe(
         data, method=method,
@@ -75,7 +75,7 @@ def trained(data: Path, method: dict[str, Any], folder: Path) -> Finished:
     return open_run(folder, "last")
 
 
-def accuracies(run: Finished) -> list[float]:
+def accuracies(run: TrainedRun) -> list[float]:
     rows = run.results(READ, run.test(), "test")["rows"]
     return [row["accuracy"] for row in rows]
 
@@ -107,7 +107,7 @@ def alone(data: Path) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def slimmable(data: Path) -> Finished:
+def slimmable(data: Path) -> TrainedRun:
     return trained(data, NESTED["us_net"], data.parent / "us_net")
 
 
@@ -123,7 +123,7 @@ def test_a_wider_part_of_a_nested_network_is_not_worse(name: str, data: Path) ->
     check(accuracies(trained(data, NESTED[name], data.parent / name.replace(" ", "-"))))
 
 
-def test_a_wider_part_of_a_slimmable_network_is_not_worse(slimmable: Finished, alone: list[float]) -> None:
+def test_a_wider_part_of_a_slimmable_network_is_not_worse(slimmable: TrainedRun, alone: list[float]) -> None:
     check_slimmable(accuracies(slimmable), alone)
 
 
@@ -167,10 +167,10 @@ def of_another_width(cut: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 @pytest.mark.parametrize("fault", ["widths swapped", "the last channels", "statistics of another width"])
 def test_a_planted_fault_is_seen(
-    fault: str, slimmable: Finished, alone: list[float], monkeypatch: pytest.MonkeyPatch
+    fault: str, slimmable: TrainedRun, alone: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fault == "widths swapped":
-        monkeypatch.setattr(Nested, "calibrate", lambda *_, **__: None)
+        monkeypatch.setattr(Nested, "recalibrate", lambda *_, **__: None)
         monkeypatch.setattr(Nested, "cut", swapped(Nested.cut))
     elif fault == "the last channels":
         monkeypatch.setattr(OrderingUnit, "kept_channels", trailing)

@@ -1,4 +1,4 @@
-"""Means over images whose owners are resampled: a plain loop, coverage of the truth, owners that matter, refusals."""
+"""Means over images whose groups are resampled: a plain loop, coverage of the truth, groups that matter, refusals."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ VALUES = torch.tensor([[0.1, 5.0], [0.4, 4.0], [0.2, 3.0], [0.9, 2.0], [0.7, 1.0
 OWNERS = ["b", "b", "b", "a", "c", "c"]
 
 
-def by_loops(values: np.ndarray, owners: list[str], seed: int, resamples: int) -> list[float]:
+def by_loops(values: np.ndarray, groups: list[str], seed: int, resamples: int) -> list[float]:
     """Means of resamples, image by image, with draws of NumPy's own."""
-    generator, names = np.random.default_rng(seed), sorted(set(owners))
+    generator, names = np.random.default_rng(seed), sorted(set(groups))
     found = []
     for _ in range(resamples):
         drawn = generator.choice(names, len(names))
-        found.append(np.mean([x for name in drawn for x, own in zip(values, owners, strict=True) if own == name]))
+        found.append(np.mean([x for name in drawn for x, own in zip(values, groups, strict=True) if own == name]))
     return np.percentile(found, (2.5, 97.5)).tolist()
 
 
 def test_ends_are_those_of_a_loop_over_resamples() -> None:
     rng = np.random.default_rng(1)
-    owners = [str(at) for at in rng.integers(0, 25, 120)]
-    values = rng.standard_normal(120) + np.array([int(own) / 5 for own in owners])
-    (found,) = bootstrap_interval(torch.from_numpy(values)[:, None], owners, resamples=20_000)
-    low, high = by_loops(values, owners, 2, 5_000)
-    assert (found.mean, found.count) == (pytest.approx(values.mean()), len(set(owners)))
+    groups = [str(at) for at in rng.integers(0, 25, 120)]
+    values = rng.standard_normal(120) + np.array([int(own) / 5 for own in groups])
+    (found,) = bootstrap_interval(torch.from_numpy(values)[:, None], groups, resamples=20_000)
+    low, high = by_loops(values, groups, 2, 5_000)
+    assert (found.mean, found.count) == (pytest.approx(values.mean()), len(set(groups)))
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.04 * (high - low))
     (alone,) = bootstrap_interval(torch.from_numpy(values)[:, None])
     assert alone.count == 120
@@ -55,29 +55,29 @@ def test_many_owners_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def covered(interval: Callable[[Tensor, list[int]], tuple[float, float]]) -> float:
-    """How often the true mean, 0, lies within, of 400 sets of 40 owners with 8 images each that are much alike."""
+    """How often the true mean, 0, lies within, of 400 sets of 40 groups with 8 images each that are much alike."""
     generator = torch.Generator().manual_seed(5)
-    owners, inside = [at // 8 for at in range(320)], 0
+    groups, inside = [at // 8 for at in range(320)], 0
     for _ in range(400):
         own = torch.randn(40, 1, generator=generator).repeat_interleave(8, 0)
-        low, high = interval(own + 0.3 * torch.randn(320, 1, generator=generator), owners)
+        low, high = interval(own + 0.3 * torch.randn(320, 1, generator=generator), groups)
         inside += low <= 0 <= high
     return inside / 400
 
 
 def check_coverage(share: float) -> None:
-    """Near 95 %: for percentiles of 40 owners about 93.5 %; a false alarm is one in thousands."""
+    """Near 95 %: for percentiles of 40 groups about 93.5 %; a false alarm is one in thousands."""
     assert 0.89 < share < 0.985, share
 
 
 def test_the_true_mean_is_covered_as_often_as_is_said() -> None:
-    def ends(values: Tensor, owners: list[int] | None) -> tuple[float, float]:
-        (found,) = bootstrap_interval(values, owners, resamples=400)
+    def ends(values: Tensor, groups: list[int] | None) -> tuple[float, float]:
+        (found,) = bootstrap_interval(values, groups, resamples=400)
         return found.low, found.high
 
     check_coverage(covered(ends))
-    with pytest.raises(AssertionError):  # the planted fault: images for owners
-        check_coverage(covered(lambda values, owners: ends(values, None)))
+    with pytest.raises(AssertionError):  # the planted fault: images for groups
+        check_coverage(covered(lambda values, groups: ends(values, None)))
 
 
 def test_the_mean_of_means_counts_every_owner_once() -> None:
@@ -93,7 +93,7 @@ def test_one_owner_has_no_spread() -> None:
 
 
 REFUSED = {
-    "too few owners": (lambda: bootstrap_interval(VALUES, OWNERS[1:]), "owners must be as many as the 6 images; got 5"),
+    "too few groups": (lambda: bootstrap_interval(VALUES, OWNERS[1:]), "groups must be as many as the 6 images; got 5"),
     "not a number": (lambda: group_mean(VALUES / 0), "values must be finite"),
     "one dimension": (lambda: bootstrap_interval(VALUES[:, 0]), r"values must be real numbers of shape \(images, col"),
     "no resamples": (lambda: bootstrap_interval(VALUES, resamples=0), "resamples must be a whole number"),

@@ -20,8 +20,8 @@ from vnd.models.autoencoder import AutoEncoder, CodedNetwork, DenseAutoEncoder, 
 
 HEADS = {"loc": 6, "log_scale": 6, "keep_logits": 5}
 SMALL: dict[str, dict[str, Any]] = {  # each network, small enough to run in milliseconds
-    "autoencoder": {"code": 6, "image_size": 32, "width": 0.125, "heads": HEADS},
-    "dense_autoencoder": {"code": 6, "image_size": 5, "in_channels": 2, "hidden": [9, 7], "heads": HEADS},
+    "autoencoder": {"latent_dim": 6, "image_size": 32, "width": 0.125, "heads": HEADS},
+    "dense_autoencoder": {"latent_dim": 6, "image_size": 5, "in_channels": 2, "hidden": [9, 7], "heads": HEADS},
 }
 CLASSES: dict[str, type[CodedNetwork]] = {"autoencoder": AutoEncoder, "dense_autoencoder": DenseAutoEncoder}
 NAMES = tuple(SMALL)
@@ -115,7 +115,7 @@ def test_forward_decodes_the_head_loc(name: str) -> None:
 
 
 def test_without_hidden_layers_it_is_one_linear_layer_each_way() -> None:
-    network = DenseAutoEncoder(code=3, image_size=4, in_channels=2, hidden=(), bounded=False).double()
+    network = DenseAutoEncoder(latent_dim=3, image_size=4, in_channels=2, hidden=(), bounded=False).double()
     linear = [m for m in network.modules() if list(m.parameters(recurse=False))]
     assert linear == [network.heads["loc"], network.expand]
     x = images(network).double()
@@ -125,7 +125,7 @@ def test_without_hidden_layers_it_is_one_linear_layer_each_way() -> None:
 
 
 def test_the_dense_network_is_that_of_its_equation() -> None:
-    network = DenseAutoEncoder(code=3, image_size=4, hidden=(7, 5)).double()
+    network = DenseAutoEncoder(latent_dim=3, image_size=4, hidden=(7, 5)).double()
     one, two, head, expand, back, out = (m for m in network.modules() if isinstance(m, nn.Linear))
     assert (head, expand) == (network.heads["loc"], network.expand)
     x = images(network).double()
@@ -144,7 +144,7 @@ def check_truncation(network: CodedNetwork) -> None:
         nn.init.normal_(network.expand.bias)
         if network.length_biases is not None:
             nn.init.normal_(network.length_biases.weight)
-        codes = torch.randn(5, network.config["code"], dtype=torch.float64)
+        codes = torch.randn(5, network.config["latent_dim"], dtype=torch.float64)
         for length in range(1, codes.shape[1] + 1):
             masked = codes.clone()
             masked[:, length:] = 0
@@ -162,14 +162,14 @@ def expansion(network: CodedNetwork, length: int) -> int:
             network.decode(torch.zeros(2, b))
         return counter.get_total_flops() // 4
 
-    return count(length) - count(network.config["code"])
+    return count(length) - count(network.config["latent_dim"])
 
 
 def check_cost(network: CodedNetwork) -> None:
     """A code of b dimensions costs b columns of the first layer, and of the biases of lengths."""
     column = network.expand.out_features * (2 if network.config["length_bias"] else 1)
     for length in (1, 2, 5):
-        assert expansion(network, length) == (length - network.config["code"]) * column
+        assert expansion(network, length) == (length - network.config["latent_dim"]) * column
 
 
 @pytest.mark.parametrize("length_bias", [True, False])
@@ -271,7 +271,7 @@ def test_the_start_is_of_order_one_and_leaves_tanh_its_slope(side: int) -> None:
 
 
 def test_the_start_of_the_dense_network_is_of_order_one() -> None:
-    network = DenseAutoEncoder(code=32, bounded=False)
+    network = DenseAutoEncoder(latent_dim=32, bounded=False)
     with torch.no_grad():
         assert 0.1 < float(network.encode(images(network, 64))["loc"].std()) < 1.5
         assert 0.1 < float(network.decode(torch.randn(64, 32)).std()) < 1.5
@@ -374,8 +374,8 @@ def test_is_saved_and_loaded_by_its_name(name: str, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AutoEncoder(code=0), "AutoEncoder: code must be an integer of at least 1; got 0"),
-        (lambda: AutoEncoder(code=4.0), "AutoEncoder: code must be an integer"),
+        (lambda: AutoEncoder(latent_dim=0), "AutoEncoder: latent_dim must be an integer of at least 1; got 0"),
+        (lambda: AutoEncoder(latent_dim=4.0), "AutoEncoder: latent_dim must be an integer"),
         (lambda: AutoEncoder(image_size=48), "AutoEncoder: image_size must be a multiple of 32; got 48"),
         (lambda: AutoEncoder(in_channels=0), "AutoEncoder: in_channels must be"),
         (lambda: AutoEncoder(width=math.nan), "AutoEncoder: width must be"),
@@ -385,7 +385,10 @@ def test_is_saved_and_loaded_by_its_name(name: str, tmp_path: Path, monkeypatch:
         (lambda: AutoEncoder(heads={}), "AutoEncoder: heads must be a mapping"),
         (lambda: AutoEncoder(heads=["loc"]), "AutoEncoder: heads must be a mapping"),
         (lambda: AutoEncoder(heads={"loc": 0}), r"AutoEncoder: heads\['loc'\] must be an integer of at least 1; got 0"),
-        (lambda: AutoEncoder(4, heads={"loc": 5}), r"AutoEncoder: heads\['loc'\] must be at most code = 4; got 5"),
+        (
+            lambda: AutoEncoder(4, heads={"loc": 5}),
+            r"AutoEncoder: heads\['loc'\] must be at most latent_dim = 4; got 5",
+        ),
         (lambda: AutoEncoder(heads={"loc": 5, "a.b": 1}), "AutoEncoder: heads must have plain words .* got 'a.b'"),
         (lambda: AutoEncoder(heads={"loc": 5, "keys": 1}), "AutoEncoder: heads must have plain words .* got 'keys'"),
         (lambda: AutoEncoder(heads={"loc": 5, 3: 1}), "AutoEncoder: heads must have plain words .* got 3"),
@@ -394,7 +397,10 @@ def test_is_saved_and_loaded_by_its_name(name: str, tmp_path: Path, monkeypatch:
         (lambda: DenseAutoEncoder(hidden=[5, 0]), r"DenseAutoEncoder: hidden\[1\] must be an integer of at least 1"),
         (lambda: DenseAutoEncoder(image_size=0), "DenseAutoEncoder: image_size must be"),
         (lambda: DenseAutoEncoder(bounded=1), "DenseAutoEncoder: bounded must be"),
-        (lambda: DenseAutoEncoder(heads={"loc": 5}), r"DenseAutoEncoder: heads\['loc'\] must be at most code = 4"),
+        (
+            lambda: DenseAutoEncoder(heads={"loc": 5}),
+            r"DenseAutoEncoder: heads\['loc'\] must be at most latent_dim = 4",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(make: Callable[[], nn.Module], message: str) -> None:

@@ -34,7 +34,7 @@ def channel_survival(net: nn.Module, unit: str) -> list[float]:
     return tile * module.tiles
 
 
-def brute_force(net: nn.Module, ends: dict[str, tuple[list[float], list[float]]], price: str) -> float:
+def brute_force(net: nn.Module, ends: dict[str, tuple[list[float], list[float]]], kl_keep_prob: str) -> float:
     """Sum over every weight of its KL times the probability that it is kept, plus the KL of the lengths.
 
     `ends` has the survival of the output and of the input channels of each layer.
@@ -47,7 +47,7 @@ def brute_force(net: nn.Module, ends: dict[str, tuple[list[float], list[float]]]
     for path, (outs, ins) in ends.items():
         layer = net.get_submodule(path)
         costs = vnd.functional.log_uniform_kl(layer.log_alpha.detach(), form="vnd")
-        if price == "released":  # without C, and the mean of the weights of an output
+        if kl_keep_prob == "released":  # without C, and the mean of the weights of an output
             costs = (costs - 0.547125) * len(outs) / costs.numel()
         groups = getattr(layer, "groups", 1)
         transposed = isinstance(layer, nn.ConvTranspose2d)
@@ -58,7 +58,7 @@ def brute_force(net: nn.Module, ends: dict[str, tuple[list[float], list[float]]]
             else:
                 o, within = place
                 i = o // (len(outs) // groups) * (len(ins) // groups) + within
-            kept = min(outs[o], ins[i]) if price == "both_ends" else outs[o]
+            kept = min(outs[o], ins[i]) if kl_keep_prob == "min" else outs[o]
             total += kept * float(costs[tuple(place)].sum())
     return total
 
@@ -109,13 +109,15 @@ def ends_of(name: str, net: nn.Module) -> dict[str, tuple[list[float], list[floa
 CASES = ["uneven", "flatten", "grouped", "inverted, stream", "decoder"]
 
 
-@pytest.mark.parametrize("price", ["output", "both_ends", "released"])
+@pytest.mark.parametrize("kl_keep_prob", ["output", "min", "released"])
 @pytest.mark.parametrize("name", CASES)
-def test_kl_is_the_sum_over_all_weights_of_cost_times_survival(name, price):
+def test_kl_is_the_sum_over_all_weights_of_cost_times_survival(name, kl_keep_prob):
     net = order_of(make(name)[1].double())
     ends = ends_of(name, net)
     assert set(ends) == {path for path, m in net.named_modules() if isinstance(m, BayesLayer)}
-    assert float(vnd.kl(net, price=price).detach()) == pytest.approx(brute_force(net, ends, price), rel=CLOSE)
+    assert float(vnd.kl(net, kl_keep_prob=kl_keep_prob).detach()) == pytest.approx(
+        brute_force(net, ends, kl_keep_prob), rel=CLOSE
+    )
 
 
 def test_kl_with_the_wrong_end_of_a_layer_is_caught():
@@ -137,36 +139,36 @@ def test_the_released_price_is_refused_without_the_prior_it_is_of():
 
 def test_both_ends_cost_less_than_the_output_alone():
     net = order_of(make("decoder")[1])
-    assert float(vnd.kl(net, "both_ends").detach()) < float(vnd.kl(net, "output").detach())
+    assert float(vnd.kl(net, "min").detach()) < float(vnd.kl(net, "output").detach())
 
 
-@pytest.mark.parametrize("price", ["output", "both_ends"])
-def test_kl_needs_no_pass_leaves_nothing_behind_and_its_gradient_reaches_the_posterior(price):
+@pytest.mark.parametrize("kl_keep_prob", ["output", "min"])
+def test_kl_needs_no_pass_leaves_nothing_behind_and_its_gradient_reaches_the_posterior(kl_keep_prob):
     net = order_of(make("decoder")[1])
-    value = vnd.kl(net, price)
-    assert torch.equal(value, vnd.kl(net, price))
+    value = vnd.kl(net, kl_keep_prob)
+    assert torch.equal(value, vnd.kl(net, kl_keep_prob))
     assert value.shape == ()
-    assert torch.equal(value, vnd.kl(net.train(), price))
+    assert torch.equal(value, vnd.kl(net.train(), kl_keep_prob))
     value.backward()
     for key, parameter in net.named_parameters():
         if key.endswith(("keep_logits", "log_alpha")):
             assert parameter.grad.isfinite().all(), key
             assert parameter.grad.abs().max() > 0, key
     vnd.set_width(net, 0.5, warn=False)
-    assert torch.equal(value, vnd.kl(net, price))
+    assert torch.equal(value, vnd.kl(net, kl_keep_prob))
 
 
 def test_the_gradient_of_kl_is_that_of_differences():
     net = order_of(make("uneven")[1].double())
     parameters = [p for key, p in net.named_parameters() if key.endswith(("keep_logits", "log_alpha"))]
-    gradients = torch.autograd.grad(vnd.kl(net, "both_ends"), parameters)
+    gradients = torch.autograd.grad(vnd.kl(net, "min"), parameters)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         entry = (0,) * parameter.dim()
         sides = []
         with torch.no_grad():
             for step in (1e-6, -1e-6):
                 parameter[entry] += step
-                sides.append(vnd.kl(net, "both_ends"))
+                sides.append(vnd.kl(net, "min"))
                 parameter[entry] -= step
         assert float((sides[0] - sides[1]) / 2e-6) == pytest.approx(float(gradient[entry]), rel=1e-4, abs=1e-7)
 
@@ -182,7 +184,7 @@ def test_networks_without_a_posterior_have_none_or_that_of_their_layers():
     assert float(vnd.kl(nn.Linear(2, 2))) == 0
     layer = vnd.BayesLinear(3, 2)
     assert float(vnd.kl(nn.Sequential(layer)).detach()) == pytest.approx(float(layer.weight_kl().sum().detach()))
-    with pytest.raises(ValueError, match="kl: price must be one of output, both_ends, released; got 'input'"):
+    with pytest.raises(ValueError, match="kl: kl_keep_prob must be one of output, min, released; got 'input'"):
         vnd.kl(layer, "input")
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from vnd.evaluate.declared import declare
+
 
 def fake_code(
     method: str = "vnd_ae",
@@ -17,7 +19,7 @@ def fake_code(
     lift: float = 0.0,
     run: str | None = None,
 ) -> dict[str, Any]:
-    """One run; ordered methods have four lengths, those that say a length for each image two readings more."""
+    """One run; ordered methods have four lengths, those that say a length for each image two inference more."""
     random = np.random.default_rng([len(method), code, seed])
     ordered = method in ("vnd_ae", "nested_ae")
     rows = [_row(length, code, lift + 0.001 * random.random()) for length in _lengths(code, ordered)]
@@ -29,23 +31,19 @@ def fake_code(
         own = np.clip(random.normal(0.7 * code, 0.1 * code, 300).round(), 1, code).astype(int)
         for name in ("posterior", "target"):
             lengths[name] = np.bincount(own, minlength=code + 1).tolist()
-            tidy.append({"reading": name, "length": float(own.mean()), "mse": 0.011, "summed": 0.011 * 12_288})
+            tidy.append({"length_rule": name, "length": float(own.mean()), "mse": 0.011, "summed": 0.011 * 12_288})
         tidy[-1] |= {"target": 0.0123, "reached": 0.97}
         shown = {"png": (3000 + 20 * own + random.integers(0, 500, 300)).tolist(), "posterior": own.tolist()}
         shown["target"] = own.tolist()
     name = f"Fréchet distance ({extractor})" if extractor != "Inception" else "FID"
-    features = {"name": extractor, "sha256": f"{extractor}"[:3] * 8, "distance_name": name, "drawn": 10_000}
+    features = {"name": extractor, "sha256": f"{extractor}"[:3] * 8, "distance_name": name, "num_generated": 10_000}
     features |= {"score_name": f"Inception Score ({extractor})", "real": 2000, "real_diversity": 14.25}
     correlation = {key: {"spearman": 0.53, "pearson": 0.51} for key in ("posterior", "target")}
-    return {
-        "format": 1,
-        "task": "encode",
-        "kind": "ordered" if ordered else "single",
+    return declare("autoencoding", method, data) | {
         "title": f"{method} on {data}",
-        "method": method,
         "machine": "NVIDIA H200, torch 2.13.0",
-        "code": code,
-        "noise": 0.3,
+        "latent_dim": code,
+        "likelihood_std": 0.3,
         "data": {"name": data, "train": 6000, "validation": 500, "test": 1500},
         "rows": rows,
         "tidy": tidy,
@@ -79,6 +77,6 @@ def _row(length: int, code: int, lift: float) -> dict[str, Any]:
     mse, rate = 0.4 / length + lift, 1.5 * length
     distortion = 12_288 * (2 * mse / 0.09 - 0.3)
     return {
-        "reading": "fixed", "length": length, "label": f"{length} of {code}", "fraction": length / code, "mse": mse,
+        "length_rule": "fixed", "length": length, "label": f"{length} of {code}", "fraction": length / code, "mse": mse,
         "summed": 12_288 * mse, "rate": rate, "distortion": distortion, "negative_elbo": distortion + rate,
     }  # fmt: skip

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from vnd.evaluate.declared import declare
+
 CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 
 
@@ -36,13 +38,11 @@ def fake_results(
         kept = {name: int((probs >= level).sum()) for name, probs in survival.items()}
         rows.append(_row("learned", f"level {level:g}", None, level, kept, units))
     chosen = rows[8]
-    return {
-        "format": 1,
+    return declare("classification", "bn3", "fashion") | {
         "title": "Fashion-MNIST, nested Bayesian CNN",
         "command": "vnd demo --out runs/demo",
-        "method": "bn3",
         "data": {"name": "fashion", "train": 11000, "validation": 1000, "test": 3000, "classes": CLASSES},
-        "out_of_domain": "digits",
+        "ood": "digits",
         "samples": 6,
         "machine": "2 CPU threads, torch 2.13.0",
         "seconds": {"train": 80.1, "evaluate": 30.2, "total": 120.0},
@@ -59,7 +59,7 @@ def fake_results(
         "examples": {
             "most_certain": [_example(random, image, 0.999, right=True) for _ in range(shown)],
             "least_certain": [_example(random, image, 0.35, right=i % 3 == 0) for i in range(shown)],
-            "out_of_domain": [_example(random, image, 0.45, right=False) | {"label": "digit 7"} for _ in range(shown)],
+            "ood": [_example(random, image, 0.45, right=False) | {"label": "digit 7"} for _ in range(shown)],
         },
         "curves": [_point(random, step) for step in range(10, 10 * points + 10, 10)],
     }

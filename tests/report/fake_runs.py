@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from fake_results import SMALL, fake_results
 
+from vnd.evaluate.declared import declare
+
 FRACTIONS = (0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
 FULL = 9_230_000
 # Accuracy and ECE at the full width, and how much of the accuracy goes with the width.
@@ -19,13 +21,13 @@ QUALITY = {
     "svb": (0.829, 0.060, 0.0),
     "plain": (0.931, 0.035, 0.085),
 }
-SHIFT = {"samples": (0, 0), "means": (-0.003, 0.012), "masks": (-0.03, 0.01), "scaled": (0, -0.02)}
+SHIFT = {"mc": (0, 0), "mean": (-0.003, 0.012), "mc_mask": (-0.03, 0.01), "temperature_scaled": (0, -0.02)}
 
 
 def fake_run(
     method: str = "bn3",
     seed: int | None = 0,
-    readings: tuple[str, ...] = ("samples",),
+    inference: tuple[str, ...] = ("mc",),
     repeats: int = 1,
     fractions: tuple[float, ...] = FRACTIONS,
     learned: int = 0,
@@ -40,26 +42,26 @@ def fake_run(
 ) -> dict[str, Any]:
     random = np.random.default_rng([len(method), seed or 0, round(1000 * min(fractions))])
     tidy = []
-    for reading in readings:
-        for calibration in (1024, *statistics) if reading == readings[0] else (1024,):
+    for reading in inference:
+        for calibration in (1024, *statistics) if reading == inference[0] else (1024,):
             for repeat in range(repeats):
                 sizes = [("uniform", f"{100 * f:.4g} %", f, f) for f in fractions]
                 sizes += [("learned", f"level {i + seed or i}", None, 0.1 * 2**i) for i in range(learned)]
-                if reading == "masks":
+                if reading == "mc_mask":
                     sizes = [("sampled", "random", None, 0.68)]
                 for kind, label, fraction, share in sizes:
                     tidy.append(
-                        {"reading": reading, "repeat": repeat, "calibration": calibration, "kind": kind, "label": label}
+                        {"inference": reading, "repeat": repeat, "bn_images": calibration, "kind": kind, "label": label}
                         | {"fraction": fraction}
                         | _numbers(random, method, reading, kind, share, calibration, lift)
                     )
     results = fake_results(**SMALL)
-    main = [row for row in tidy if row["reading"] == readings[0] and row["repeat"] == 0 and row["calibration"] == 1024]
+    main = [row for row in tidy if row["inference"] == inference[0] and row["repeat"] == 0 and row["bn_images"] == 1024]
     results |= {
         "title": f"{method} on {data}",
-        "method": method,
+        **declare("classification", method, data),
         "data": {"name": data, "train": 45_000, "validation": 5_000, "test": 10_000},
-        "out_of_domain": "svhn",
+        "ood": "svhn",
         "machine": "NVIDIA H200, torch 2.13.0",
         "seconds": {"train": 900.0 + 10 * (seed or 0), "evaluate": 61.0},
         "rows": [{**row, "parameters": round(row["parameters"])} for row in main],
@@ -84,9 +86,9 @@ def suite(full: bool = True) -> dict[str, dict[str, Any]]:
     found = {}
     for seed in seeds:
         extra = {"statistics": (0, 64, 256), "repeats": 3} if seed == 0 else {}
-        readings = ("samples", "means", "masks")
-        found[f"bn3-{seed}"] = fake_run("bn3", seed, readings, learned=3, studies=True, recipe="c10/bn3", **extra)
-        found[f"fn3-{seed}"] = fake_run("fn3", seed, ("samples", "scaled"), studies=full and seed == 0)
+        inference = ("mc", "mean", "mc_mask")
+        found[f"bn3-{seed}"] = fake_run("bn3", seed, inference, learned=3, studies=True, recipe="c10/bn3", **extra)
+        found[f"fn3-{seed}"] = fake_run("fn3", seed, ("mc", "temperature_scaled"), studies=full and seed == 0)
     found["svb-0"] = fake_run("svb", fractions=(1.0,), repeats=2)
     for fraction in FRACTIONS[1::2]:
         found[f"ibnn-{fraction}"] = fake_run("ibnn", fractions=(fraction,), run=f"ibnn-{fraction}")
@@ -123,7 +125,7 @@ def _numbers(
         "macs": round(40 * size),
         "bytes": round(4 * size),
         "latency_ms": 0.4 + share,
-        "test_seconds": (0.3 if reading in ("means", "scaled") else 1.8) * (0.3 + share),
+        "test_seconds": (0.3 if reading in ("mean", "temperature_scaled") else 1.8) * (0.3 + share),
         "accuracy": right + up - lost + noise[0],
         "nll": 0.25 + 2 * lost + noise[1],
         "brier": 0.12 + lost,
@@ -137,11 +139,11 @@ def _numbers(
         "fpr95": 0.2 + lost,
         "aurc": 0.01 + lost / 4,
     }
-    if reading == "masks":
+    if reading == "mc_mask":
         row["usage_std"] = 0.27 * FULL
     if method == "svb":
         row["dense_parameters"] = FULL
-    if reading == "scaled":
+    if reading == "temperature_scaled":
         row["temperature"] = 1.7
     return row
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vnd.evaluate.declared import declare
 from vnd.metrics import bootstrap_interval, group_mean
 
 COUNTS = (1, 4, 8, 16)
@@ -22,7 +23,7 @@ GRADERS_APART = 0.36  # two different ones
 MEMBERS = 4  # of the ensemble
 
 
-def owners_of(images: int) -> list[str]:
+def groups_of(images: int) -> list[str]:
     """Whose they are: the first two have half of them."""
     return [f"LIDC-{at % 2 if at < images // 2 else at % 9:04}" for at in range(images)]
 
@@ -42,7 +43,7 @@ def fake_segment(
 ) -> dict[str, Any]:
     """One run; methods that can be cut have several sizes, and with `truth` what samples of it would reach.
 
-    With `drawn` there is a row of lengths that are drawn; with `owned` the images have owners.
+    With `drawn` there is a row of lengths that are drawn; with `owned` the images have groups.
     """
     base, diversity, fractions = METHODS[method]
     random = np.random.default_rng([list(METHODS).index(method), seed])
@@ -55,26 +56,23 @@ def fake_segment(
         rows.append({**rows[-1], "label": "drawn", "kind": "sampled", "fraction": None})
         rows[-1]["per_image"] = {n: [x + 0.01 for x in each] for n, each in rows[-1]["per_image"].items()}
         rows[-1]["ged"] = {n: float(np.mean(each)) for n, each in rows[-1]["per_image"].items()}
-    owners = owners_of(images) if owned else None
+    groups = groups_of(images) if owned else None
     for row in rows:
         each = torch.tensor(list(row["per_image"].values()), dtype=torch.float64).T
-        found = zip(row["ged"], group_mean(each, owners).tolist(), bootstrap_interval(each, owners), strict=True)
+        found = zip(row["ged"], group_mean(each, groups).tolist(), bootstrap_interval(each, groups), strict=True)
         by_owner = {n: (mean, [one.low, one.high]) for n, mean, one in found}
-        row["ged_by_owner"] = {n: mean for n, (mean, _) in by_owner.items()} if owned else None
+        row["ged_by_group"] = {n: mean for n, (mean, _) in by_owner.items()} if owned else None
         row["ged_interval"] = {n: ends for n, (_, ends) in by_owner.items()}
-    return {
-        "format": 1,
-        "task": "segment",
+    return declare("segmentation", method, data) | {
         "title": f"{method} on {data}",
-        "method": method,
         "machine": "NVIDIA H200, torch 2.13.0",
         "graders": 4,
         "samples": list(counts),
         "threshold": 0.5,
-        "owners": owners,
+        "groups": groups,
         "data": {"name": data, "train": 2280, "validation": 282, "test": 644},
         "rows": rows,
-        "calibration": {row["label"]: _bins(row["calibration_error"], random) for row in rows},
+        "reliability": {row["label"]: _bins(row["calibration_error"], random) for row in rows},
         "graders_own": {"diversity": GRADERS_APART, "dice": 0.713},
         "notes": [],
         "curves": [

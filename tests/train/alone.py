@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from vnd.models import MODELS
-from vnd.train import session
+from vnd.train import state
 from vnd.train.loop import fit
 from vnd.train.parse import parse
 
@@ -33,5 +33,5 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     MODELS["dense"] = Dense
     if os.environ.get("VND_TEST_DIES", "nobody") == os.environ.get("RANK"):
-        session.Session.move_average = lambda self: os.kill(os.getpid(), signal.SIGKILL) if self.step == 3 else None
+        state.TrainState.move_average = lambda self: os.kill(os.getpid(), signal.SIGKILL) if self.step == 3 else None
     fit(parse(json.loads(Path(sys.argv[1]).read_text())), Path(sys.argv[2]), quiet=True)

@@ -17,7 +17,7 @@ from vnd import _files
 from vnd.train import loop
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
-from vnd.train.session import Session
+from vnd.train.state import TrainState
 
 
 def child(work: Any) -> int:
@@ -34,15 +34,15 @@ def child(work: Any) -> int:
 
 
 def die_at_step(steps: int) -> None:
-    own, left = Session.move_average, [steps]
+    own, left = TrainState.move_average, [steps]
 
-    def dying(self: Session) -> None:
+    def dying(self: TrainState) -> None:
         own(self)
         left[0] -= 1
         if left[0] < 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Session.move_average = dying  # type: ignore[method-assign]
+    TrainState.move_average = dying  # type: ignore[method-assign]
 
 
 def die_in_save(calls: int) -> None:
@@ -60,15 +60,15 @@ def die_in_save(calls: int) -> None:
 
 def die_in_last(calls: int) -> None:
     """Die after the last checkpoint, before the last network is written, or before the n-th call that makes it last."""
-    own = Session.finish
+    own = TrainState.finish
 
-    def dying(self: Session) -> None:
+    def dying(self: TrainState) -> None:
         if calls == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         die_in_save(calls - 1)
         own(self)
 
-    Session.finish = dying  # type: ignore[method-assign]
+    TrainState.finish = dying  # type: ignore[method-assign]
 
 
 def main(recipe: Recipe, folder: Path, kills: int) -> None:

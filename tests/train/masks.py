@@ -35,7 +35,7 @@ def recipe(name: str, /, **sections: Any) -> Recipe:
         "optimizer": {"name": "adam", "lr": 0.01, "chain_lr": 0.02 if name == "bn3_unet" else None},
         "schedule": {"kl_weight": {"start": 0.5}},
         "train": {"epochs": 1, "batch": 16, "device": "cpu", "log_every": 1, "validate_at": [0.34, 1.0]},
-        "evaluate": {"sizes": {"fractions": [0.34, 1.0]}, "calibration": 16, "counts": [1, 2, 4]},
+        "evaluate": {"sizes": {"fractions": [0.34, 1.0]}, "bn_images": 16, "num_mask_samples": [1, 2, 4]},
     }
     for section, part in sections.items():
         own[section] = part if section in ("method", "network") else {**own[section], **part}

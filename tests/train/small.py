@@ -41,7 +41,7 @@ def settings(path: Path, /, **sections: Any) -> dict[str, Any]:
         "optimizer": {"name": "adam", "lr": 0.01, "chain_lr": 0.02},
         "schedule": {"kl_weight": {"start": 0.001}},
         "train": {"epochs": 2, "batch": 16, "device": "cpu", "log_every": 2, "validate_at": [0.5, 1.0]},
-        "evaluate": {"sizes": {"fractions": [0.5, 1.0], "learned": 2}, "samples": 2, "calibration": 64},
+        "evaluate": {"sizes": {"fractions": [0.5, 1.0], "learned": 2}, "samples": 2, "bn_images": 64},
     }  # fmt: skip
     for name, part in sections.items():
         own[name] = part if "name" in part and name in ("method", "network") else {**own[name], **part}

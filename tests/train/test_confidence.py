@@ -15,19 +15,21 @@ from vnd.methods import BN3, Step
 from vnd.train import checkpoint, confidence
 from vnd.train.loop import fit, make_accelerator
 from vnd.train.recipe import Recipe
-from vnd.train.session import Session
 from vnd.train.splits import read_splits
+from vnd.train.state import TrainState
 
 from .small import blobs, recipe, write_blobs
 
 SANDWICH = {"name": "bn3", "num_groups": 4, "gradient": "survival", "sandwich": True}
 
 
-def made(wanted: Recipe, folder: Path) -> Session:
-    return Session(wanted, folder, make_accelerator(wanted))
+def made(wanted: Recipe, folder: Path) -> TrainState:
+    return TrainState(wanted, folder, make_accelerator(wanted))
 
 
-@pytest.mark.parametrize("method", [{"name": "plain"}, SANDWICH, SANDWICH | {"rungs": [1200], "settle": 0.0}])
+@pytest.mark.parametrize(
+    "method", [{"name": "plain"}, SANDWICH, SANDWICH | {"fixed_budgets": [1200], "freeze_order_after": 0.0}]
+)
 def test_a_temper_moves_by_confidence_less_accuracy(tmp_path: Path, method: dict[str, Any]) -> None:
     data = write_blobs(tmp_path / "blobs.npz", train=150)
     wanted = recipe(
@@ -94,7 +96,7 @@ def test_images_are_as_many_among_mixed_ones_as_in_training(tmp_path: Path, monk
 
 def test_before_there_are_rungs_no_temper_moves(tmp_path: Path) -> None:
     data = write_blobs(tmp_path / "blobs.npz", train=150)
-    method = SANDWICH | {"rungs": [1200], "settle": 0.9}
+    method = SANDWICH | {"fixed_budgets": [1200], "freeze_order_after": 0.9}
     session = made(
         recipe(data, method=method, data={"validation": 60}, train={"loss_temperature": 2.0}), tmp_path / "run"
     )

@@ -26,7 +26,7 @@ from vnd.train import checkpoint, loop
 from vnd.train.loop import fit
 from vnd.train.parse import parse, parse_run
 from vnd.train.run import Log
-from vnd.train.session import Session
+from vnd.train.state import TrainState
 
 from .small import recipe, settings, write_blobs
 
@@ -81,8 +81,8 @@ def test_a_run_learns_and_leaves_all_that_evaluation_needs(tmp_path: Path, data:
     assert len(seen) == 8
     assert seen[-1]["100 %"] > 0.9
     assert max(sum(s.values()) / 2 for s in seen) == pytest.approx(rows[-1]["best"])
-    for which in ("best", "last"):
-        net = vnd.load(folder / which)
+    for best_or_last in ("best", "last"):
+        net = vnd.load(folder / best_or_last)
         assert type(net) is MODELS["convnet"]
     assert json.loads((folder / "data.json").read_text())["train"] == 97 - 16
     assert {"expected_length", "entropy", "prob_full", "prob_shortest"} <= rows[0]["units"][
@@ -201,8 +201,8 @@ def kill(tmp_path: Path, data: Path, kills: int) -> None:
     assert told["killed"] == kills
     assert told["inside saves"] >= kills // 4
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
-    for which in ("best", "last"):
-        assert hashes(tmp_path / "whole" / which) == hashes(tmp_path / "killed" / which)
+    for one in ("best", "last"):
+        assert hashes(tmp_path / "whole" / one) == hashes(tmp_path / "killed" / one)
 
 
 def test_ten_kills_change_nothing(tmp_path: Path, data: Path) -> None:
@@ -388,14 +388,14 @@ def test_another_number_of_processes_is_told(tmp_path: Path, data: Path, monkeyp
 def test_weights_that_are_not_finite_are_never_saved(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = Session.move_average
+    own = TrainState.move_average
 
-    def spoilt(self: Session) -> None:
+    def spoilt(self: TrainState) -> None:
         own(self)
         if self.step == 3:  # the fourth step is done, and a checkpoint follows it
             next(self.root.parameters()).data[0] = float("inf")
 
-    monkeypatch.setattr(Session, "move_average", spoilt)
+    monkeypatch.setattr(TrainState, "move_average", spoilt)
     with pytest.raises(FloatingPointError, match=r"parameter features\.0\.weight is not finite after step 3"):
         fit(recipe(data, train={"checkpoint_every": 2}), tmp_path / "run", quiet=True)
     assert checkpoint.read(tmp_path / "run" / "checkpoints").step == 2
@@ -431,14 +431,14 @@ def test_control_c_saves_and_says_how_to_go_on(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     (tmp_path / "recipe.yaml").write_text(json.dumps(settings(data)))
-    own = Session.move_average
+    own = TrainState.move_average
 
-    def interrupted(self: Session) -> None:
+    def interrupted(self: TrainState) -> None:
         own(self)
         if self.step == 2:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Session, "move_average", interrupted)
+    monkeypatch.setattr(TrainState, "move_average", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(["train", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "run")])
     assert stopped.value.code == 130

@@ -28,7 +28,7 @@ from vnd.train.loop import fit
 from vnd.train.parse import find, names, parse, parser_of
 from vnd.train.recipe import Recipe, differing_keys
 from vnd.train.run import Log
-from vnd.train.session import build_model
+from vnd.train.state import build_model
 
 BASE: dict[str, Any] = {"method": {"name": "bn3"}, "network": {"name": "convnet"}}
 
@@ -250,7 +250,7 @@ VALUES = [
     ("evaluate.samples", -1, "must be at least 0; got -1"),
     ("evaluate.sizes.fractions", [0], "must lie in (0, 1]; got [0.0]"),
     ("evaluate.sizes.parameters", [0], "must be greater than 0; got [0.0]"),
-    ("evaluate.out_of_domain", "svnh", "must be one of fashion"),
+    ("evaluate.ood", "svnh", "must be one of fashion"),
 ]
 
 
@@ -266,7 +266,7 @@ def test_a_wrong_value_is_refused_on_the_command_line_too(key: str, value: Any, 
 
 
 def test_names_are_refused_with_the_nearest() -> None:
-    assert refused(nested("evaluate.out_of_domain", "svnh")).endswith("got 'svnh'; did you mean 'svhn'?")
+    assert refused(nested("evaluate.ood", "svnh")).endswith("got 'svnh'; did you mean 'svhn'?")
     assert refused(nested("data.name", "cifar")).endswith("did you mean 'cifar10'?")
     assert refused(nested("method.name", "bn")) == (
         f"recipe: method.name must be one of {', '.join(METHODS)}; got 'bn'; did you mean 'bn3'?"
@@ -334,8 +334,8 @@ def test_a_file_is_named_where_its_key_is_wrong(tmp_path: Path) -> None:
 # What the shipped ones say
 
 IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "svhn": 73_257, "tiny-imagenet": 100_000}
-CODED = [name for name in names() if shipped(name).method.task == "encode"]  # they have no classes
-MASKED = [name for name in names() if shipped(name).method.task == "segment"]  # neither have they
+CODED = [name for name in names() if shipped(name).method.task == "autoencoding"]  # they have no classes
+MASKED = [name for name in names() if shipped(name).method.task == "segmentation"]  # neither have they
 PAPER = [name for name in names() if name.startswith("paper/") and name not in (*CODED, *MASKED)]
 CHARGED = [name for name in PAPER if name.removesuffix("-decay").endswith(("bn3", "ibnn"))]
 
@@ -347,7 +347,7 @@ def test_there_is_a_recipe_for_every_set_and_network_and_for_every_method() -> N
             assert f"{data}/{network}-bn3" in found
             assert {f"paper/{data}-{network}-{method}" for method in ("bn3", "fn3", "ibnn")} <= found
     for method, kind in METHODS.items():
-        if kind().task == "classify":
+        if kind().task == "classification":
             assert {f"fashion/{method}", f"cifar10/vgg11-{method}"} <= found
 
 
@@ -365,14 +365,14 @@ def test_benchmarks_of_codes_are_trained_alike(data: str) -> None:
     for method in ("vae", "beta_vae", "joint_vae", "swae"):
         other = shipped(f"bench/{data}-{method}")
         assert (other.data, other.optimizer, other.schedule) == (own.data, own.optimizer, own.schedule)
-        assert other.method.noise == own.method.noise
+        assert other.method.likelihood_std == own.method.likelihood_std
         how = {key: getattr(own.train, key) for key in ("compile", "channels_last")}  # the same numbers come of both
         assert replace(other.train, **how) == own.train
         assert other.network.config == own.network.config | {"length_bias": False}  # one length needs none
 
 
 def test_there_are_recipes_of_masks_for_every_method_trained_alike() -> None:
-    methods = [method for method, kind in METHODS.items() if kind().task == "segment"]
+    methods = [method for method, kind in METHODS.items() if kind().task == "segmentation"]
     families = ("paper/lidc-", "bench/lidc-", "synthetic_graders/")
     assert sorted(MASKED) == sorted(f"{family}{method}" for family in families for method in methods)
     for family in families:
@@ -397,7 +397,7 @@ def test_a_network_fits_the_images_and_the_name_its_content(name: str) -> None:
         assert (rest if folder in ("paper", "bench") else folder).startswith(recipe.data.name)
         assert recipe.method_name in rest
     assert not (recipe.data.augment.flip and recipe.data.name == "svhn")  # digits have no mirror images
-    assert (recipe.evaluate.out_of_domain in (None, recipe.data.name)) == strange
+    assert (recipe.evaluate.ood in (None, recipe.data.name)) == strange
 
 
 @pytest.mark.parametrize("name", CHARGED)
@@ -418,7 +418,7 @@ def test_the_released_code_weighs_the_kl_beside_the_mean_likelihood_as_much_as_t
                 unit.keep_logits.fill_(30.0)  # the whole network is kept
             phi = float(length_kl(net))
             weight = recipe.schedule.kl_weight.start / (IMAGES["cifar10"] - recipe.data.validation)
-            prices.append(weight * (float(vnd.kl(net, recipe.method.price)) - phi))
+            prices.append(weight * (float(vnd.kl(net, recipe.method.kl_keep_prob)) - phi))
     assert prices == pytest.approx([0.0036, 0.0097], rel=0.01)
 
 
@@ -443,7 +443,7 @@ def test_methods_are_compared_trained_alike(family: str) -> None:
             other = shipped(name)
             assert (other.data, other.network, other.schedule.lr) == (own.data, own.network, own.schedule.lr), name
             assert (other.train.epochs, other.train.batch) == (own.train.epochs, own.train.batch), name
-            assert other.evaluate.out_of_domain == own.evaluate.out_of_domain
+            assert other.evaluate.ood == own.evaluate.ood
 
 
 # Training
@@ -467,9 +467,9 @@ def narrow(name: str) -> list[str]:
         return ["--network.hidden=[16]"]
     if name in MASKED:
         return ["--network.channels=[8, 16]", "--data.size=16"]
-    rungs = ["--method.rungs=[20000]"] if getattr(shipped(name).method, "rungs", ()) else []
+    fixed_budgets = ["--method.fixed_budgets=[20000]"] if getattr(shipped(name).method, "fixed_budgets", ()) else []
     size = ["--method.parameters=20000"] if getattr(shipped(name).method, "parameters", None) else []
-    return ["--network.width=0.125", *rungs, *size]
+    return ["--network.width=0.125", *fixed_budgets, *size]
 
 
 def with_teacher(name: str, folder: Path) -> list[str]:

@@ -16,11 +16,11 @@ from train.masks import CHANNELS, METHODS, few, recipe
 from vnd.data import synthetic
 from vnd.data.images import Images
 from vnd.train import splits as module
-from vnd.train.finished import fed, open_run, settings_of
 from vnd.train.loop import fit
 from vnd.train.recipe import Recipe
-from vnd.train.session import Session
-from vnd.train.splits import Splits, owners_of, read_splits
+from vnd.train.splits import Splits, groups_of, read_splits
+from vnd.train.state import TrainState
+from vnd.train.trained import fed, open_run, settings_of
 
 
 @pytest.fixture(autouse=True)
@@ -59,13 +59,13 @@ def test_validation_draws_with_the_statistics_of_draws(tmp_path: Path, monkeypat
     found: list[bool] = []
     settings = recipe("bn3_unet")
     kind = type(settings.method)
-    calibrate = kind.calibrate
+    calibrate = kind.recalibrate
 
     def watched(self: Any, model: Any, batches: Any, widths: Any, samples: bool) -> None:
         found.append(samples)
         calibrate(self, model, batches, widths, samples)
 
-    monkeypatch.setattr(kind, "calibrate", watched)
+    monkeypatch.setattr(kind, "recalibrate", watched)
     fit(settings, tmp_path, quiet=True)
     assert found == [True, False, True]  # validation, then both kinds for what is kept
 
@@ -90,24 +90,24 @@ def test_patients_are_on_one_side_and_the_run_says_on_which(tmp_path: Path) -> N
     own = {"name": "lidc", "folder": str(tmp_path / "lidc"), "validation": 5, "limit": None, "size": 16}
     assert fit(recipe("dropout_unet", data=own, train={"batch": 8}), tmp_path / "run", quiet=True)
     about = json.loads((tmp_path / "run" / "data.json").read_text())
-    train, validation, test = (set(about["owners"][side]) for side in ("train", "validation", "test"))
+    train, validation, test = (set(about["groups"][side]) for side in ("train", "validation", "test"))
     assert not train & validation
     assert not test & (train | validation)
     assert test == {"LIDC-IDRI-0006", "LIDC-IDRI-0008"}
     assert train | validation == {f"LIDC-IDRI-000{i}" for i in (1, 2, 3, 4, 5, 7, 9)}
     assert len(validation) == 2
     assert about["validation"] == 8
-    assert fed(tmp_path / "run") == ((1, 16, 16), tuple(about["mean"]), tuple(about["deviation"]))
+    assert fed(tmp_path / "run") == ((1, 16, 16), tuple(about["mean"]), tuple(about["std"]))
 
 
 def test_owners_without_names_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     images = synthetic.read(None, "train")
-    numbered = Images(images.pixels, masks=images.masks, owners=np.arange(len(images)) // 4)
+    numbered = Images(images.pixels, masks=images.masks, groups=np.arange(len(images)) // 4)
     monkeypatch.setattr(module, "load", lambda *given: numbered)
-    found = owners_of(read_splits(recipe("dropout_unet").data, "segment"))["owners"]
+    found = groups_of(read_splits(recipe("dropout_unet").data, "segmentation"))["groups"]
     assert not set(found["train"]) & set(found["validation"])
     assert all(isinstance(number, int) for number in found["train"])
-    assert owners_of(Splits(images, images, (0.5,), (0.5,))) == {}
+    assert groups_of(Splits(images, images, (0.5,), (0.5,))) == {}
 
 
 def test_data_that_cannot_be_segmented_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,12 +161,10 @@ def test_all_of_a_method_is_a_setting_of_its_curve() -> None:
     assert settings_of(one) != settings_of(other)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", '{"image": [1, 2]}', '{"image": [1, 8, 8], "mean": [0], "deviation": []}']
-)
+@pytest.mark.parametrize("content", ["", "[]", '{"image": [1, 2]}', '{"image": [1, 8, 8], "mean": [0], "std": []}'])
 def test_a_damaged_note_on_the_data_is_refused_by_its_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "data.json").write_text(content)
-    with pytest.raises(ValueError, match=r"data\.json: must say image, mean and deviation"):
+    with pytest.raises(ValueError, match=r"data\.json: must say image, mean and std"):
         fed(tmp_path)
 
 
@@ -174,5 +172,5 @@ def test_a_session_is_given_masks_for_this_task_alone(tmp_path: Path) -> None:
     from vnd.train.loop import make_accelerator
 
     settings = recipe("dropout_unet")
-    session = Session(settings, tmp_path, make_accelerator(settings))
+    session = TrainState(settings, tmp_path, make_accelerator(settings))
     assert session.batches.masks is not None

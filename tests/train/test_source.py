@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from vnd.train import source, sweeps
+from vnd.train import source, sweep
 from vnd.train.parse import names, parse, parse_run
 from vnd.train.source import read
 
@@ -260,10 +260,10 @@ def test_a_key_given_twice_is_refused_with_its_lines(
 def test_a_key_given_twice_is_refused_in_a_sweep_and_in_the_recipe_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("runs: [fashion/bn3]\nseeds: [0]\nruns: [demo]\n")
     with pytest.raises(ValueError, match=r"key 'runs' must be given once; got it in line 1 and line 3$"):
-        sweeps.read(tmp_path / "s.yaml")
+        sweep.read(tmp_path / "s.yaml")
     recipe = parse("fashion/bn3")
     (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
-    assert sweeps.holds(tmp_path, sweeps.digest(recipe))
+    assert sweep.holds(tmp_path, sweep.digest(recipe))
     again = recipe.to_yaml() + "train: {epochs: 7}\n"
     (tmp_path / "recipe.yaml").write_text(again)
     with pytest.raises(
@@ -271,7 +271,7 @@ def test_a_key_given_twice_is_refused_in_a_sweep_and_in_the_recipe_of_a_run(tmp_
     ):
         parse_run(tmp_path)
     with pytest.raises(ValueError, match="key 'train' must be given once"):
-        sweeps.holds(tmp_path, sweeps.digest(recipe))
+        sweep.holds(tmp_path, sweep.digest(recipe))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from vnd.train import sweep
 from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.run import lock
-from vnd.train.session import Session
+from vnd.train.state import TrainState
 from vnd.train.sweep import (
     Outcome,
     Processes,
@@ -500,15 +500,15 @@ def test_a_real_run_that_was_cut_off_goes_on_to_the_same_network(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (run,) = read(write(tmp_path, real(tmp_path), evaluate=False)).runs
-    own = Session.validate
+    own = TrainState.validate
 
-    def cut_off(self: Session) -> dict[str, float]:
+    def cut_off(self: TrainState) -> dict[str, float]:
         if self.step == self.steps:
             raise OSError("cut off")
         return own(self)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Session, "validate", cut_off)
+        patched.setattr(TrainState, "validate", cut_off)
         with pytest.raises(OSError, match="cut off"):
             fit(run.recipe, run.folder, quiet=True)
     assert state_of(run, False) == "begun"

@@ -12,17 +12,19 @@ from rich.text import Text
 from vnd.data.images import Images
 from vnd.evaluate.coding import work
 from vnd.evaluate.sweep import Sweep
-from vnd.train.finished import Finished
+from vnd.train.trained import TrainedRun
 
 
-def evaluate_codes(opened: Finished, options: Sweep, images: Images, command: str) -> dict[str, Any]:
+def evaluate_codes(opened: TrainedRun, options: Sweep, images: Images, command: str) -> dict[str, Any]:
     """Evaluate an auto-encoder, and say while it lasts how far it is, and then what could not be done."""
-    if options.inception is not None and not options.drawn:
-        raise ValueError("evaluate: --inception measures images that are drawn, and none are; give --drawn 10000 too")
+    if options.inception is not None and not options.num_generated:
+        raise ValueError(
+            "evaluate: --inception measures images that are drawn, and none are; give --num_generated 10000 too"
+        )
     return counted(opened, options, images, command, work(opened.subject(), options, images))
 
 
-def counted(opened: Finished, options: Sweep, images: Images, command: str, total: int) -> dict[str, Any]:
+def counted(opened: TrainedRun, options: Sweep, images: Images, command: str, total: int) -> dict[str, Any]:
     """The results of a run, with a bar that counts images up to a total, and then the notes that came with them."""
     said = Console(stderr=True)
     with Progress(console=said, transient=True, disable=not said.is_terminal) as progress:
@@ -54,15 +56,15 @@ def codes_table(results: dict[str, Any], split: str) -> Table:
     }
     if features:
         of = f"{features['distance_name']} and {features['score_name']}"
-        about["caption"] = Text(f"{of}: {features['drawn']:,} drawn images, {features['real']:,} real ones")
+        about["caption"] = Text(f"{of}: {features['num_generated']:,} drawn images, {features['real']:,} real ones")
     table = Table(box=None, padding=(0, 1, 0, 0), **about)
     table.add_column("length", no_wrap=True)
-    table.add_column("reading", no_wrap=True)
+    table.add_column("length rule", no_wrap=True)
     shown = [key for key in columns if any(row.get(key) is not None for row in rows)]
     for key in shown:
         table.add_column(columns[key][0], justify="right", no_wrap=True)
     for row in rows:
-        length = row["label"] if row["reading"] == "fixed" else f"{row['length']:.1f} of {results['code']}"
+        length = row["label"] if row["length_rule"] == "fixed" else f"{row['length']:.1f} of {results['latent_dim']}"
         cells = ["–" if row.get(key) is None else f"{row[key]:{columns[key][1]}}" for key in shown]
-        table.add_row(length, row["reading"], *cells)
+        table.add_row(length, row["length_rule"], *cells)
     return table

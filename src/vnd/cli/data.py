@@ -109,18 +109,18 @@ def check(path: Path, name: str | None = None, json: Path | None = None) -> None
     how = "recognised as" if name is None else "read as"
     console.print(f"{path}: {how} {known}, {DATASETS[known].about}", soft_wrap=True, markup=False)
     rows = [{"split": split} | summary(images) for split, images in _splits(known, path)]
-    owned = any(row["owners"] for row in rows)
-    table = _table("split", "images", "form", "classes", "mean", "std", *["owners"] * owned)
+    owned = any(row["groups"] for row in rows)
+    table = _table("split", "images", "form", "classes", "mean", "std", *["groups"] * owned)
     for row in rows:
         counts = " … ".join(f"{x:,}" for x in sorted(set(row["label_counts"] or ())))
         classes = f"{row['classes']} × {counts}" if counts else "–"
         form = "×".join(map(str, row["form"])) + (f", {row['graders']} masks" if row["graders"] else "")
         moments = [" ".join(f"{x:.3f}" for x in row[key]) for key in ("mean", "std")]
-        table.add_row(row["split"], f"{row['images']:,}", form, classes, *moments, *[str(row["owners"])] * owned)
+        table.add_row(row["split"], f"{row['images']:,}", form, classes, *moments, *[str(row["groups"])] * owned)
     console.print(table)
     console.print("classes × images of each; mean, std: a channel each, pixels from 0 to 1", soft_wrap=True)
     if owned:
-        console.print("owners: the patients or objects that the images are of", soft_wrap=True)
+        console.print("groups: the patients or objects that the images are of", soft_wrap=True)
     for split in {"train", "test"} - {row["split"] for row in rows}:
         console.print(f"no file of the {split} split is there")
     _write(json, {"path": str(path.resolve()), "name": known, "splits": rows}, console)
@@ -166,7 +166,7 @@ def summary(images: Images) -> dict[str, Any]:
         "label_counts": None if labels is None else [int(labels.min()), int(labels.max())],
         "mean": mean.tolist(),
         "std": np.sqrt(variance).tolist(),
-        "owners": None if images.owners is None else len(np.unique(images.owners)),
+        "groups": None if images.groups is None else len(np.unique(images.groups)),
         "graders": None if images.masks is None else images.masks.shape[1],
     }
 

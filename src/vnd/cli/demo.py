@@ -15,12 +15,12 @@ from vnd.evaluate.results import choose, write
 from vnd.evaluate.sweep import accuracy_of
 from vnd.methods import Size
 from vnd.nn.plan import Shape
-from vnd.report import page
+from vnd.report import html
 from vnd.store import save
-from vnd.train.finished import Finished, open_run
 from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.run import LOCK, lock
+from vnd.train.trained import TrainedRun, open_run
 
 MARK = ".vnd-demo"  # in the folder of a demo, which the next one may remove
 MARGIN = 0.01  # what the extracted network may lose of the full accuracy, on the validation images
@@ -59,7 +59,7 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
     chosen = _extract(run, results["rows"], out / "extracted")
     results["chosen"] = chosen
     results["seconds"] |= {"train": round(trained, 1), "total": round(time.perf_counter() - start, 1)}
-    report = page.write(write(results, out), out)
+    report = html.write_run(write(results, out), out)
 
     title = f"One training, {len(results['rows'])} sizes: {results['data']['test']:,} test images of Fashion-MNIST"
     console.print(sizes_table(results["rows"], title, chosen["label"]))
@@ -74,7 +74,7 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
     )
 
 
-def _extract(run: Finished, rows: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
+def _extract(run: TrainedRun, rows: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
     """Choose a size by the validation images, and save its network."""
     method, model, validation = run.recipe.method, run.model, run.splits.validation
     normalise, samples = run.splits.normalise(run.device), run.recipe.evaluate.samples

@@ -17,14 +17,14 @@ from vnd._files import write_text
 from vnd.cli.train import check_free
 from vnd.data.batches import in_order
 from vnd.evaluate.results import correlation
-from vnd.evaluate.sweep import Which, sweep
+from vnd.evaluate.sweep import BestOrLast, sweep
 from vnd.functional import concentration
 from vnd.methods import SN3, Size, Sizes
 from vnd.metrics import smallest_width
-from vnd.train.finished import Finished, open_run
 from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
+from vnd.train.trained import TrainedRun, open_run
 
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 1.0)  # of the images that are more certain than the one shown
 WIDTHS = tuple(round(0.1 * k, 1) for k in range(1, 11))  # of the paper
@@ -36,7 +36,7 @@ def distill(
     keep: float | None = None,
     parameters: float | None = None,
     threshold: float = 0.9,
-    which: Which | None = None,
+    checkpoint: BestOrLast | None = None,
     analyse: bool = False,
     images: Sequence[int] = (),
     out: Path | None = None,
@@ -55,7 +55,7 @@ def distill(
         keep: Share of every layer that the student has; what the correlations propose if not given.
         parameters: In its place, at most so many parameters, in the teacher's learned shape.
         threshold: The proposal is the smallest width whose correlation with the full one exceeds this.
-        which: The teacher's best or last network; as its recipe says if not given.
+        checkpoint: The teacher's best or last network; as its recipe says if not given.
         analyse: The analysis alone.
         images: Numbers of validation images of the picture, chosen by their uncertainty if not given.
         out: Folder of the student's run; RUN-sn3 if not given.
@@ -63,9 +63,9 @@ def distill(
     """
     if keep is not None and parameters is not None:
         raise ValueError(f"distill: give --keep or --parameters, not both; got {keep:g} and {parameters:g}")
-    teacher, console = open_run(run, which), Console()
+    teacher, console = open_run(run, checkpoint), Console()
     of_weights = getattr(teacher.recipe.method, "bayesian", False) and not isinstance(teacher.recipe.method, SN3)
-    if not (hasattr(teacher.model, "_vnd_plan") and of_weights and teacher.recipe.method.task == "classify"):
+    if not (hasattr(teacher.model, "_vnd_plan") and of_weights and teacher.recipe.method.task == "classification"):
         raise ValueError(
             f"distill: {run} is no Bayesian nested network that classifies; train one with vnd train, method bn3"
         )
@@ -98,13 +98,13 @@ def distill(
     _print(console, f"done: {folder}\nevaluate it with: vnd evaluate {folder}")
 
 
-def analysis(teacher: Finished, threshold: float) -> dict[str, Any]:
+def analysis(teacher: TrainedRun, threshold: float) -> dict[str, Any]:
     """Correlations of predictive entropy between widths, on the validation images and out of domain, and a proposal.
 
     Paper: Sec. 3.5, the widths 0.1, 0.2 … 1.
     """
     options = dataclasses.replace(
-        teacher.recipe.evaluate, sizes=Sizes(fractions=WIDTHS), readings=("samples",), repeats=1, statistics=()
+        teacher.recipe.evaluate, sizes=Sizes(fractions=WIDTHS), inference=("mc",), repeats=1, bn_images_sweep=()
     )
     steps = sweep(teacher.subject(), options, teacher.splits.validation, teacher.outside(options))
     said = correlation(
@@ -116,17 +116,17 @@ def analysis(teacher: Finished, threshold: float) -> dict[str, Any]:
 
 
 def student_recipe(
-    teacher: Finished, keep: float | None, overrides: Sequence[str], parameters: float | None = None
+    teacher: TrainedRun, keep: float | None, overrides: Sequence[str], parameters: float | None = None
 ) -> Recipe:
     """The teacher's recipe with method sn3 for a share of every layer or so many parameters, some keys replaced."""
     own = teacher.recipe.to_dict()
     own["about"] = f"SN³ of {teacher.folder.resolve().name}"
     own["method"] = {
-        "name": "sn3", "teacher": str(teacher.folder.resolve()), "which": teacher.which, "keep": keep,
+        "name": "sn3", "teacher": str(teacher.folder.resolve()), "checkpoint": teacher.checkpoint, "keep": keep,
         "parameters": parameters,
     }  # fmt: skip
     own["train"]["loss_temperature"] = 0.0  # what it learns is the teacher's confidence
-    own["evaluate"] |= {"readings": ["means"], "samples": 0, "statistics": [], "repeats": 1}
+    own["evaluate"] |= {"inference": ["mean"], "samples": 0, "bn_images_sweep": [], "repeats": 1}
     own["evaluate"]["sizes"] = {"fractions": [0.25, 0.5, 0.75, 1.0]}
     recipe = parse(own, overrides)
     if isinstance(recipe.method, SN3):
@@ -139,17 +139,17 @@ def _print(console: Console, words: str) -> None:
 
 
 def _draw_maps(said: dict[str, Any], path: Path, name: str) -> None:
-    from vnd.report.canvas import png
-    from vnd.report.studies import heat_maps
+    from vnd.report.sizes import heat_maps
+    from vnd.report.style import png
 
     maps = {"in domain": said["inside"]} | ({"out of domain": said["outside"]} if said["outside"] else {})
     path.write_bytes(png(heat_maps(said["labels"], maps, name), DPI, MOST))
 
 
-def _draw_simplex(teacher: Finished, student: Finished, path: Path, wanted: Sequence[int]) -> None:
+def _draw_simplex(teacher: TrainedRun, student: TrainedRun, path: Path, wanted: Sequence[int]) -> None:
     """Some images between three classes each: the teacher's draws as points, the student's Dirichlet as contours."""
-    from vnd.report.canvas import png
-    from vnd.report.simplex import Simplex, merged, project, simplex
+    from vnd.report.style import png
+    from vnd.report.theory import Simplex, merged, project, simplex
 
     images = teacher.splits.validation
     normalise = teacher.splits.normalise(teacher.device)
@@ -178,6 +178,6 @@ def _draw_simplex(teacher: Finished, student: Finished, path: Path, wanted: Sequ
     path.write_bytes(png(simplex(panels), DPI, MOST))
 
 
-def _full(opened: Finished) -> Size:
+def _full(opened: TrainedRun) -> Size:
     """The full width of a run's network."""
     return opened.recipe.method.sizes(opened.model, Sizes(fractions=(1.0,)))[0]

@@ -17,9 +17,9 @@ from vnd.cli.segmenting import evaluate_masks, masks_table
 from vnd.cli.table import sizes_table
 from vnd.data.images import Images
 from vnd.evaluate.results import rows_of, write, write_rows
-from vnd.evaluate.sweep import Reading, Sweep, Which
+from vnd.evaluate.sweep import BestOrLast, Inference, Sweep
 from vnd.methods import Sizes
-from vnd.train.finished import Finished, find_network, open_run
+from vnd.train.trained import TrainedRun, find_network, open_run
 
 
 def evaluate(
@@ -29,15 +29,15 @@ def evaluate(
     parameters: Sequence[float] | None = None,
     learned: int | None = None,
     samples: int | None = None,
-    readings: Sequence[Reading] | None = None,
+    inference: Sequence[Inference] | None = None,
     repeats: int | None = None,
-    statistics: Sequence[int] | None = None,
+    bn_images_sweep: Sequence[int] | None = None,
     augmented: bool | None = None,
-    drawn: int | None = None,
+    num_generated: int | None = None,
     inception: Path | None = None,
     target: float | None = None,
-    counts: Sequence[int] | None = None,
-    which: Which | None = None,
+    num_mask_samples: Sequence[int] | None = None,
+    checkpoint: BestOrLast | None = None,
     split: Literal["test", "validation"] = "test",
     out: Path | None = None,
 ) -> None:
@@ -47,9 +47,9 @@ def evaluate(
     auto-encoder are shares of its code. Masks of a network that segments are held against those of all graders.
     `vnd report` compares runs.
 
-    Example: vnd evaluate runs/first --fractions "[0.25, 1.0]" --learned 4 --readings "[samples, means]" --repeats 3
-    Example: vnd evaluate runs/codes --fractions "[0.25, 0.5, 0.75, 1.0]" --drawn 10000 --target 0.01
-    Example: vnd evaluate runs/lungs --fractions "[0.33, 1.0]" --counts "[1, 4, 8, 16]"
+    Example: vnd evaluate runs/first --fractions "[0.25, 1.0]" --learned 4 --inference "[mc, mean]" --repeats 3
+    Example: vnd evaluate runs/codes --fractions "[0.25, 0.5, 0.75, 1.0]" --num_generated 10000 --target 0.01
+    Example: vnd evaluate runs/lungs --fractions "[0.33, 1.0]" --num_mask_samples "[1, 4, 8, 16]"
 
     Args:
         runs: Folders of the runs.
@@ -58,41 +58,49 @@ def evaluate(
         parameters: Learned shapes of at most so many parameters.
         learned: So many learned shapes, spread from the smallest to the full network.
         samples: Draws of the weights; 0 for posterior means.
-        readings: How it is read, the main one first: samples, means (DT-BN³), masks (BN³-MC), scaled (FN³-TS).
+        inference: How it is read, the main way first: mc, mean (DT-BN³), mc_mask (BN³-MC), temperature_scaled (FN³-TS).
         repeats: Evaluations, each with other draws of the weights and other images for BatchNorm's statistics.
-        statistics: Further numbers of training images for BatchNorm's statistics, 0 for all: what they are worth.
+        bn_images_sweep: Further numbers of training images for BatchNorm's statistics, 0 for all: what they are worth.
         augmented: Collect BatchNorm's statistics from images that are augmented as in training; as the recipe says if
             not given.
-        drawn: Images that an auto-encoder draws at each length, to be held against the test images; 0 for none.
+        num_generated: Images that an auto-encoder draws at each length, to be held against the test images; 0 for none.
         inception: Weights of FID's Inception, torch-fidelity's file; without it the distance is by EfficientNet-Lite0.
         target: Mean squared error that the shortest code of each image is sought for; that at half the code if not
             given.
-        counts: Numbers of masks that a network that segments draws for each image, from few to many.
-        which: The network with the best validation score, or the last; as the recipe says if not given.
+        num_mask_samples: Numbers of masks that a network that segments draws for each image, from few to many.
+        checkpoint: The network with the best validation score, or the last; as the recipe says if not given.
         split: The images to evaluate on.
         out: Folder for results.json, rows.csv and report.html, the run's own if not given; of several runs, a folder
             for each in it, and the rows of all as rows.csv and rows.json.
     """
     said = {
         "fractions": fractions, "levels": levels, "parameters": parameters, "learned": learned, "samples": samples,
-        "readings": readings, "repeats": repeats, "statistics": statistics, "augmented": augmented, "drawn": drawn,
-        "inception": None if inception is None else str(inception), "target": target, "counts": counts,
-        "which": which, "split": None if split == "test" else split,
+        "inference": inference, "repeats": repeats, "bn_images_sweep": bn_images_sweep, "augmented": augmented,
+        "num_generated": num_generated, "inception": None if inception is None else str(inception), "target": target,
+        "num_mask_samples": num_mask_samples,
+        "checkpoint": checkpoint, "split": None if split == "test" else split,
     }  # fmt: skip
     words = [f"--{name}={_word(value)}" for name, value in said.items() if value is not None]
-    changed: dict[str, Any] = {"samples": samples, "repeats": repeats, "drawn": drawn, "target": target}
-    changed |= {"readings": readings and tuple(readings), "statistics": statistics and tuple(statistics)}
-    changed |= {"inception": said["inception"], "counts": counts and tuple(counts), "augmented": augmented}
+    changed: dict[str, Any] = {"samples": samples, "repeats": repeats, "num_generated": num_generated, "target": target}
+    changed |= {
+        "inference": inference and tuple(inference),
+        "bn_images_sweep": bn_images_sweep and tuple(bn_images_sweep),
+    }
+    changed |= {
+        "inception": said["inception"],
+        "num_mask_samples": num_mask_samples and tuple(num_mask_samples),
+        "augmented": augmented,
+    }
     names = [run.resolve().name for run in runs]
     if out is not None and len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"evaluate: two runs are called {twice}, and both would go to {out / twice}; leave out --out")
     for run in runs:  # what is wrong with the last is said before the first is worked on
-        check_flags(str(run), find_network(run, which)[0].method.task, said)
+        check_flags(str(run), find_network(run, checkpoint)[0].method.task, said)
     every = []
     for run in runs:
         folder = run if out is None else out if len(runs) == 1 else out / run.resolve().name
-        opened = open_run(run, which)
+        opened = open_run(run, checkpoint)
         sizes = chosen_sizes(opened.recipe.evaluate.sizes, fractions, levels, parameters, learned)
         given = {name: value for name, value in changed.items() if value is not None}
         options = dataclasses.replace(opened.recipe.evaluate, sizes=sizes, **given)
@@ -105,25 +113,25 @@ def evaluate(
 
 
 def _evaluate(
-    opened: Finished, options: Sweep, split: Literal["test", "validation"], folder: Path, command: str
+    opened: TrainedRun, options: Sweep, split: Literal["test", "validation"], folder: Path, command: str
 ) -> dict[str, Any]:
     """Evaluate one run, and write and show what came of it."""
     images = opened.test() if split == "test" else opened.splits.validation
     console, task = Console(), opened.recipe.method.task
-    ways = {"classify": _sweep, "encode": evaluate_codes, "segment": evaluate_masks}
+    ways = {"classification": _sweep, "autoencoding": evaluate_codes, "segmentation": evaluate_masks}
     results = ways[task](opened, options, images, command)
     results["split"] = split
     if split != "test":
         del results["data"]["test"]
     path = write(results, folder)
-    if task == "encode":
+    if task == "autoencoding":
         console.print(codes_table(results, split))
-    elif task == "segment":
+    elif task == "segmentation":
         console.print(masks_table(results, split))
     else:
         console.print(sizes_table(results["rows"], f"{results['title']}: {split}, {results['samples']} samples"))
-        for reading in options.readings[1:]:
-            rows = rows_of(results["tidy"], reading, results["calibration"])
+        for reading in options.inference[1:]:
+            rows = rows_of(results["tidy"], reading, results["bn_images"])
             console.print(sizes_table(rows, f"the same, read by {reading}"))
     console.print(
         f"numbers: {path.resolve()}\n         {folder.resolve() / 'rows.csv'}\nreport:  {_page(path, folder)}",
@@ -134,11 +142,11 @@ def _evaluate(
     return results
 
 
-def _sweep(opened: Finished, options: Sweep, images: Images, command: str) -> dict[str, Any]:
+def _sweep(opened: TrainedRun, options: Sweep, images: Images, command: str) -> dict[str, Any]:
     """Evaluate a classifier at its sizes, with a progress bar."""
     sizes = len(opened.recipe.method.sizes(opened.model, options.sizes))
-    masks = "masks" in options.readings
-    count = options.repeats * (sizes * (len(options.readings) - masks + len(options.statistics)) + masks)
+    masks = "mc_mask" in options.inference
+    count = options.repeats * (sizes * (len(options.inference) - masks + len(options.bn_images_sweep)) + masks)
     shown = track(range(count), description="evaluate", console=Console(stderr=True), transient=True)
     bar = (row for row in shown)
     try:
@@ -168,9 +176,9 @@ def chosen_sizes(
 
 
 def _page(results: Path, folder: Path) -> str:
-    from vnd.report import page
+    from vnd.report import html
 
     try:
-        return str(page.write(results, folder).resolve())
+        return str(html.write_run(results, folder).resolve())
     except ModuleNotFoundError as error:
         return f"not drawn: {error}"

@@ -13,13 +13,13 @@ from vnd._files import write_text
 from vnd.cli.table import sizes_table
 from vnd.data.batches import in_order
 from vnd.evaluate.scores import scores
-from vnd.evaluate.sweep import Which, answer, row_of
+from vnd.evaluate.sweep import BestOrLast, answer, row_of
 from vnd.methods import Size
 from vnd.methods.single import Single
 from vnd.nn import profile, shape
 from vnd.nn.profile import latency
 from vnd.store import save
-from vnd.train.finished import open_run
+from vnd.train.trained import open_run
 
 
 def extract(
@@ -32,7 +32,7 @@ def extract(
     level: float | None = None,
     bayesian: bool = False,
     augmented: bool | None = None,
-    which: Which | None = None,
+    checkpoint: BestOrLast | None = None,
     out: Path | None = None,
 ) -> None:
     """Cut a smaller network out of a trained run: the learned shape that fits a budget; give exactly one.
@@ -53,22 +53,22 @@ def extract(
         bayesian: Keep the posterior over the weights.
         augmented: Collect BatchNorm's statistics from images that are augmented as in training; as the recipe says if
             not given.
-        which: The network with the best validation accuracy, or the last; as the recipe says if not given.
+        checkpoint: The network with the best validation accuracy, or the last; as the recipe says if not given.
         out: Folder of the network; RUN/extracted/SIZE if not given.
     """
-    opened = open_run(run, which)
-    if opened.recipe.method.task == "encode":
+    opened = open_run(run, checkpoint)
+    if opened.recipe.method.task == "autoencoding":
         raise ValueError(
             f"extract: {run} is an auto-encoder, whose decoder takes codes of every length; use vnd generate"
         )
-    if opened.recipe.method.task == "segment":
+    if opened.recipe.method.task == "segmentation":
         raise ValueError(
             f"extract: {run} segments images; vnd segment draws its masks at a size, vnd evaluate measures it"
         )
     if isinstance(opened.recipe.method, Single):
         raise ValueError(
             f"extract: {run} has one size, as {opened.recipe.method_name} was trained; "
-            f"vnd.load('{run / opened.which}') gives it"
+            f"vnd.load('{run / opened.checkpoint}') gives it"
         )
     if bayesian and not getattr(opened.recipe.method, "bayesian", False):
         raise ValueError(f"extract: {run} has no posterior over its weights to keep; leave out --bayesian")
@@ -92,8 +92,8 @@ def extract(
     if bayesian:  # what is saved, which has log α too
         row |= asdict(profile(small, example_input=example)) | {"latency_ms": latency(small, example_input=example)}
     row |= scores(said.probs, said.entropy, torch.as_tensor(test.labels), opened.recipe.evaluate.bins)
-    facts = {**row, "bayesian": bayesian, "samples": samples, "run": str(run), "which": opened.which}
-    facts |= {"mean": opened.splits.mean, "deviation": opened.splits.deviation, "classes": list(test.classes)}
+    facts = {**row, "bayesian": bayesian, "samples": samples, "run": str(run), "checkpoint": opened.checkpoint}
+    facts |= {"mean": opened.splits.mean, "std": opened.splits.std, "classes": list(test.classes)}
     write_text(folder / "extracted.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     console = Console()
     console.print(sizes_table([row], f"extracted from {run}, on {len(test):,} test images"))

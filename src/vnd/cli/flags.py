@@ -7,15 +7,15 @@ from typing import Any
 from vnd.methods import Task
 
 KINDS: dict[Task, str] = {
-    "classify": "a classifier",
-    "encode": "an auto-encoder",
-    "segment": "a network that segments",
+    "classification": "a classifier",
+    "autoencoding": "an auto-encoder",
+    "segmentation": "a network that segments",
 }
 TASKS: dict[str, tuple[Task, ...]] = {  # of flags that are not for every run
-    **dict.fromkeys(("levels", "parameters", "learned", "augmented"), ("classify", "segment")),
-    **dict.fromkeys(("samples", "readings", "repeats", "statistics"), ("classify",)),
-    **dict.fromkeys(("drawn", "inception", "target"), ("encode",)),
-    "counts": ("segment",),
+    **dict.fromkeys(("levels", "parameters", "learned", "augmented"), ("classification", "segmentation")),
+    **dict.fromkeys(("samples", "inference", "repeats", "bn_images_sweep"), ("classification",)),
+    **dict.fromkeys(("num_generated", "inception", "target"), ("autoencoding",)),
+    "num_mask_samples": ("segmentation",),
 }
 
 

@@ -14,11 +14,11 @@ from rich.progress import track
 
 from vnd._files import write_text
 from vnd.cli.scene import Scene, check, coder, painted, scene
-from vnd.evaluate.sweep import Which
+from vnd.evaluate.sweep import BestOrLast
 from vnd.methods.coding import masked, of_pixel, squared_error
-from vnd.report import pictures
-from vnd.report.pictures import Row
-from vnd.train.finished import find_network, open_run
+from vnd.report import image_grids
+from vnd.report.image_grids import Row
+from vnd.train.trained import find_network, open_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,7 @@ Picture = tuple["Figure", dict[str, Any]]  # and what it shows
 def generate(
     run: Path,
     length: int | None = None,
-    which: Which | None = None,
+    checkpoint: BestOrLast | None = None,
     out: Path | None = None,
     seed: int = 0,
     count: int = 24,
@@ -51,23 +51,23 @@ def generate(
     Args:
         run: Folder of the run.
         length: Dimensions of the codes of samples, reconstructions and traversals.
-        which: The network with the least validation error, or the last; as the recipe says if not given.
+        checkpoint: The network with the least validation error, or the last; as the recipe says if not given.
         out: Folder of the pictures; RUN/generated if not given.
         seed: Of the codes that are drawn and of the test images that are shown.
         count: Codes in samples.png; of the other pictures those of images show at most 12, of growing codes 8.
         depth: Levels of the tree below its root.
     """
-    recipe, _ = find_network(run, which)
-    if recipe.method.task != "encode":
+    recipe, _ = find_network(run, checkpoint)
+    if recipe.method.task != "autoencoding":
         raise ValueError(
             f"generate: {run} was trained by {recipe.method_name}, which learns no codes of images; "
             "give a run of vnd_ae or of another auto-encoder"
         )
-    size = recipe.network.config["code"]
+    size = recipe.network.config["latent_dim"]
     check("count", count, 1, MOST)
     check("depth", depth, 1, min(DEEPEST, max(size, 4)))
     check("seed", seed, 0, 2**63 - 1)
-    opened = open_run(run, which)
+    opened = open_run(run, checkpoint)
     own, folder, console = scene(opened, length, seed, count), out or run / "generated", Console()
     ways: dict[str, Callable[[], Picture]] = {
         "samples": lambda: samples(own), "reconstructions": lambda: reconstructions(own),
@@ -79,14 +79,14 @@ def generate(
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in track(ways.items(), "pictures", console=Console(stderr=True), transient=True):
         figure, drawn[name] = draw()
-        (folder / f"{name}.png").write_bytes(pictures.png(figure))
-    given = {"length": length, "which": which, "out": out, "seed": seed, "count": count, "depth": depth}
+        (folder / f"{name}.png").write_bytes(image_grids.png(figure))
+    given = {"length": length, "checkpoint": checkpoint, "out": out, "seed": seed, "count": count, "depth": depth}
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
-    manifest = json.loads((run / opened.which / "network.json").read_text(encoding="utf-8"))
+    manifest = json.loads((run / opened.checkpoint / "network.json").read_text(encoding="utf-8"))
     facts = {
         "command": shlex.join(["vnd", "generate", str(run), *words]), "seed": seed, "method": recipe.method_name,
-        "data": recipe.data.name, "which": opened.which,
-        "network": {"name": recipe.network.name, "code": size, "checksum": manifest["checksum"]},
+        "data": recipe.data.name, "checkpoint": opened.checkpoint,
+        "network": {"name": recipe.network.name, "latent_dim": size, "checksum": manifest["checksum"]},
         "lengths": list(own.lengths), "pictures": drawn, "not_drawn": own.refusal,
     }  # fmt: skip
     write_text(folder / "generate.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
@@ -106,7 +106,7 @@ def samples(own: Scene) -> Picture:
         captions = [f"length {length}" for length in said["drawn_lengths"]]
         shown.append(Row("drawn lengths", own.painted(masked(own.drawn, own.stops)), captions=captions))
     about = f"{_source(own)}. Codes are drawn from the prior.{several}"
-    return pictures.rows(shown, "Samples", about), said
+    return image_grids.rows(shown, "Samples", about), said
 
 
 def reconstructions(own: Scene) -> Picture:
@@ -126,7 +126,7 @@ def reconstructions(own: Scene) -> Picture:
         shown.append(Row(label, painted(decoded), f"error {error:.4f}", captions))
         said.append({"length": length, "mse": error})
     about = f"{_source(own)}. The error is the mean squared error of a pixel between 0 and 1, of the row's images."
-    return pictures.rows(shown, "Reconstructions", about), {"images": own.numbers, "rows": said}
+    return image_grids.rows(shown, "Reconstructions", about), {"images": own.numbers, "rows": said}
 
 
 def growing(own: Scene) -> Picture:
@@ -139,7 +139,7 @@ def growing(own: Scene) -> Picture:
         f"{_source(own)}. Each row shares one code drawn from the prior: so many of its dimensions are kept, "
         f"{_leading(own)}, and the others are zeros.{_category(own)}"
     )
-    figure = pictures.rows(shown, "Codes of growing length", about, list(map(str, lengths)), "dimensions")
+    figure = image_grids.rows(shown, "Codes of growing length", about, list(map(str, lengths)), "dimensions")
     return figure, {"lengths": lengths, "codes": len(codes)}
 
 
@@ -165,7 +165,7 @@ def tree(own: Scene, depth: int) -> Picture:
     )
     values = (f"left: {_signed(-SIDE)}{_units(own)}", f"right: {_signed(SIDE)}{_units(own)}")
     said = {"depth": depth, "values": [-SIDE, SIDE], "dimensions": (own.order[:depth] + 1).tolist()}
-    return pictures.tree(levels, "Tree of codes", about, values), said
+    return image_grids.tree(levels, "Tree of codes", about, values), said
 
 
 def traversals(own: Scene) -> Picture:
@@ -188,7 +188,7 @@ def traversals(own: Scene) -> Picture:
         "image": own.numbers[0], "length": own.lengths[-1], "dimensions": [one + 1 for one in chosen],
         "values": list(WAY),
     }  # fmt: skip
-    return pictures.rows(shown, "Traversals", about, heads, "value", first=first), said
+    return image_grids.rows(shown, "Traversals", about, heads, "value", first=first), said
 
 
 def _dimensions(own: Scene, length: int) -> str:
@@ -214,7 +214,7 @@ def _category(own: Scene) -> str:
 
 def _source(own: Scene) -> str:
     recipe, name = own.opened.recipe, own.opened.folder.resolve().name
-    return f"{name}: {recipe.method_name} on {recipe.data.name}, {own.opened.which} network"
+    return f"{name}: {recipe.method_name} on {recipe.data.name}, {own.opened.checkpoint} network"
 
 
 def _signed(value: float) -> str:

@@ -13,10 +13,10 @@ from torch import Tensor
 from vnd.data.batches import in_order
 from vnd.data.images import Images
 from vnd.evaluate.drawing import as_pixels
-from vnd.methods import Coder, Sizes
-from vnd.methods.coding import Certain, Chained
-from vnd.report.pictures import Pixels
-from vnd.train.finished import Finished
+from vnd.methods import AutoencoderMethod, Sizes
+from vnd.methods.coding import DeterministicAutoencoder, LearnsLength
+from vnd.report.image_grids import Pixels
+from vnd.train.trained import TrainedRun
 
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of the code, as in the paper
 SHOWN, STUDIED, BATCH = 12, 1024, 256  # test images that are shown and looked at, at most; images decoded together
@@ -66,7 +66,7 @@ class Scene:
         refusal: Why nothing can be drawn.
     """
 
-    opened: Finished
+    opened: TrainedRun
     lengths: tuple[int, ...]
     ordered: bool
     order: Tensor
@@ -124,7 +124,7 @@ class Scene:
 
 
 @torch.no_grad()
-def scene(opened: Finished, length: int | None, seed: int, count: int) -> Scene:
+def scene(opened: TrainedRun, length: int | None, seed: int, count: int) -> Scene:
     """Look at some of a run's test images, and draw codes.
 
     Args:
@@ -134,7 +134,7 @@ def scene(opened: Finished, length: int | None, seed: int, count: int) -> Scene:
         count: Codes to draw; so many test images are shown at most.
     """
     method, name = coder(opened), opened.recipe.method_name
-    size = opened.recipe.network.config["code"]
+    size = opened.recipe.network.config["latent_dim"]
     sizes = method.sizes(opened.model, Sizes(fractions=SHARES))
     lengths = tuple(method.length(opened.model, one) for one in sizes)
     if length is not None:
@@ -160,10 +160,10 @@ def painted(images: Tensor) -> Pixels:
     return np.asarray(as_pixels(images.float()).cpu())
 
 
-def coder(opened: Finished) -> Coder:
+def coder(opened: TrainedRun) -> AutoencoderMethod:
     """The method of a run that learns codes."""
     method = opened.recipe.method
-    assert isinstance(method, Coder)
+    assert isinstance(method, AutoencoderMethod)
     return method
 
 
@@ -173,30 +173,30 @@ def check(name: str, value: int, least: int, most: int) -> None:
         raise ValueError(f"generate: {name} must lie in {least} … {most}; got {value}")
 
 
-def _look(opened: Finished, method: Coder, images: Images) -> Seen:
+def _look(opened: TrainedRun, method: AutoencoderMethod, images: Images) -> Seen:
     parts = []
     for x in in_order(images, opened.splits.normalise(opened.device), opened.device):
         code = method.encode(opened.model, x)
-        own = method.lengths(code) if isinstance(method, Chained) else None
+        own = method.lengths(code) if isinstance(method, LearnsLength) else None
         parts.append(Seen(x, code.loc, code.cost, method.point(code), own))
     joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("images", "loc", "cost", "point")}
     lengths = [part.own for part in parts if part.own is not None]
     return Seen(**joined, own=torch.cat(lengths) if lengths else None)
 
 
-def _order(method: Coder, seen: Seen) -> tuple[Tensor, tuple[str, ...]]:
+def _order(method: AutoencoderMethod, seen: Seen) -> tuple[Tensor, tuple[str, ...]]:
     """The Gaussian dimensions, those that tell the most first, and what each tells: nats, or how much codes differ."""
     dimensions = seen.loc.size(1)
     if method.ordered:
         return torch.arange(dimensions, device=seen.loc.device), ("",) * dimensions
-    certain = isinstance(method, Certain)  # its codes have no price
+    certain = isinstance(method, DeterministicAutoencoder)  # its codes have no price
     told = seen.loc.std(0, correction=0) if certain else seen.cost.mean(0)
     best, order = told.sort(descending=True, stable=True)
     return order, tuple(f"deviation {value:.2f}" if certain else f"{value:.2f} nats" for value in best.tolist())
 
 
 def _draw(
-    opened: Finished, method: Coder, count: int, size: int, seed: int
+    opened: TrainedRun, method: AutoencoderMethod, count: int, size: int, seed: int
 ) -> tuple[Tensor | None, Tensor | None, str | None]:
     """Codes of the prior, which the seed alone decides, and lengths if these have one too; or why there are none."""
     with torch.random.fork_rng([opened.device] if opened.device.type == "cuda" else []):
@@ -205,4 +205,4 @@ def _draw(
             codes = method.draw(opened.model, count, size)
         except ValueError as error:
             return None, None, str(error)
-        return codes, method.draw_lengths(codes) if isinstance(method, Chained) else None, None
+        return codes, method.draw_lengths(codes) if isinstance(method, LearnsLength) else None, None

@@ -24,12 +24,12 @@ from vnd._files import write_text
 from vnd.data.batches import Normalise
 from vnd.data.decode import LARGEST, Form, picture, probe
 from vnd.evaluate.segmenting import THRESHOLD, ready
-from vnd.evaluate.sweep import Subject, Which, repeatable
+from vnd.evaluate.sweep import BestOrLast, Subject, repeatable
 from vnd.methods import Size, Sizes
 from vnd.methods.nested import Nested
 from vnd.methods.segmenting import Drawer
-from vnd.report import masks as drawn
-from vnd.train.finished import fed, find_network, load_network, open_run
+from vnd.report import image_grids as drawn
+from vnd.train.trained import fed, find_network, load_network, open_run
 
 MOST = 256  # masks of an image
 TILE, THUMB = 512, 160  # pixels of the longer side of a mask in a grid and over its image; larger ones become smaller
@@ -41,7 +41,7 @@ def segment(
     images: list[Path],
     samples: int = 16,
     fraction: float = 1.0,
-    which: Which | None = None,
+    checkpoint: BestOrLast | None = None,
     seed: int = 0,
     out: Path | None = None,
 ) -> None:
@@ -59,7 +59,7 @@ def segment(
         images: PNG, JPEG or BMP files of any size.
         samples: Masks to draw of each image.
         fraction: Share of the latent or of the width, in (0, 1], rounded up: 0.34 of a latent of 6 is 3.
-        which: The network with the least validation distance, or the last; as the recipe says if not given.
+        checkpoint: The network with the least validation distance, or the last; as the recipe says if not given.
         seed: Of the masks that are drawn.
         out: Folder of the pictures; RUN/segmented if not given.
     """
@@ -69,18 +69,18 @@ def segment(
         raise ValueError(f"segment: fraction must lie in (0, 1]; got {fraction}")
     if not 0 <= seed < 2**63:
         raise ValueError(f"segment: seed must lie in 0 … {2**63 - 1}; got {seed}")
-    recipe, which = find_network(run, which)
-    if recipe.method.task != "segment":
+    recipe, checkpoint = find_network(run, checkpoint)
+    if recipe.method.task != "segmentation":
         raise ValueError(
             f"segment: {run} was trained by {recipe.method_name}, which draws no masks; give a run of vnd_punet or of "
             "another method that segments"
         )
     folder = out or run / "segmented"
     shapes, names = _check(images, folder), names_of(images)
-    subject, size = _subject(run, which, fraction)
-    draw, (channels, *frame) = ready(subject, size, recipe.evaluate.calibration), fed(run)[0]
+    subject, size = _subject(run, checkpoint, fraction)
+    draw, (channels, *frame) = ready(subject, size, recipe.evaluate.bn_images), fed(run)[0]
     folder.mkdir(parents=True, exist_ok=True)
-    source = f"{run.resolve().name}: {recipe.method_name}, {size.label}, {which} network"
+    source = f"{run.resolve().name}: {recipe.method_name}, {size.label}, {checkpoint} network"
     rows, console = [], Console()
     for path, (height, width) in track(
         shapes.items(), "segment", console=Console(stderr=True), transient=True, total=len(shapes)
@@ -90,12 +90,12 @@ def segment(
             logits = _draw(draw, subject, pixels, frame, samples)
         rows.append({"name": names[path], "image": str(path), "height": height, "width": width, **_measure(logits)})
         _write(folder, names[path], pixels, logits, source)
-    given = {"samples": samples, "fraction": fraction, "which": which, "seed": seed, "out": out}
+    given = {"samples": samples, "fraction": fraction, "checkpoint": checkpoint, "seed": seed, "out": out}
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
-    manifest = json.loads((run / which / "network.json").read_text(encoding="utf-8"))
+    manifest = json.loads((run / checkpoint / "network.json").read_text(encoding="utf-8"))
     facts = {
         "command": shlex.join(["vnd", "segment", str(run), *map(str, images), *words]), "seed": seed,
-        "method": recipe.method_name, "data": recipe.data.name, "which": which,
+        "method": recipe.method_name, "data": recipe.data.name, "checkpoint": checkpoint,
         "network": {"name": recipe.network.name, "checksum": manifest["checksum"]},
         "samples": samples, "size": size.label, "threshold": THRESHOLD, "measured_at": frame, "images": rows,
     }  # fmt: skip
@@ -143,16 +143,16 @@ def _check(images: list[Path], folder: Path) -> dict[Path, tuple[int, int]]:
     return {path: (form.height, form.width) for path, form in forms.items()}
 
 
-def _subject(run: Path, which: Which, fraction: float) -> tuple[Subject, Size]:
+def _subject(run: Path, checkpoint: BestOrLast, fraction: float) -> tuple[Subject, Size]:
     """The network of a run and the size that a fraction is; training images are read only where widths need them."""
-    recipe, _ = find_network(run, which)
+    recipe, _ = find_network(run, checkpoint)
     method = recipe.method
     if isinstance(method, Nested):
-        subject = open_run(run, which).subject()
+        subject = open_run(run, checkpoint).subject()
     else:
-        model, device = load_network(run / which, recipe)
-        _, mean, deviation = fed(run)
-        subject = Subject(method, model, Normalise(mean, deviation, device))
+        model, device = load_network(run / checkpoint, recipe)
+        _, mean, std = fed(run)
+        subject = Subject(method, model, Normalise(mean, std, device))
     size, *_ = method.sizes(subject.model, Sizes((fraction,), leading=recipe.evaluate.sizes.leading))
     if size.fraction != fraction:
         raise ValueError(
@@ -191,10 +191,10 @@ def _write(folder: Path, name: str, pixels: NDArray[np.uint8], logits: Tensor, s
     about = f"{source}; {several}. The uncertainty is the entropy of a pixel's mean probability, in nats."
     whole = drawn.overview(image, np.asarray(mean.double()), entropy, samples, name, about)
     contents = {
-        "": drawn.png(whole),
+        "": drawn.png(whole, 144),
         "-samples": _png(drawn.grid(masks)),
         "-mean": _png(np.asarray((255 * mean).round().byte())),
-        "-uncertainty": drawn.png(drawn.uncertainty(entropy, f"{name}: uncertainty")),
+        "-uncertainty": drawn.png(drawn.uncertainty(entropy, f"{name}: uncertainty"), 144),
     }
     for kind, content in contents.items():
         (folder / f"{name}{kind}.png").write_bytes(content)

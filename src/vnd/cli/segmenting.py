@@ -11,7 +11,7 @@ from vnd.cli.coding import counted
 from vnd.data.images import Images
 from vnd.evaluate.segmenting import work
 from vnd.evaluate.sweep import Sweep
-from vnd.train.finished import Finished
+from vnd.train.trained import TrainedRun
 
 COLUMNS = {  # key of a row → heading, digits; beside the distances
     "matched_iou": ("matched IoU", 4),
@@ -21,7 +21,7 @@ COLUMNS = {  # key of a row → heading, digits; beside the distances
 }
 
 
-def evaluate_masks(opened: Finished, options: Sweep, images: Images, command: str) -> dict[str, Any]:
+def evaluate_masks(opened: TrainedRun, options: Sweep, images: Images, command: str) -> dict[str, Any]:
     """Evaluate a network that segments, and say while it lasts how far it is, and then what could not be done."""
     return counted(opened, options, images, command, work(opened.subject(), options, images))
 
@@ -36,7 +36,7 @@ def masks_table(results: dict[str, Any], split: str) -> Table:
     foretold = "" if own["dice"] is None else f"; Dice of one grader by the others together {own['dice']:.4f}"
     table = Table(
         title=Text(f"{results['title']}: {split}"), title_justify="left", box=None, padding=(0, 1, 0, 0),
-        caption=Text("\n".join(filter(None, (apart + foretold, _of_owners(results))))), caption_justify="left",
+        caption=Text("\n".join(filter(None, (apart + foretold, _of_groups(results))))), caption_justify="left",
     )  # fmt: skip
     table.add_column("size", no_wrap=True)
     for count in results["samples"]:
@@ -53,13 +53,13 @@ def masks_table(results: dict[str, Any], split: str) -> Table:
     return table
 
 
-def _of_owners(results: dict[str, Any]) -> str:
+def _of_groups(results: dict[str, Any]) -> str:
     """How sure the distance of the largest size is, and what it is where every owner of images counts once."""
-    count, owners = str(results["samples"][-1]), results["owners"]
+    count, groups = str(results["samples"][-1]), results["groups"]
     row = next((row for row in reversed(results["rows"]) if row["kind"] != "sampled"), results["rows"][-1])
     if row["ged_interval"] is None:
         return ""
     low, high = row["ged_interval"][count]
-    those = "images" if owners is None else f"{len(set(owners))} owners"
+    those = "images" if groups is None else f"{len(set(groups))} groups"
     said = f"GED {count} at {row['label']}: {low:.4f} … {high:.4f}, 95 % by resampling {those}"
-    return said if owners is None else f"{said}; mean of their means {row['ged_by_owner'][count]:.4f}"
+    return said if groups is None else f"{said}; mean of their means {row['ged_by_group'][count]:.4f}"

@@ -54,13 +54,13 @@ class Batches:
         batch: Images in a batch, all processes together.
         seed: Of the order and the augmentation.
         mean: Of each channel, taken away from pixels between 0 and 1.
-        deviation: Of each channel, then divided by.
+        std: Standard deviation of each channel, then divided by.
         device: Where batches go.
         augment: What is done to the images.
         rank: The number of this process.
         world: How many processes there are.
         masks: Whether masks stand where labels would: that of one grader of each image, drawn anew in every step.
-        views: Epochs after which the batches come again, as they were; 0 for new ones always.
+        repeat_epochs: Epochs after which the batches come again, as they were; 0 for new ones always.
     """
 
     def __init__(
@@ -69,25 +69,25 @@ class Batches:
         batch: int,
         seed: int,
         mean: tuple[float, ...],
-        deviation: tuple[float, ...],
+        std: tuple[float, ...],
         device: torch.device | str = "cpu",
         augment: Augment | None = None,
         rank: int = 0,
         world: int = 1,
         masks: bool = False,
-        views: int = 0,
+        repeat_epochs: int = 0,
     ) -> None:
         if batch < 1 or batch % world:
             raise ValueError(f"train.batch must be a multiple of the number of processes, {world}; got {batch}")
         if len(images) < batch:
             raise ValueError(f"train.batch must be at most the number of training images, {len(images)}; got {batch}")
         self.images, self.batch, self.seed, self.device = images, batch, seed, torch.device(device)
-        self.views = views
+        self.repeat_epochs = repeat_epochs
         self.augment = augment or Augment()
         self.masks = _masks(images, self.augment) if masks else None
         share = batch // world
         self.part = slice(rank * share, (rank + 1) * share)
-        self.normalise = Normalise(mean, deviation, self.device)
+        self.normalise = Normalise(mean, std, self.device)
         labels = np.zeros(len(images), np.int64) if images.labels is None else images.labels
         self.labels = torch.from_numpy(np.ascontiguousarray(labels))
         self.resident = _resident(images.pixels, self.device)
@@ -100,7 +100,7 @@ class Batches:
 
     def number(self, step: int) -> int:
         """The first step that has the batch of a step."""
-        return step % (self.views * len(self)) if self.views else step
+        return step % (self.repeat_epochs * len(self)) if self.repeat_epochs else step
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
         """The batch of a step, (share, channels, height, width) and (share,), or (share, classes) of mixed images.
@@ -178,9 +178,9 @@ class Batches:
 class Normalise:
     """From uint8 pixels to what a network is fed: channels of mean 0 and deviation 1 over the training images."""
 
-    def __init__(self, mean: tuple[float, ...], deviation: tuple[float, ...], device: torch.device | str) -> None:
-        scale = torch.tensor(deviation, dtype=torch.float64) * 255
-        shift = torch.tensor(mean, dtype=torch.float64) / torch.tensor(deviation, dtype=torch.float64)
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device | str) -> None:
+        scale = torch.tensor(std, dtype=torch.float64) * 255
+        shift = torch.tensor(mean, dtype=torch.float64) / torch.tensor(std, dtype=torch.float64)
         self.scale = (1 / scale).float().view(-1, 1, 1).to(device)
         self.shift = shift.float().view(-1, 1, 1).to(device)
 

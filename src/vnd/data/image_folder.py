@@ -149,14 +149,14 @@ def read_chairs(folder: Path, split: Literal["train", "test"]) -> Images:
     """Read `CHAIR/renders/*.png` as RGB, the whole frame resized to 64×64.
 
     Aubry et al. (2014); 86,366 images of 1,393 chairs from 62 sides. The last tenth of the chairs, by name, is the test
-    split; `owners` is the number of the chair.
+    split; `groups` is the number of the chair.
     """
     chairs = [x for x in subfolders(folder) if (x / "renders").is_dir()]
     if len(chairs) < 2:
         raise ValueError(f"{folder}: must hold at least 2 folders CHAIR/renders; got {len(chairs)}")
     first = len(chairs) - max(1, len(chairs) // 10)
     numbered = list(enumerate(chairs))[slice(first, None) if split == "test" else slice(0, first)]
-    groups = [(number, pictures(chair / "renders", (".png",))) for number, chair in numbered]
-    files = [file for _, group in groups for file in group]
-    owners = np.array([number for number, group in groups for _ in group], np.int64)
-    return Images(decode(folder, f"chairs-{split}", files, CHAIRS), owners=owners)
+    views = [(number, pictures(chair / "renders", (".png",))) for number, chair in numbered]
+    files = [file for _, own in views for file in own]
+    groups = np.array([number for number, own in views for _ in own], np.int64)
+    return Images(decode(folder, f"chairs-{split}", files, CHAIRS), groups=groups)

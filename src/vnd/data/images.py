@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 CHUNK = 512  # images that are resized together
-NAMES = ("classes", "owner_names")  # what a split has once, not for each image
+NAMES = ("classes", "group_names")  # what a split has once, not for each image
 DEFLATE = 1032  # bytes that gzip and zip can make of one, at most: a bound on what a file can hold
 LUMA = (0.299, 0.587, 0.114)  # of ITU-R BT.601, as Pillow has it
 
@@ -26,8 +26,8 @@ class Images:
         labels: (N,), the class of each image as a position in `classes`.
         classes: Their names.
         masks: (N, graders, height, width), 0 or 1: what each grader marked.
-        owners: (N,), the number of the patient, or other thing, that each image is of; a split never divides one.
-        owner_names: What they are called, by number, where they have names; all of them, also those of other splits.
+        groups: (N,), the number of the patient, or other thing, that each image is of; a split never divides one.
+        group_names: What they are called, by number, where they have names; all of them, also those of other splits.
 
     >>> images = Images(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 1, 1, 0]), ("cat", "dog"))
     >>> len(images), images.take([2, 3]).labels
@@ -38,8 +38,8 @@ class Images:
     labels: NDArray[np.int64] | None = None
     classes: tuple[str, ...] = ()
     masks: NDArray[np.uint8] | None = None
-    owners: NDArray[np.int64] | None = None
-    owner_names: tuple[str, ...] = ()
+    groups: NDArray[np.int64] | None = None
+    group_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -80,11 +80,11 @@ def check(images: Images, where: str, *, classes_needed: int = 1) -> Images:
     for name, values in images._arrays().items():
         if len(values) != len(images):
             raise ValueError(f"{where}: {name} must be as many as the {len(images)} images; got {len(values)}")
-    if images.owners is not None:
-        _check_numbers(images.owners, f"{where}: owners")
-        if images.owner_names and not 0 <= images.owners.min() <= images.owners.max() < len(images.owner_names):
-            got = f"{images.owners.min()} … {images.owners.max()}"
-            raise ValueError(f"{where}: owners must be numbers of the {len(images.owner_names)} owner_names; got {got}")
+    if images.groups is not None:
+        _check_numbers(images.groups, f"{where}: groups")
+        if images.group_names and not 0 <= images.groups.min() <= images.groups.max() < len(images.group_names):
+            got = f"{images.groups.min()} … {images.groups.max()}"
+            raise ValueError(f"{where}: groups must be numbers of the {len(images.group_names)} group_names; got {got}")
     if images.labels is not None:
         _check_numbers(images.labels, f"{where}: labels")
         check_labels(images.labels, len(images.classes) or None, where)
@@ -117,7 +117,7 @@ def hold_out(
         images: The split.
         count: Images to hold out; 0 leaves the validation part empty.
         seed: Of the random choice.
-        rule: `random`, or `last`: the last images, or the owners of the highest numbers.
+        rule: `random`, or `last`: the last images, or the groups of the highest numbers.
 
     >>> train, validation = hold_out(Images(np.zeros((10, 1, 8, 8), np.uint8)), 3, seed=0)
     >>> len(train), len(validation)
@@ -128,12 +128,12 @@ def hold_out(
         raise ValueError(f"hold_out: rule must be 'random' or 'last'; got {rule!r}")
     if not 0 <= count < total:
         raise ValueError(f"hold_out: count must be at least 0 and less than the {total} images; got {count}")
-    owners = np.arange(total) if images.owners is None else images.owners
-    names, owner, sizes = np.unique(owners, return_inverse=True, return_counts=True)
+    groups = np.arange(total) if images.groups is None else images.groups
+    names, owner, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(names)) if rule == "random" else np.arange(len(names))[::-1]
     needed = int(np.searchsorted(np.cumsum(sizes[order]), count)) + 1 if count else 0
     if needed == len(names):
-        raise ValueError(f"hold_out: {count} images take all {needed} owners, which are held out whole; hold out fewer")
+        raise ValueError(f"hold_out: {count} images take all {needed} groups, which are held out whole; hold out fewer")
     held = np.isin(owner, order[:needed])
     return images.take(np.flatnonzero(~held)), images.take(np.flatnonzero(held))
 

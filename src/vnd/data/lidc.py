@@ -17,12 +17,12 @@ GRADERS = 4
 def read(folder: Path, split: Literal["train", "test"]) -> Images:
     r"""Read `PATIENT/nodule-k/images/slice-j.png` as grey 128×128, and `mask-0` … `mask-3` beside it.
 
-    Armato et al. (2011). `owners` is the number of the patient among all in the folder, `owner_names` what these are
+    Armato et al. (2011). `groups` is the number of the patient among all in the folder, `group_names` what these are
     called. The test split is a fifth of the patients, chosen by name alone: those for whom $h / 2^{64} < 0.2$, with h
     the first eight bytes of the SHA-256 of `lidc-2:PATIENT`. So a patient stays on the same side whoever else is there;
     of the names LIDC-IDRI-0001 … 1012 it takes 19.4 %.
     """
-    owners, images = list[int](), list[Path]()
+    groups, images = list[int](), list[Path]()
     patients = subfolders(folder)
     for number, patient in enumerate(patients):
         if is_test(patient.name) == (split == "test"):
@@ -30,14 +30,14 @@ def read(folder: Path, split: Literal["train", "test"]) -> Images:
                 slices = sorted(pictures(nodule / "images", (".png",)), key=natural)
                 _check_masks(nodule, slices)
                 images += slices
-                owners += [number] * len(slices)
+                groups += [number] * len(slices)
     if not images:
         raise ValueError(f"{folder}: holds no patient of the {split} split, which a hash of the name decides")
     masks = [file.parent.parent / f"mask-{grader}" / file.name for file in images for grader in range(GRADERS)]
     pixels = decode(folder, f"lidc-{split}", images, FORM)
     marks = decode(folder, f"lidc-{split}-masks", masks, MASK).reshape(len(images), GRADERS, 128, 128)
     names = tuple(patient.name for patient in patients)
-    return Images(pixels, masks=marks, owners=np.array(owners, np.int64), owner_names=names)
+    return Images(pixels, masks=marks, groups=np.array(groups, np.int64), group_names=names)
 
 
 def is_test(patient: str) -> bool:

@@ -21,6 +21,11 @@ def coupled_entropy(chains: Iterable[BernoulliChain]) -> Tensor:
 
     Args:
         chains: Unbatched chains, of any lengths.
+
+    >>> import vnd
+    >>> chains = [vnd.BernoulliChain.uniform(1), vnd.BernoulliChain.uniform(1)]  # both keep their unit, or none does
+    >>> coupled_entropy(chains)
+    tensor(0.6931)
     """
     survivals = []
     for chain in chains:

@@ -133,6 +133,9 @@ class LogUniform(Distribution):
     Args:
         form: Which approximation of the KL: "vnd", "exact", "molchanov" or "kingma".
         offset: The constant of the KL; by default the one that makes its minimum 0.
+
+    >>> LogUniform().log_prob(torch.tensor([1.0, 2.0]))
+    tensor([-0.0000, -0.6931])
     """
 
     arg_constraints: ClassVar = {}

@@ -15,10 +15,20 @@ from vnd import metrics
 from vnd.data.batches import Normalise, Passes, in_order
 from vnd.data.images import Images
 from vnd.evaluate.drawing import Gallery, gallery, spaced
-from vnd.evaluate.results import FORMAT, machine
+from vnd.evaluate.results import machine
 from vnd.evaluate.sweep import Subject, Sweep, repeatable
-from vnd.methods import Coder, Size
-from vnd.methods.coding import Chained, Code, coded, distortion, length_of, masked, of_pixel, shortest, squared_error
+from vnd.methods import AutoencoderMethod, Size
+from vnd.methods.coding import (
+    Code,
+    LearnsLength,
+    coded,
+    distortion,
+    length_of,
+    masked,
+    of_pixel,
+    shortest,
+    squared_error,
+)
 
 SHOWN = 400  # images whose length is drawn against their size as a PNG
 Done = Callable[[int], None]  # called with a number of images that were worked on
@@ -28,7 +38,7 @@ Done = Callable[[int], None]  # called with a number of images that were worked 
 class Coded:
     """An auto-encoder, the images that it is read on, and their codes."""
 
-    method: Coder
+    method: AutoencoderMethod
     model: nn.Module
     images: Passes
     codes: list[Code]
@@ -52,7 +62,7 @@ class Coded:
     @property
     def code(self) -> int:
         """Dimensions of a code."""
-        return int(coded(self.model).config["code"])
+        return int(coded(self.model).config["latent_dim"])
 
 
 @torch.no_grad()
@@ -72,7 +82,7 @@ def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None =
         done: Called again and again with a number of images, in all at most as many as `work` says.
     """
     start, method, model = time.perf_counter(), subject.method, subject.model
-    assert isinstance(method, Coder)
+    assert isinstance(method, AutoencoderMethod)
     notes: list[str] = []
     sizes = method.sizes(model, options.sizes)
     made = _gallery(method, model, subject.device, options, notes)
@@ -81,7 +91,7 @@ def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None =
     rows = [read_fixed(found, method.length(model, size), size) for size in sizes]
     lengths: dict[str, Tensor] = {}
     others: list[dict[str, Any]] = []
-    if isinstance(method, Chained):
+    if isinstance(method, LearnsLength):
         lengths["posterior"] = torch.cat([method.lengths(code).cpu() for code in found.codes])
         others.append(read_posterior(found, method, lengths["posterior"]))
     if method.ordered:
@@ -93,12 +103,9 @@ def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None =
         for row in rows:
             row |= made.read(method, model, row["length"], found.done)
     results = {
-        "format": FORMAT,
-        "task": "encode",
         "machine": machine(subject.device),
-        "code": found.code,
-        "noise": method.noise,
-        "kind": "ordered" if method.ordered else "single",
+        "latent_dim": found.code,
+        "likelihood_std": method.likelihood_std,
         "features": None if made is None else about,
         "rows": rows,
         "tidy": [*rows, *others],
@@ -112,10 +119,12 @@ def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None =
 def work(subject: Subject, options: Sweep, test: Images) -> int:
     """How many images `evaluate` works on, each as often as it does; no fewer than it says, for a progress bar."""
     method = subject.method
-    assert isinstance(method, Coder)
+    assert isinstance(method, AutoencoderMethod)
     lengths = len(method.sizes(subject.model, options.sizes))
-    passes = lengths + isinstance(method, Chained) + 2 * method.ordered
-    return passes * len(test) + (min(len(test), options.drawn) + lengths * options.drawn if options.drawn else 0)
+    passes = lengths + isinstance(method, LearnsLength) + 2 * method.ordered
+    return passes * len(test) + (
+        min(len(test), options.num_generated) + lengths * options.num_generated if options.num_generated else 0
+    )
 
 
 def read_fixed(found: Coded, length: int, size: Size | None = None) -> dict[str, Any]:
@@ -128,13 +137,13 @@ def read_fixed(found: Coded, length: int, size: Size | None = None) -> dict[str,
             drawn += _summed(found, x, method.sample(code, length))
             own = method.rate(code, length)
             rate = None if own is None or rate is None else rate + float(own.double().sum())
-    row: dict[str, Any] = {"reading": "fixed", "length": length}
+    row: dict[str, Any] = {"length_rule": "fixed", "length": length}
     if size is not None:
         row |= {"label": size.label, "fraction": size.fraction}
     return row | _measures(found, error) | _nats(found, drawn, rate)
 
 
-def read_posterior(found: Coded, method: Chained, lengths: Tensor) -> dict[str, Any]:
+def read_posterior(found: Coded, method: LearnsLength, lengths: Tensor) -> dict[str, Any]:
     """The row of each image at the median length of its posterior; in nats, of lengths and codes that are drawn."""
     own, error, drawn, rate = found.method, 0.0, 0.0, 0.0
     places = lengths.split([len(code.loc) for code in found.codes])
@@ -147,7 +156,7 @@ def read_posterior(found: Coded, method: Chained, lengths: Tensor) -> dict[str, 
             nats = own.rate(code)
             assert nats is not None
             rate += float(nats.double().sum())
-    return {"reading": "posterior", **spread(lengths), **_measures(found, error), **_nats(found, drawn, rate)}
+    return {"length_rule": "posterior", **spread(lengths), **_measures(found, error), **_nats(found, drawn, rate)}
 
 
 def read_target(found: Coded, target: float) -> tuple[Tensor, dict[str, Any]]:
@@ -161,7 +170,7 @@ def read_target(found: Coded, target: float) -> tuple[Tensor, dict[str, Any]]:
         every.append(length.cpu())
     lengths = torch.cat(every)
     about = {"target": target, "reached": reached / found.count}
-    return lengths, {"reading": "target", **spread(lengths), **_measures(found, error), **about}
+    return lengths, {"length_rule": "target", **spread(lengths), **_measures(found, error), **about}
 
 
 def spread(lengths: Tensor) -> dict[str, float]:
@@ -192,7 +201,7 @@ def png_sizes(images: Images) -> Tensor:
 
 
 @torch.no_grad()
-def error_of(method: Coder, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
+def error_of(method: AutoencoderMethod, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
     """Mean squared error of a pixel between 0 and 1, of images decoded from their most likely codes of a length."""
     network = coded(model)
     length = method.length(network, size)
@@ -220,7 +229,9 @@ def _measures(found: Coded, error: float) -> dict[str, float]:
 
 
 def _nats(found: Coded, error: float, rate: float | None) -> dict[str, float | None]:
-    lost = float(distortion(torch.tensor(error / found.count, dtype=torch.float64), found.method.noise, found.pixels))
+    lost = float(
+        distortion(torch.tensor(error / found.count, dtype=torch.float64), found.method.likelihood_std, found.pixels)
+    )
     rate = None if rate is None else rate / found.count
     return {"rate": rate, "distortion": lost, "negative_elbo": None if rate is None else lost + rate}
 
@@ -232,9 +243,11 @@ def _half(found: Coded, rows: list[dict[str, Any]]) -> float:
     return float((row or read_fixed(found, length))["mse"])
 
 
-def _gallery(method: Coder, model: nn.Module, device: torch.device, options: Sweep, notes: list[str]) -> Gallery | None:
+def _gallery(
+    method: AutoencoderMethod, model: nn.Module, device: torch.device, options: Sweep, notes: list[str]
+) -> Gallery | None:
     """What generated images are measured by; None, and a note that says why, where none can be."""
-    if not options.drawn:
+    if not options.num_generated:
         return None
     try:
         with repeatable():
@@ -243,7 +256,7 @@ def _gallery(method: Coder, model: nn.Module, device: torch.device, options: Swe
         notes.append(f"no images are drawn: {error}")
         return None
     try:
-        return gallery(options.drawn, options.inception, device)
+        return gallery(options.num_generated, options.inception, device)
     except ModuleNotFoundError as error:
         notes.append(f"generated images are not measured: {error}")
         return None

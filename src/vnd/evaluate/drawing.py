@@ -13,7 +13,7 @@ from vnd import metrics
 from vnd.data.images import Images
 from vnd.evaluate.features import Extractor, distance_name, extractor, score_name
 from vnd.evaluate.sweep import repeatable
-from vnd.methods import Coder
+from vnd.methods import AutoencoderMethod
 
 PAIRS = 1000  # images whose features are held against each other
 SPLITS = 10  # of the Inception Score
@@ -24,13 +24,13 @@ class Gallery:
     """An extractor, how many images are drawn, and the features of real ones once they are known."""
 
     extractor: Extractor
-    drawn: int
+    num_generated: int
     batch: int
     real: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def compare(self, images: Images, done: Any) -> dict[str, Any]:
         """Read the real images, as many as are drawn or as there are; what stands beside every number of this."""
-        some = spaced(len(images), self.drawn).numpy()
+        some = spaced(len(images), self.num_generated).numpy()
         found = []
         for start in range(0, len(some), self.batch):
             pixels = torch.from_numpy(images.pixels[some[start : start + self.batch]].copy())
@@ -42,23 +42,23 @@ class Gallery:
             "sha256": self.extractor.sha256,
             "distance_name": distance_name(self.extractor),
             "score_name": score_name(self.extractor),
-            "drawn": self.drawn,
+            "num_generated": self.num_generated,
             "real": len(self.real),
             "real_diversity": self._diversity(self.real),
         }
 
-    def read(self, method: Coder, model: nn.Module, length: int, done: Any) -> dict[str, Any]:
+    def read(self, method: AutoencoderMethod, model: nn.Module, length: int, done: Any) -> dict[str, Any]:
         """Measures of images that are drawn at a length; the same draws each time, and at every length."""
         features, probs = list[Tensor](), list[Tensor]()
         with repeatable():
-            for start in range(0, self.drawn, self.batch):
-                count = min(self.batch, self.drawn - start)
+            for start in range(0, self.num_generated, self.batch):
+                count = min(self.batch, self.num_generated - start)
                 some = self.extractor.read(as_pixels(method.decode(model, method.draw(model, count, length))))
                 features.append(some[0])
                 probs.append(some[1])
                 done(count)
         made = torch.cat(features)
-        score, deviation = metrics.inception_score(torch.cat(probs), min(SPLITS, self.drawn))
+        score, deviation = metrics.inception_score(torch.cat(probs), min(SPLITS, self.num_generated))
         return {
             "frechet": float(metrics.frechet_distance(made, self.real)),
             "inception_score": float(score),
@@ -67,7 +67,9 @@ class Gallery:
         }
 
     def _diversity(self, features: Tensor) -> float:
-        return float(metrics.pairwise_distance(features[spaced(len(features), min(PAIRS, self.drawn, len(self.real)))]))
+        return float(
+            metrics.pairwise_distance(features[spaced(len(features), min(PAIRS, self.num_generated, len(self.real)))])
+        )
 
 
 def gallery(drawn: int, inception: str | None, device: torch.device) -> Gallery:

@@ -22,7 +22,6 @@ from vnd.evaluate.trust import cascade, selective
 from vnd.methods import Size
 from vnd.nn import OrderingUnit
 
-FORMAT = 1
 SHOWN = 8  # images of each kind
 CLOSE = (0.0, 0.5, 1.0)  # sizes that are looked at closely: the smallest, the middle one, the largest
 LEVELS = (0.25, 0.5, 1.0)  # those of a cascade; the smallest passes on too much to be worth its pass
@@ -36,23 +35,23 @@ def evaluate(
     outside: Images | None = None,
     done: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Sweep a network over its sizes and readings; rows, reliability, trust, survival and examples, as plain numbers.
+    """Sweep a network over sizes and ways of inference; rows, reliability, trust, survival and examples, as numbers.
 
     Args:
         subject: The network.
-        options: Which sizes, which readings.
+        options: Which sizes, which ways of inference.
         test: The images that it should know.
         validation: Those that thresholds and temperatures are fitted on.
         outside: Images out of its domain.
         done: Called after every measurement with its row.
     """
-    start, calibration = time.perf_counter(), subject.images(options.calibration)
+    start, calibration = time.perf_counter(), subject.images(options.bn_images)
     tidy: list[dict[str, Any]] = []
     main: dict[Size, Measured] = {}
     for measured in sweep(subject, options, test, outside, validation):
         tidy.append(measured.row)
         row = measured.row
-        if (row["reading"], row["repeat"], row["calibration"]) == (options.readings[0], 0, calibration):
+        if (row["inference"], row["repeat"], row["bn_images"]) == (options.inference[0], 0, calibration):
             main.setdefault(measured.size, measured)
         if done is not None:
             done(row)
@@ -62,13 +61,12 @@ def evaluate(
     labels = torch.as_tensor(test.labels)
     close, levels = (_spread_over(found, places) for places in (CLOSE, LEVELS))
     results = {
-        "format": FORMAT,
         "samples": options.samples,
-        "readings": list(options.readings),
-        "out_of_domain": options.out_of_domain if outside is not None else None,
+        "inference": list(options.inference),
+        "ood": options.ood if outside is not None else None,
         "machine": machine(subject.device),
-        "calibration": calibration,
-        "rows": rows_of(tidy, options.readings[0], calibration),
+        "bn_images": calibration,
+        "rows": rows_of(tidy, options.inference[0], calibration),
         "tidy": [{key: value for key, value in row.items() if key != "shape"} for row in tidy],
         "reliability": [_diagram(one, labels, options.bins) for one in close],
         "correlation": correlation(found),
@@ -142,7 +140,7 @@ def rows_of(tidy: list[dict[str, Any]], reading: str, calibration: int) -> list[
     """One row a size: those of a reading, numbers averaged over the repeats."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in tidy:
-        if (row["reading"], row["calibration"]) == (reading, calibration):
+        if (row["inference"], row["bn_images"]) == (reading, calibration):
             found.setdefault(row["label"], []).append(row)
     return [_averaged(rows) for rows in found.values()]
 
@@ -152,7 +150,7 @@ def _averaged(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for key, value in rows[0].items():
         measured = isinstance(value, float) and key != "fraction"
         averaged[key] = sum(row[key] for row in rows) / len(rows) if measured else value
-    for key in ("reading", "repeat", "calibration"):
+    for key in ("inference", "repeat", "bn_images"):
         averaged.pop(key)
     return averaged
 
@@ -176,10 +174,10 @@ def _diagram(one: Measured, labels: Tensor, bins: int) -> dict[str, Any]:
 
 def _of_validation(subject: Subject, one: Measured, options: Sweep, validation: Images) -> Answers:
     """What the network of a size says of the validation images."""
-    samples = 0 if one.row["reading"] == "means" else options.samples
-    network = subject.cut(one.size, samples, one.row["calibration"], 0)
+    samples = 0 if one.row["inference"] == "mean" else options.samples
+    network = subject.cut(one.size, samples, one.row["bn_images"], 0)
     said = answer(subject.method, network, subject.batches(validation), samples)
-    return at_temperature(said, one.row["temperature"]) if one.row["reading"] == "scaled" else said
+    return at_temperature(said, one.row["temperature"]) if one.row["inference"] == "temperature_scaled" else said
 
 
 def correlation(found: list[Measured]) -> dict[str, Any] | None:
@@ -204,7 +202,7 @@ def _examples(test: Images, outside: Images | None, said: Answers, strange: Answ
     }
     if outside is not None and strange is not None:
         middle = strange.entropy.argsort()[:: max(1, len(outside) // SHOWN)][:SHOWN]  # from the surest to the least
-        found["out_of_domain"] = _describe(outside, strange, middle, test.classes)
+        found["ood"] = _describe(outside, strange, middle, test.classes)
     return found
 
 

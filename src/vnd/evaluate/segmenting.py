@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vnd import metrics
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
-from vnd.evaluate.results import FORMAT, machine
+from vnd.evaluate.results import machine
 from vnd.evaluate.sweep import Subject, Sweep, repeatable
 from vnd.methods import METHODS, Size
 from vnd.methods.nested import Nested
@@ -38,12 +38,12 @@ def evaluate(
     Of an image with samples $s_1 … s_n$ and graders $y_1 … y_G$, "ged" is the V-statistic
     $2\, \overline{d(s, y)} - \overline{d(s, s')} - \overline{d(y, y')}$ with d = 1 − IoU of the foreground, and
     "ged_unbiased" leaves out the pairs of a sample with itself. Every image has as many samples as the largest of
-    `options.counts`; for a smaller n it has the mean over disjoint groups of n of these, which has the same
+    `options.num_mask_samples`; for a smaller n it has the mean over disjoint groups of n of these, which has the same
     expectation and less noise. What else there is, is of all samples: IoU matched with the graders, diversity, and of
     their mean probability the Dice coefficient with one grader, the entropy and the calibration error.
 
-    Images of one owner (a patient) are alike and may be many: "ged_by_owner" is the mean over owners of their means,
-    and "ged_interval" a 95 % interval of "ged" by resampling owners, or images where nobody owns them. Of a method
+    Images of one owner (a patient) are alike and may be many: "ged_by_group" is the mean over groups of their means,
+    and "ged_interval" a 95 % interval of "ged" by resampling groups, or images where nobody owns them. Of a method
     that has but a few masks of an image, "ged_unbiased" is None for more samples than these, since its samples are no
     independent draws, and "diversity" is that of these few.
 
@@ -57,38 +57,36 @@ def evaluate(
     """
     start, method, notes = time.perf_counter(), subject.method, list[str]()
     assert isinstance(method, Segmenter)
-    distinct, owners = method.distinct(subject.model), owners_of(test)
+    distinct, groups = method.distinct(subject.model), groups_of(test)
     if test.masks is None:
         raise ValueError("evaluate: the images have no masks to be held against; give a set that has")
     rows, bins = list[dict[str, Any]](), dict[str, Any]()
     expected = None if truth is None else _expected(truth, test, options)
-    if again := [str(count) for count in options.counts if distinct is not None and count > distinct]:
+    if again := [str(count) for count in options.num_mask_samples if distinct is not None and count > distinct]:
         few, them = (f"{distinct} masks", "them") if distinct != 1 else ("one mask", "it")
         none = f"no unbiased GED of {', '.join(again)} samples"
         notes.append(f"{_name(method)} has {few} of an image, and further samples repeat {them}: {none}")
     for size in _sizes(subject, options):
         since = time.perf_counter()
-        measured = _Measured(options.counts, distinct, metrics.PixelSums(options.bins))
-        draw = ready(subject, size, options.calibration)
+        measured = _Measured(options.num_mask_samples, distinct, metrics.PixelSums(options.bins))
+        draw = ready(subject, size, options.bn_images)
         with repeatable():
             for x, graders in graded(test, subject.normalise, subject.device):
-                measured.add(draw(x, options.counts[-1]), graders, notes)
+                measured.add(draw(x, options.num_mask_samples[-1]), graders, notes)
                 if done is not None:
                     done(len(x))
-        row, bins[size.label] = measured.row(owners)
+        row, bins[size.label] = measured.row(groups)
         about = {"label": size.label, "kind": size.kind, "fraction": size.fraction, **_cost(subject, size, test)}
         rows.append({**about, **row, "expected_ged": expected, "seconds": round(time.perf_counter() - since, 2)})
     results = {
-        "format": FORMAT,
-        "task": "segment",
         "machine": machine(subject.device),
         "graders": test.masks.shape[1],
-        "samples": list(options.counts),
+        "samples": list(options.num_mask_samples),
         "threshold": THRESHOLD,
-        "owners": owners,
+        "groups": groups,
         "rows": rows,
         "tidy": [line for row in rows for line in tidy(row)],
-        "calibration": bins,
+        "reliability": bins,
         "graders_own": _own(test),
         "notes": list(dict.fromkeys(notes)),
     }
@@ -100,12 +98,12 @@ def work(subject: Subject, options: Sweep, test: Images) -> int:
     return len(_sizes(subject, options)) * len(test)
 
 
-def owners_of(images: Images) -> list[str] | list[int] | None:
+def groups_of(images: Images) -> list[str] | list[int] | None:
     """Whose each image is, by name where they have names, else by number; None where nobody's is known."""
-    if images.owners is None:
+    if images.groups is None:
         return None
-    numbers: list[int] = images.owners.tolist()
-    return [images.owner_names[number] for number in numbers] if images.owner_names else numbers
+    numbers: list[int] = images.groups.tolist()
+    return [images.group_names[number] for number in numbers] if images.group_names else numbers
 
 
 def ready(subject: Subject, size: Size, calibration: int) -> Drawer:
@@ -115,7 +113,7 @@ def ready(subject: Subject, size: Size, calibration: int) -> Drawer:
     if batches is not None:
         with repeatable():
             images = subject.images(calibration)
-            method.calibrate(subject.model, lambda: batches(images, 0), [size.width], samples=True)
+            method.recalibrate(subject.model, lambda: batches(images, 0), [size.width], samples=True)
     return method.drawer(subject.model, size)
 
 
@@ -159,7 +157,7 @@ def distance_of(method: Segmenter, model: nn.Module, size: Size, images: Images,
 
 def tidy(row: dict[str, Any]) -> list[dict[str, Any]]:
     """A row as lines of a table, one a number of samples."""
-    by_samples = ("ged", "ged_unbiased", "ged_by_owner", "ged_interval", "expected_ged", "per_image")
+    by_samples = ("ged", "ged_unbiased", "ged_by_group", "ged_interval", "expected_ged", "per_image")
     once, found = {key: value for key, value in row.items() if key not in by_samples}, []
     for count in row["ged"]:
         own = {key: None if row[key] is None else row[key][count] for key in by_samples[:-1]}
@@ -209,19 +207,19 @@ class _Measured:
             self.others.setdefault(name, []).append(values)
         self.pixels.add(probs, graders)
 
-    def row(self, owners: list[str] | list[int] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def row(self, groups: list[str] | list[int] | None) -> tuple[dict[str, Any], dict[str, Any]]:
         """The numbers of a row, and the bins of its calibration."""
         each = torch.stack([torch.cat(self.biased[count]) for count in self.counts], 1)
         unbiased = {count: float(torch.cat(found).mean()) for count, found in self.unbiased.items()}
         others = {name: float(torch.cat(found).mean()) for name, found in self.others.items()}
         names, pixels = [str(count) for count in self.counts], self.pixels.calibration()
-        intervals = metrics.bootstrap_interval(each, owners)
-        by_owner = None if owners is None else metrics.group_mean(each, owners).tolist()
+        intervals = metrics.bootstrap_interval(each, groups)
+        by_owner = None if groups is None else metrics.group_mean(each, groups).tolist()
         ends = [[one.low, one.high] for one in intervals if one.count > 1]  # of one owner there is nothing to go by
         row = {
             "ged": {name: float(own.mean()) for name, own in zip(names, each.T, strict=True)},
             "ged_unbiased": {str(count): unbiased.get(count) for count in self.counts},
-            "ged_by_owner": None if by_owner is None else dict(zip(names, by_owner, strict=True)),
+            "ged_by_group": None if by_owner is None else dict(zip(names, by_owner, strict=True)),
             "ged_interval": dict(zip(names, ends, strict=True)) if ends else None,
             **{name: others.get(name) for name in ("matched_iou", "diversity", "dice", "entropy")},
             "entropy_marked": self.entropy / self.marked if self.marked else None,
@@ -247,7 +245,7 @@ def _expected(truth: Truth, test: Images, options: Sweep) -> dict[str, float]:
     """Mean GED of samples of the true distribution, for each number of them."""
     masks, probs = truth
     graders = torch.from_numpy(test.masks)
-    found = {n: metrics.expected_energy_distance(masks, probs, graders, n) for n in options.counts}
+    found = {n: metrics.expected_energy_distance(masks, probs, graders, n) for n in options.num_mask_samples}
     return {str(count): float(own.mean()) for count, own in found.items()}
 
 

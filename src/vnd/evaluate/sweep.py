@@ -22,8 +22,8 @@ from vnd.nn.plan import Shape, unwrap
 from vnd.nn.profile import latency
 from vnd.nn.width import sample_shapes
 
-Reading = Literal["samples", "means", "masks", "scaled"]
-Which = Literal["best", "last"]
+Inference = Literal["mc", "mean", "mc_mask", "temperature_scaled"]
+BestOrLast = Literal["best", "last"]
 
 
 @dataclass(frozen=True)
@@ -33,60 +33,69 @@ class Sweep:
     Args:
         sizes: The sizes that the network is run at.
         samples: Draws of the weights a prediction averages over; 0 for their means.
-        readings: How the network is read, the main one first. "samples": an average over draws of the weights; "means":
-            their means alone, in one pass (DT-BN³); "masks": an average over random masks, each with a draw of the
-            weights, as in training (BN³-MC); "scaled": as "samples", with a temperature for each size that is fitted
-            on the validation images (FN³-TS).
+        inference: How the network predicts, the main way first. "mc": an average over draws of the weights; "mean":
+            their means alone, in one pass (DT-BN³); "mc_mask": an average over random masks, each with a draw of the
+            weights, as in training (BN³-MC); "temperature_scaled": as "mc", with a temperature for each size that is
+            fitted on the validation images (FN³-TS).
         repeats: Evaluations, each with other draws of the weights and other images for BatchNorm's statistics.
-        calibration: Training images that BatchNorm's statistics are collected from, for each size; 0 for all.
+        bn_images: Training images that BatchNorm's statistics are collected from, for each size; 0 for all.
         augmented: Those images are augmented as in training. None for where they were mixed (CutMix): a nested network
             that was trained on batches with mixed images in them knows other statistics than those of images as they
             are.
-        statistics: Further numbers of such images that the main reading is evaluated with; 0 for all.
-        out_of_domain: A data set that the network should be unsure about; None for none.
-        out_of_domain_folder: Where its official files lie; None for the data root.
+        bn_images_sweep: Further numbers of such images that the main reading is evaluated with; 0 for all.
+        ood: A data set that the network should be unsure about; None for none.
+        ood_folder: Where its official files lie; None for the data root.
         bins: Of the calibration error.
         risk: Share of wrong answers that is allowed among those that a network gives and does not withhold.
-        which: The network with the "best" validation accuracy, or the "last": where a price that rises in training
+        checkpoint: The network with the "best" validation accuracy, or the "last": where a price that rises in training
             prunes the network, the best one is an early one.
-        drawn: Images that an auto-encoder draws at each length, to be held against as many test images; 0 for none.
+        num_generated: Images that an auto-encoder draws at each length, to be held against test images; 0 for none.
         inception: File with the weights of FID's Inception; None for EfficientNet-Lite0, and then it is no FID.
         target: Mean squared error that the shortest codes are sought for; None for the one at half the length.
-        counts: Numbers of masks that are drawn for an image and held against its graders', from few to many.
+        num_mask_samples: Numbers of masks that are drawn for an image and held against its graders', from few to many.
     """
 
     sizes: Sizes = field(default_factory=Sizes)
     samples: int = 6
-    readings: tuple[Reading, ...] = ("samples",)
+    inference: tuple[Inference, ...] = ("mc",)
     repeats: int = 1
-    calibration: int = 1024
+    bn_images: int = 1024
     augmented: bool | None = None
-    statistics: tuple[int, ...] = ()
-    out_of_domain: str | None = None
-    out_of_domain_folder: str | None = None
+    bn_images_sweep: tuple[int, ...] = ()
+    ood: str | None = None
+    ood_folder: str | None = None
     bins: int = 15
     risk: float = 0.05
-    which: Which = "best"
-    drawn: int = 10_000
+    checkpoint: BestOrLast = "best"
+    num_generated: int = 10_000
     inception: str | None = None
     target: float | None = None
-    counts: tuple[int, ...] = (1, 4, 8, 16)
+    num_mask_samples: tuple[int, ...] = (1, 4, 8, 16)
 
     def __post_init__(self) -> None:
         if self.target is not None and not self.target > 0:
             raise ValueError(f"target must be greater than 0; got {self.target}")
-        for name, least in (("samples", 0), ("bins", 1), ("repeats", 1), ("drawn", 0)):
+        for name, least in (("samples", 0), ("bins", 1), ("repeats", 1), ("num_generated", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
-        for name, count in (("calibration", self.calibration), *(("statistics", count) for count in self.statistics)):
+        for name, count in (
+            ("bn_images", self.bn_images),
+            *(("bn_images_sweep", count) for count in self.bn_images_sweep),
+        ):
             if count < 0 or count == 1:
                 raise ValueError(f"{name} must be at least 2 images, or 0 for all; got {count}")
-        if not self.readings or set(self.readings) - set(get_args(Reading)):
-            raise ValueError(f"readings must be some of {', '.join(get_args(Reading))}; got {list(self.readings)}")
-        if self.readings[0] == "masks":
-            raise ValueError("readings must begin with one that has sizes, not masks; got masks first")
-        if not self.counts or self.counts[0] < 1 or list(self.counts) != sorted(set(self.counts)):
-            raise ValueError(f"counts must be numbers of masks that rise from 1 or more; got {list(self.counts)}")
+        if not self.inference or set(self.inference) - set(get_args(Inference)):
+            raise ValueError(f"inference must be some of {', '.join(get_args(Inference))}; got {list(self.inference)}")
+        if self.inference[0] == "mc_mask":
+            raise ValueError("inference must begin with one that has sizes, not mc_mask; got mc_mask first")
+        if (
+            not self.num_mask_samples
+            or self.num_mask_samples[0] < 1
+            or list(self.num_mask_samples) != sorted(set(self.num_mask_samples))
+        ):
+            raise ValueError(
+                f"num_mask_samples must be numbers of masks that rise from 1 or more; got {list(self.num_mask_samples)}"
+            )
         if not 0 < self.risk < 1:
             raise ValueError(f"risk must lie in (0, 1); got {self.risk}")
 
@@ -119,13 +128,13 @@ class Subject:
         """Where the network is."""
         return next(self.model.parameters()).device
 
-    def cut(self, size: Size, samples: int, calibration: int, repeat: int) -> nn.Module:
+    def cut(self, size: Size, samples: int, bn_images: int, repeat: int) -> nn.Module:
         """The network of a size, calibrated as if it were the only one."""
         if self.statistics is not None:
             batches = self.statistics
             with repeatable(repeat):
-                self.method.calibrate(
-                    self.model, lambda: batches(calibration, repeat), [size.width], samples=samples > 0
+                self.method.recalibrate(
+                    self.model, lambda: batches(bn_images, repeat), [size.width], samples=samples > 0
                 )
         return self.method.cut(self.model, size.width, samples)
 
@@ -202,30 +211,30 @@ def sweep(
 
     Args:
         subject: The network.
-        options: Which sizes, which readings.
+        options: Which sizes, which ways of inference.
         test: The images that it should know, with labels.
         outside: Images out of its domain, as large and with as many channels.
-        validation: Images with labels that the temperature of the reading "scaled" is fitted on.
+        validation: Images with labels that the temperature of "temperature_scaled" is fitted on.
     """
-    check_readings(subject.model, options)
+    check_inference(subject.model, options)
     if test.labels is None:
         raise ValueError("evaluate: the test images have no labels to be right about; give a set that has")
     run = _Run(subject, options, test, outside, validation)
-    first, *others = dict.fromkeys(subject.images(count) for count in (options.calibration, *options.statistics))
+    first, *others = dict.fromkeys(subject.images(count) for count in (options.bn_images, *options.bn_images_sweep))
     for repeat in range(options.repeats):
         for size in subject.method.sizes(subject.model, options.sizes):
-            yield from run.read(size, options.readings, first, repeat)
+            yield from run.read(size, options.inference, first, repeat)
             for count in others:
-                yield from run.read(size, options.readings[:1], count, repeat)
-        if "masks" in options.readings:
+                yield from run.read(size, options.inference[:1], count, repeat)
+        if "mc_mask" in options.inference:
             yield run.read_masks(first, repeat)
 
 
-def check_readings(model: nn.Module, options: Sweep) -> None:
-    """Refuse readings that a network cannot have."""
-    if "masks" in options.readings and not hasattr(unwrap(model), "_vnd_plan"):
+def check_inference(model: nn.Module, options: Sweep) -> None:
+    """Refuse ways of inference that a network cannot have."""
+    if "mc_mask" in options.inference and not hasattr(unwrap(model), "_vnd_plan"):
         raise ValueError(
-            "readings: masks needs a nested network, whose masks can be drawn; leave it out for this method"
+            "inference: mc_mask needs a nested network, whose masks can be drawn; leave it out for this method"
         )
 
 
@@ -247,35 +256,41 @@ class _Run:
         self.example = next(iter(in_order(test, subject.normalise, subject.device, batch=1)))
         self.costs: dict[Size, dict[str, Any]] = {}
 
-    def read(self, size: Size, wanted: Sequence[Reading], calibration: int, repeat: int) -> Iterator[Measured]:
-        """One size in the readings that are wanted of it."""
-        for reading in dict.fromkeys("samples" if one == "scaled" else one for one in wanted if one != "masks"):
-            yield from self._read(size, reading, wanted, calibration, repeat)
+    def read(self, size: Size, wanted: Sequence[Inference], bn_images: int, repeat: int) -> Iterator[Measured]:
+        """One size in the ways of inference that are wanted of it."""
+        for reading in dict.fromkeys(
+            "mc" if one == "temperature_scaled" else one for one in wanted if one != "mc_mask"
+        ):
+            yield from self._read(size, reading, wanted, bn_images, repeat)
 
     def _read(
-        self, size: Size, reading: Reading, wanted: Sequence[Reading], calibration: int, repeat: int
+        self, size: Size, reading: Inference, wanted: Sequence[Inference], bn_images: int, repeat: int
     ) -> Iterator[Measured]:
         """One size with samples or means, as such and scaled."""
-        samples = 0 if reading == "means" else self.options.samples
-        network = self.subject.cut(size, samples, calibration, repeat)
+        samples = 0 if reading == "mean" else self.options.samples
+        network = self.subject.cut(size, samples, bn_images, repeat)
         cost = self._cost(size, network)
         start = time.perf_counter()
         said = self._answer(network, self.test, samples, repeat)
         seconds = time.perf_counter() - start
         strange = None if self.outside is None else self._answer(network, self.outside, samples, repeat)
-        about = {"repeat": repeat, "calibration": calibration, **cost, "test_seconds": seconds}
+        about = {"repeat": repeat, "bn_images": bn_images, **cost, "test_seconds": seconds}
         if reading in wanted:
-            yield self._measured({"reading": reading, **about}, size, said, strange)
-        if reading == "samples" and "scaled" in wanted:
+            yield self._measured({"inference": reading, **about}, size, said, strange)
+        if reading == "mc" and "temperature_scaled" in wanted:
             if self.validation is None or self.known is None:
-                raise ValueError("readings: scaled needs validation images to fit a temperature on; got none")
+                raise ValueError(
+                    "inference: temperature_scaled needs validation images to fit a temperature on; got none"
+                )
             known = self._answer(network, self.validation, samples, repeat)
             temperature = fit_temperature(known.probs, self.known)
             about |= {"temperature": temperature}
             strange = None if strange is None else at_temperature(strange, temperature)
-            yield self._measured({"reading": "scaled", **about}, size, at_temperature(said, temperature), strange)
+            yield self._measured(
+                {"inference": "temperature_scaled", **about}, size, at_temperature(said, temperature), strange
+            )
 
-    def read_masks(self, calibration: int, repeat: int) -> Measured:
+    def read_masks(self, bn_images: int, repeat: int) -> Measured:
         """An average over networks of random masks, as many as there are samples."""
         method, options = self.subject.method, self.options
         size = Size("sampled", "random masks", None)
@@ -283,7 +298,7 @@ class _Run:
         said, strange, costs, seconds = list[Answers](), list[Answers](), list[dict[str, int]](), 0.0
         for index, shape in enumerate(shapes):
             one = min(1, options.samples)
-            network = self.subject.cut(Size("sampled", "", shape), one, calibration, repeat)
+            network = self.subject.cut(Size("sampled", "", shape), one, bn_images, repeat)
             seed = repeat * len(shapes) + index  # another draw of the weights for each
             start = time.perf_counter()
             said.append(self._answer(network, self.test, one, seed))
@@ -293,9 +308,9 @@ class _Run:
             costs.append(method.cost(method.extract(self.subject.model, shape), self.example))
         sizes = torch.tensor([cost["parameters"] for cost in costs]).double()
         row = {
-            "reading": "masks",
+            "inference": "mc_mask",
             "repeat": repeat,
-            "calibration": calibration,
+            "bn_images": bn_images,
             "kind": size.kind,
             "label": size.label,
             "fraction": None,

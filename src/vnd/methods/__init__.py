@@ -3,7 +3,7 @@
 from vnd.methods.beta_vae import BetaVAE
 from vnd.methods.bn3 import BN3
 from vnd.methods.bn3_unet import BN3UNet
-from vnd.methods.coding import Coder
+from vnd.methods.coding import AutoencoderMethod
 from vnd.methods.dropout_unet import DropoutUNet
 from vnd.methods.fn3 import FN3
 from vnd.methods.ibnn import IBNN
@@ -46,7 +46,33 @@ METHODS: dict[str, type[Method]] = {
 }
 
 __all__ = [
-    "BN3", "FN3", "IBNN", "METHODS", "SN3", "SVB", "SWAE", "VAE", "VNDAE", "BN3UNet", "Batch", "BetaVAE", "Coder",
-    "DropoutUNet", "JointVAE", "Method", "NestedAE", "OrderedL0", "PUNet", "Plain", "Segmenter", "Size", "Sizes",
-    "Step", "Task", "Terms", "UNetEnsemble", "USNet", "VNDPUNet",
+    "BN3",
+    "FN3",
+    "IBNN",
+    "METHODS",
+    "SN3",
+    "SVB",
+    "SWAE",
+    "VAE",
+    "VNDAE",
+    "AutoencoderMethod",
+    "BN3UNet",
+    "Batch",
+    "BetaVAE",
+    "DropoutUNet",
+    "JointVAE",
+    "Method",
+    "NestedAE",
+    "OrderedL0",
+    "PUNet",
+    "Plain",
+    "Segmenter",
+    "Size",
+    "Sizes",
+    "Step",
+    "Task",
+    "Terms",
+    "UNetEnsemble",
+    "USNet",
+    "VNDPUNet",
 ]  # fmt: skip

@@ -7,12 +7,12 @@ from typing import Literal
 
 from torch import nn
 
-from vnd.methods.coding import Growing, check_options, coded
+from vnd.methods.coding import CapacitySchedule, check_options, coded
 from vnd.methods.method import Batch, Step, Terms
 
 
 @dataclass(frozen=True)
-class BetaVAE(Growing):
+class BetaVAE(CapacitySchedule):
     r"""Ask for independent dimensions, by a penalty on the KL.
 
     $$\text{"beta"}: β \sum_i κ_i, \qquad \text{"capacity"}: γ \Bigl| \sum_i κ_i - C_t \Bigr|, \quad
@@ -21,7 +21,7 @@ class BetaVAE(Growing):
     in the place of the KL of `VAE`. Higgins et al. (2017), Burgess et al. (2018).
 
     Args:
-        noise: σ of a pixel between −1 and 1.
+        likelihood_std: σ of a pixel between −1 and 1.
         form: Which of the two.
         beta: β.
         gamma: γ.
@@ -29,7 +29,7 @@ class BetaVAE(Growing):
         over: T, in steps.
     """
 
-    noise: float = 1.0
+    likelihood_std: float = 1.0
     form: Literal["beta", "capacity"] = "beta"
     beta: float = 10.0
     gamma: float = 10.0

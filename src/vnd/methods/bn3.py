@@ -19,11 +19,11 @@ from vnd.methods.nested import (
     prepare_sandwich,
     sandwich,
     sandwiched,
-    with_rungs,
+    with_fixed_budgets,
 )
 from vnd.nn.bayesian import Estimator
 from vnd.nn.nested import Coupling, Placement, Rescale
-from vnd.nn.objective import Price
+from vnd.nn.objective import KeepProb
 from vnd.nn.ordering import Gradient, Sampler
 from vnd.nn.plan import plan_of
 
@@ -44,21 +44,21 @@ class BN3(Nested):
         gradient: How the loss reaches the order; see `OrderingUnit`.
         measure_every: With `gradient` "difference", steps between two measurements of a unit, each of two passes
             without gradient; 0 for never.
-        price: With what probability a weight is charged; see `vnd.kl`.
+        kl_keep_prob: With what probability a weight is charged; see `vnd.kl`.
         placement: "before_norm" masks before BatchNorm, as the authors' code does, and reads the network masked.
         draws: Draws of the masks in a step: the batch is run in so many parts, each with its own, and where layers are
             coupled the draws are spread evenly, so that every step sees narrow and wide networks.
         sandwich: In every step the full and the smallest network as well, each on the whole batch, the narrower ones
             taught by the full one's answers.
-        distil: In a sandwich, the share of those answers in the targets, the labels having the rest.
+        distill: In a sandwich, the share of those answers in the targets, the labels having the rest.
         full_share: In a sandwich, the share of the full network's loss; the others share the rest.
-        rungs: In a sandwich, learned shapes of at most so many parameters that are trained in every step in place of
-            the smallest network, on the whole batch, each at the cost of its size.
-        settle: Share of training after which there are rungs, and the order stays as it is.
+        fixed_budgets: In a sandwich, learned shapes of at most so many parameters that are trained in every step in
+            place of the smallest network, on the whole batch, each at the cost of its size.
+        freeze_order_after: Share of training after which these are cut, and the order stays as it is.
         sampled_share: Share of the batch that sampled networks are run on from then on.
         uniform_share: Probability that such a network has the same share of every layer, in place of a learned shape.
-        spread: Weight of the KL of the lengths, beside its part in the KL: the temperature, in nats of the loss, that
-            keeps lengths apart. With 0 and a small kl_weight, each layer settles on the one length where a group is no
+        length_kl_weight: Extra weight on the KL of the lengths; keeps the length distribution from collapsing to one
+            length. With 0 and a small kl_weight, each layer settles on the one length where a group is no
             longer worth its price; see `vnd.nn.length_kl`.
         initial_logit: Where the keep logits start.
         log_alpha_init: Where log α starts.
@@ -77,17 +77,17 @@ class BN3(Nested):
     coupling: Coupling = "quantile"
     gradient: Gradient = "difference"
     measure_every: int = 4
-    price: Price = "output"
+    kl_keep_prob: KeepProb = "output"
     placement: Placement = "after"
     draws: int = 1
     sandwich: bool = False
-    distil: float = 1.0
+    distill: float = 1.0
     full_share: float = 1 / 3
-    rungs: tuple[float, ...] = ()
-    settle: float = 0.25
+    fixed_budgets: tuple[float, ...] = ()
+    freeze_order_after: float = 0.25
     sampled_share: float = 0.25
     uniform_share: float = 0.0
-    spread: float = 0.0
+    length_kl_weight: float = 0.0
     initial_logit: float = 3.0
     log_alpha_init: float = -3.0
     prior_length: float | None = None
@@ -100,15 +100,17 @@ class BN3(Nested):
 
     def __post_init__(self) -> None:
         check(self)
-        if self.rungs and not self.sandwich:
-            raise ValueError(f"rungs are trained in a sandwich; set sandwich, or leave out {list(self.rungs)}")
+        if self.fixed_budgets and not self.sandwich:
+            raise ValueError(
+                f"fixed_budgets are trained in a sandwich; set sandwich, or leave out {list(self.fixed_budgets)}"
+            )
         if self.prior_length is not None and not self.base < self.prior_length < self.num_groups:
             span = f"base = {self.base} and num_groups = {self.num_groups}"
             raise ValueError(f"prior_length must lie strictly between {span}; got {self.prior_length}")
 
     @property
     def num_loss_temperatures(self) -> int:
-        """In a sandwich the rungs, or the smallest network, and the full one."""
+        """In a sandwich the fixed budgets, or the smallest network, and the full one."""
         return count_loss_temperatures(self) if self.sandwich else 0
 
     def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
@@ -123,13 +125,13 @@ class BN3(Nested):
             prior=self.prior_length, initial_logit=self.initial_logit, gradient=self.gradient, sampler=self.sampler,
             placement=self.placement,
         )  # fmt: skip
-        return with_rungs(model, self.rungs)
+        return with_fixed_budgets(model, self.fixed_budgets)
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Set the temperature, and measure what one unit is worth to the loss."""
         if self.sandwich:
-            prepare_sandwich(model, self.rungs, step.share >= self.settle)
-        settled = bool(plan_of(model).rungs)  # and there is nothing left to measure
+            prepare_sandwich(model, self.fixed_budgets, step.share >= self.freeze_order_after)
+        settled = bool(plan_of(model).fixed_budgets)  # and there is nothing left to measure
         measure_order(self, model, step, None if settled else lambda: average(self._likelihood(model, *batch)))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
@@ -138,10 +140,10 @@ class BN3(Nested):
             likelihood = sandwich(model, batch, self, step.log_loss_temperature)
         else:
             likelihood = in_parts(batch, self.draws, lambda x, y: self._likelihood(model, x, y))
-        divergence = nested.kl(model, self.price)
+        divergence = nested.kl(model, self.kl_keep_prob)
         total = likelihood + step.kl_weight / step.num_data * divergence + order_term(self, model)
-        if self.spread:
-            total = total + self.spread * nested.length_kl(model)
+        if self.length_kl_weight:
+            total = total + self.length_kl_weight * nested.length_kl(model)
         return Terms(total, {"nll": likelihood.detach(), "kl": divergence.detach()})
 
     def _likelihood(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ Pixels x lie between −1 and 1, and a code h of an image is decoded to their me
 $$-\log p(x \mid h) = \frac{\lVert x - g(h) \rVert^2}{2 σ^2} + \frac P2 \log 2 π σ^2 \quad \text{(distortion, nats)},
   \qquad \mathcal L = \frac{2 σ^2}{P} \bigl[-\log p(x \mid h) + κ\, \mathrm{KL}\bigr] + \text{const}$$
 
-with P pixels, σ the method's `noise` and κ the schedule's `kl_weight`, 1 for the bound on the likelihood. So the loss
-is the mean squared error of a pixel and $κ\, 2 σ^2 / P$ times the KL (rate, nats): learning rates fit all sizes. The
-paper's factor of 0.00025 on the KL beside the mean squared error is $σ^2 = 0.00025\, P / 2$.
+with P pixels, σ the method's `likelihood_std` and κ the schedule's `kl_weight`, 1 for the bound on the likelihood. So
+the loss is the mean squared error of a pixel and $κ\, 2 σ^2 / P$ times the KL (rate, nats): learning rates fit all
+sizes. The paper's factor of 0.00025 on the KL beside the mean squared error is $σ^2 = 0.00025\, P / 2$.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ class Code:
         return 0.5 * (self.loc.square() + variance - 1 - variance.log())
 
 
-class Coder(Single, ABC):
-    """A method whose model is an auto-encoder; each has a `noise`, σ of a pixel between −1 and 1.
+class AutoencoderMethod(Single, ABC):
+    """A method whose model is an auto-encoder; each has a `likelihood_std`, σ of a pixel between −1 and 1.
 
     The network has one size, and its decoder takes codes of every length.
     """
 
-    noise: float
+    likelihood_std: float
     base = 1  # dimensions that a code has at least
     ordered = False  # whether a code may stop early
 
     @property
     def task(self) -> Task:
         """It encodes."""
-        return "encode"
+        return "autoencoding"
 
     def heads(self, code: int) -> dict[str, int]:
         """Outputs of the encoder for codes of so many dimensions: means and log variances."""
@@ -78,7 +78,7 @@ class Coder(Single, ABC):
                 "network.length_bias tells the lengths of ordered codes, and codes of this method have one length; "
                 "give --network.length_bias false"
             )
-        return type(network)(**network.config | {"heads": self.heads(network.config["code"])})
+        return type(network)(**network.config | {"heads": self.heads(network.config["latent_dim"])})
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Refuse several processes."""
@@ -128,11 +128,11 @@ class Coder(Single, ABC):
     def draw(self, model: nn.Module, count: int, length: int | None = None) -> Tensor:
         """Codes drawn from the prior, (count, b)."""
         network = coded(model)
-        return torch.randn(count, network.config["code"], device=network.expand.weight.device)[:, :length]
+        return torch.randn(count, network.config["latent_dim"], device=network.expand.weight.device)[:, :length]
 
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
         """Shares of an ordered code, the same length twice being one; else the one that it was trained with."""
-        code = coded(model).config["code"]
+        code = coded(model).config["latent_dim"]
         if self.ordered and not wanted.fractions:
             raise ValueError("sizes of an ordered code are fractions of its length; give fractions")
         found = {}
@@ -144,7 +144,7 @@ class Coder(Single, ABC):
     def length(self, model: nn.Module, size: Size) -> int:
         """The length that a size is."""
         assert size.fraction is not None
-        return length_of(coded(model).config["code"], size.fraction, self.base)
+        return length_of(coded(model).config["latent_dim"], size.fraction, self.base)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
         """Refused: it answers with images, not with probabilities."""
@@ -160,12 +160,12 @@ class Coder(Single, ABC):
     def terms(self, error: Tensor, penalty: Tensor, images: Tensor, parts: dict[str, Tensor]) -> Terms:
         """The loss from the summed squared error of an image and nats, both means over the batch."""
         pixels = images[0].numel()
-        total = (error + 2 * self.noise**2 * penalty) / pixels
+        total = (error + 2 * self.likelihood_std**2 * penalty) / pixels
         said = {"mse": of_pixel(error, pixels), **parts}
         return Terms(total, {name: value.detach() for name, value in said.items()})
 
 
-class Growing(Coder):
+class CapacitySchedule(AutoencoderMethod):
     """An auto-encoder with something that changes in training, such as capacities that grow over its first steps.
 
     Where it stands is a tensor of the model, not a number of the step: a compiled step is compiled once.
@@ -186,7 +186,7 @@ class Growing(Coder):
         root.grown.fill_(self.reached(step))
 
 
-class Certain(Coder):
+class DeterministicAutoencoder(AutoencoderMethod):
     """An auto-encoder whose codes are points: they have no deviations, and no price in nats."""
 
     def heads(self, code: int) -> dict[str, int]:
@@ -204,7 +204,7 @@ class Certain(Coder):
 
 
 @runtime_checkable
-class Chained(Protocol):
+class LearnsLength(Protocol):
     """A method that says how likely each dimension of an image's code is kept: its lengths differ by image."""
 
     def survival(self, code: Code) -> Tensor:
@@ -216,8 +216,8 @@ class Chained(Protocol):
 
 def check_options(method: Any) -> None:
     """Refuse options out of range, by their names: those that a method has of the ones that several have."""
-    if not 0 < method.noise < math.inf:
-        raise ValueError(f"noise must be greater than 0; got {method.noise}")
+    if not 0 < method.likelihood_std < math.inf:
+        raise ValueError(f"likelihood_std must be greater than 0; got {method.likelihood_std}")
     if method.base < 1:
         raise ValueError(f"base must be at least 1 dimension; got {method.base}")
     if getattr(method, "over", 1) < 1:
@@ -259,7 +259,7 @@ def length_of(code: int, fraction: float, base: int = 1) -> int:
 
 
 @torch.no_grad()
-def shortest(method: Coder, model: nn.Module, x: Tensor, code: Code, target: float) -> Tensor:
+def shortest(method: AutoencoderMethod, model: nn.Module, x: Tensor, code: Code, target: float) -> Tensor:
     """The shortest code of each image, (batch,), whose mean squared error is at most a target; all of it if none is.
 
     Args:

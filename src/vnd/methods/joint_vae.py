@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vnd.methods.coding import Code, Growing, check_options, coded
+from vnd.methods.coding import CapacitySchedule, Code, check_options, coded
 from vnd.methods.method import Batch, Step, Terms
 
 
 @dataclass(frozen=True)
-class JointVAE(Growing):
+class JointVAE(CapacitySchedule):
     r"""Gaussian dimensions for what varies smoothly, a category for what does not.
 
     $$γ \Bigl| \sum_i κ_i - C_t \Bigr| + γ \Bigl| \sum_k q_k \log (K q_k) - D_t \Bigr|, \qquad
@@ -24,7 +24,7 @@ class JointVAE(Growing):
     network's `code` numbers the last K are the category, so that its decoder is as large as all others'.
 
     Args:
-        noise: σ of a pixel between −1 and 1.
+        likelihood_std: σ of a pixel between −1 and 1.
         categories: K.
         temperature: Of the relaxed category.
         gamma: γ.
@@ -33,7 +33,7 @@ class JointVAE(Growing):
         over: T, in steps.
     """
 
-    noise: float = 1.0
+    likelihood_std: float = 1.0
     categories: int = 40
     temperature: float = 0.5
     gamma: float = 10.0
@@ -51,7 +51,7 @@ class JointVAE(Growing):
     def heads(self, code: int) -> dict[str, int]:
         """Means and log variances of the Gaussian dimensions, logits of the category."""
         if code <= self.categories:
-            raise ValueError(f"network.code must be greater than the {self.categories} categories; got {code}")
+            raise ValueError(f"network.latent_dim must be greater than the {self.categories} categories; got {code}")
         return {**super().heads(code - self.categories), "category": self.categories}
 
     def point(self, code: Code, length: int | None = None) -> Tensor:

@@ -14,7 +14,7 @@ import vnd.nn as nested
 from vnd.nn import Prediction
 from vnd.nn.width import Width
 
-Task = Literal["classify", "encode", "segment"]
+Task = Literal["classification", "autoencoding", "segmentation"]
 # Images (batch, channels, height, width); labels (batch,) or (batch, classes), or masks (batch, height, width) of 0, 1.
 Batch = tuple[Tensor, Tensor]
 
@@ -33,7 +33,7 @@ class Step:
 
     `kl_weight` is a tensor, so that a compiled step is compiled once; index and share are for `prepare`.
     `log_loss_temperature`, (num_loss_temperatures,), is log τ of each network of fixed size (`vnd.train.confidence`).
-    `batch`, for `prepare` too, is the first step that had this batch, where batches come again (`data.views`).
+    `batch`, for `prepare` too, is the first step that had this batch, where batches come again (`data.repeat_epochs`).
     """
 
     index: int
@@ -115,7 +115,7 @@ class Method(Protocol):
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
         """Those of the wanted sizes that it has."""
 
-    def calibrate(
+    def recalibrate(
         self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
     ) -> None:
         """Make these widths ready for prediction with samples or with means, from a few batches of training data."""
@@ -139,7 +139,7 @@ class ClassificationDefaults:
     @property
     def task(self) -> Task:
         """It classifies."""
-        return "classify"
+        return "classification"
 
     @property
     def num_loss_temperatures(self) -> int:
@@ -194,22 +194,22 @@ def check(method: Any) -> None:
         refuse("draws", "be at least 1")
     if "measure_every" in known and method.measure_every < 0:
         refuse("measure_every", "be 0 (never) or more")
-    if "distil" in known and not 0 <= method.distil <= 1:
-        refuse("distil", "lie in [0, 1]")
+    if "distill" in known and not 0 <= method.distill <= 1:
+        refuse("distill", "lie in [0, 1]")
     if "full_share" in known and not 0 < method.full_share < 1:
         refuse("full_share", "lie in (0, 1)")
-    if "rungs" in known and not all(budget > 0 for budget in method.rungs):
-        refuse("rungs", "be numbers of parameters, greater than 0")
-    if "rungs" in known and list(method.rungs) != sorted(set(method.rungs)):
-        refuse("rungs", "rise from the smallest to the largest")
-    if "settle" in known and not 0 <= method.settle <= 1:
-        refuse("settle", "lie in [0, 1]")
+    if "fixed_budgets" in known and not all(budget > 0 for budget in method.fixed_budgets):
+        refuse("fixed_budgets", "be numbers of parameters, greater than 0")
+    if "fixed_budgets" in known and list(method.fixed_budgets) != sorted(set(method.fixed_budgets)):
+        refuse("fixed_budgets", "rise from the smallest to the largest")
+    if "freeze_order_after" in known and not 0 <= method.freeze_order_after <= 1:
+        refuse("freeze_order_after", "lie in [0, 1]")
     if "sampled_share" in known and not 0 < method.sampled_share <= 1:
         refuse("sampled_share", "lie in (0, 1]")
     if "uniform_share" in known and not 0 <= method.uniform_share <= 1:
         refuse("uniform_share", "lie in [0, 1]")
-    if "spread" in known and method.spread < 0:
-        refuse("spread", "be 0 or more")
+    if "length_kl_weight" in known and method.length_kl_weight < 0:
+        refuse("length_kl_weight", "be 0 or more")
     if "fraction" in known and not 0 < method.fraction <= 1:
         refuse("fraction", "lie in (0, 1]")
     rules_of(method.rules)

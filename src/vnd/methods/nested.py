@@ -15,7 +15,7 @@ import vnd.nn as nested
 from vnd._text import short
 from vnd.distributions import BernoulliChain
 from vnd.methods.method import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, cross_entropy, rules_of
-from vnd.nn.extract import cut
+from vnd.nn.extract import cut, exact
 from vnd.nn.plan import OutputMask, plan_of, unwrap
 from vnd.nn.sliced import Sliced, can_be_sliced, sliced
 from vnd.nn.width import Width, as_shape
@@ -48,7 +48,7 @@ class Nested(ClassificationDefaults):
                 found.append(size)
         return _told_apart(model, found)
 
-    def calibrate(
+    def recalibrate(
         self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
     ) -> None:
         """Collect BatchNorm's statistics."""
@@ -61,7 +61,7 @@ class Nested(ClassificationDefaults):
         """
         if plan_of(model).options["placement"] == "before_norm":
             return _masked(model, width, samples=self.bayesian and samples > 0)
-        return nested.extract(model, width, bayesian=self.bayesian and samples > 0)
+        return exact(model, width, bayesian=self.bayesian and samples > 0)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> nested.Prediction:
         """Average the probabilities over draws of the weights."""
@@ -71,7 +71,7 @@ class Nested(ClassificationDefaults):
         """The extracted network of posterior means; one masked before its norms, cut to the same size."""
         if plan_of(model).options["placement"] == "before_norm":
             return _unmasked(cut(model, as_shape(model, width)))
-        return nested.extract(model, width)
+        return exact(model, width)
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
         """That of the extracted network."""
@@ -187,7 +187,7 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_loss_temperature: 
     $$f\, \mathrm{CE}(p_\text{full}, y) + \frac{1 - f}{R + 1} \Bigl[ \sum_{r \le R} \ell(p_r) + \ell(p_\text{sampled})
       \Bigr], \qquad \ell(p) = (1 - d)\, \mathrm{CE}(p, y) + d\, \mathrm{CE}(p, p_\text{full})$$
 
-    Those of fixed size are the smallest network, and from when the order is settled the rungs in its place. The full
+    Those of fixed size are the smallest network, and later the fixed budgets in its place. The full
     network's answers are constants in ℓ: in-place distillation (Yu and Huang, 2019). One pass each, at the cost of its
     width but for the sampled one, which is masked.
 
@@ -198,14 +198,14 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_loss_temperature: 
     Args:
         model: A nested network that `prepare_sandwich` has seen.
         batch: Images and labels.
-        method: Says `full_share` f, `distil` d, `label_smoothing` s, `draws`, the parts that the sampled pass is run
-            in, each at a draw of its own, and where there are rungs `sampled_share`, the share of the batch in it, and
+        method: Says `full_share` f, `distill` d, `label_smoothing` s, `draws`, the parts that the sampled pass is run
+            in, each at a draw of its own, and with fixed budgets `sampled_share`, the share of the batch in it, and
             `uniform_share`, the probability that a draw has the same share of every layer.
         log_loss_temperature: log τ of those of fixed size and of the full network, (R + 1,); None for all 0.
     """
-    (images, labels), rungs = batch, plan_of(model).rungs
+    (images, labels), fixed_budgets = batch, plan_of(model).fixed_budgets
     smoothing: float = method.label_smoothing
-    distil: float = method.distil
+    distill: float = method.distill
     share: float = method.full_share
     loss_temperatures = (
         [1.0] * count_loss_temperatures(method) if log_loss_temperature is None else list(log_loss_temperature.exp())
@@ -216,15 +216,15 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_loss_temperature: 
 
     def narrower(logits: Tensor, y: Tensor, target: Tensor, loss_temperature: float | Tensor) -> Tensor:
         logits = loss_temperature * logits.float()
-        return (1 - distil) * cross_entropy(logits, y, 0.0) + distil * cross_entropy(logits, target, 0.0)
+        return (1 - distill) * cross_entropy(logits, y, 0.0) + distill * cross_entropy(logits, target, 0.0)
 
     fixed = zip(_fixed(model, images), loss_temperatures, strict=False)
     losses = [narrower(logits, labels, taught, loss_temperature) for logits, loss_temperature in fixed]
-    every = max(1, min(round(1 / method.sampled_share), len(labels) // method.draws)) if rungs else 1
+    every = max(1, min(round(1 / method.sampled_share), len(labels) // method.draws)) if fixed_budgets else 1
     part = tuple(x[::every] for x in (images, labels, taught))
 
     def sampled(x: Tensor, y: Tensor, target: Tensor) -> Tensor:
-        uniform = _draw_uniform(model, method.uniform_share if rungs else 0.0)
+        uniform = _draw_uniform(model, method.uniform_share if fixed_budgets else 0.0)
         logits = model(x)
         _release(model)
         log = log_loss_temperature
@@ -239,8 +239,8 @@ def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor, un
     r"""The loss temperature of the network that was drawn last: log τ interpolated in u between networks of fixed size.
 
     The full network is that of u = 0, rung r that of $u_r$, the lowest survival among the groups that it keeps. Layers
-    that draw a length each share no u, before there are rungs nothing lies between, and a `uniform` width is none of
-    them: the geometric mean of all then.
+    that draw a length each share no u, before fixed budgets are cut nothing lies between, and a `uniform` width is none
+    of them: the geometric mean of all then.
     """
     plan = plan_of(model)
     if plan.quantile is None or plan.lowest is None:
@@ -280,38 +280,40 @@ def unsmoothed(probs: Tensor, smoothing: float) -> Tensor:
     return clean / clean.sum(1, keepdim=True)
 
 
-def prepare_sandwich(model: nn.Module, rungs: tuple[float, ...], settled: bool) -> None:
-    """Cut the smallest network and, of a settled order, the rungs out of a nested one, unless that was done before.
+def prepare_sandwich(model: nn.Module, fixed_budgets: tuple[float, ...], settled: bool) -> None:
+    """Cut the smallest network and, of a settled order, the fixed budgets out of a nested one, once.
 
-    They run on its own weights. From when the rungs are cut the order stays: its logits learn no more.
+    They run on its own weights. From when the fixed budgets are cut the order stays: its logits learn no more.
 
     Args:
         model: A nested network.
-        rungs: Learned shapes of at most so many parameters.
+        fixed_budgets: Learned shapes of at most so many parameters.
         settled: Whether the order is settled.
     """
     plan = plan_of(model)
     if plan.smallest is None:
-        if rungs and torch.distributed.is_available() and torch.distributed.is_initialized():
-            raise ValueError("rungs: networks cut to size are trained in one process only; leave them out with several")
+        if fixed_budgets and torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise ValueError(
+                "fixed_budgets: networks cut to size are trained in one process only; leave them out with several"
+            )
         plan.smallest = sliced(model, nested.shape(model, fraction=1e-9)) or False
-    if settled and rungs and not plan.rungs:
+    if settled and fixed_budgets and not plan.fixed_budgets:
         for unit in plan.units.values():
             unit.keep_logits.requires_grad_(False)
-        shapes = [nested.shape(model, parameters=budget) for budget in rungs]
+        shapes = [nested.shape(model, parameters=budget) for budget in fixed_budgets]
         device = next(iter(plan.units.values())).keep_logits.device
         plan.lowest = torch.tensor([*(_lowest_survival(model, shape) for shape in shapes), 0.0], device=device)
-        plan.rungs = [Sliced(model, shape) for shape in shapes]
+        plan.fixed_budgets = [Sliced(model, shape) for shape in shapes]
 
 
 def count_loss_temperatures(method: Any) -> int:
     """The networks of fixed size in a sandwich, and the full one."""
-    return max(1, len(method.rungs)) + 1
+    return max(1, len(method.fixed_budgets)) + 1
 
 
 def sandwiched(model: nn.Module, images: Tensor, method: Any) -> list[Tensor]:
-    """The logits of the networks of fixed size and the full one, as in training; none before the rungs are cut."""
-    if len(plan_of(model).rungs) < len(method.rungs):
+    """The logits of the networks of fixed size and the full one, as in training; none before the budgets are cut."""
+    if len(plan_of(model).fixed_budgets) < len(method.fixed_budgets):
         return []
     with pinned(model, smallest=False):
         full = model(images)
@@ -326,25 +328,27 @@ def _lowest_survival(model: nn.Module, shape: nested.Shape) -> float:
     return min((float(part[-1]) for part in kept if len(part)), default=1.0)
 
 
-def with_rungs(model: nn.Module, rungs: tuple[float, ...]) -> nn.Module:
+def with_fixed_budgets(model: nn.Module, fixed_budgets: tuple[float, ...]) -> nn.Module:
     """The model itself, unless it cannot have networks of so many parameters in training: then a ValueError."""
-    if not rungs:
+    if not fixed_budgets:
         return model
     if not can_be_sliced(model):
-        raise ValueError("rungs: no slice of this network computes what it does when masked; leave them out")
+        raise ValueError("fixed_budgets: no slice of this network computes what it does when masked; leave them out")
     full = nested.profile(model, 1.0, count_macs=False).parameters
     least = nested.profile(model, nested.shape(model, fraction=1e-9), count_macs=False).parameters
-    for budget in rungs:
+    for budget in fixed_budgets:
         if not least <= budget < full:
-            raise ValueError(f"rungs must have from {least:,} to below {full:,} parameters here; got {budget:,.0f}")
+            raise ValueError(
+                f"fixed_budgets must have from {least:,} to below {full:,} parameters here; got {budget:,.0f}"
+            )
     return model
 
 
 def _fixed(model: nn.Module, images: Tensor) -> list[Tensor]:
-    """The logits of the rungs, or of the smallest network: by `prepare_sandwich`'s slices, or by the masked one."""
+    """The logits of the fixed budgets, or of the smallest network: by slices, or by the masked one."""
     plan = plan_of(model)
-    if plan.rungs or plan.smallest:
-        return [network(images) for network in plan.rungs or [plan.smallest]]
+    if plan.fixed_budgets or plan.smallest:
+        return [network(images) for network in plan.fixed_budgets or [plan.smallest]]
     with pinned(model, smallest=True):
         return [model(images)]
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from vnd.distributions import BernoulliChain
-from vnd.methods.coding import Certain, check_options, masked
+from vnd.methods.coding import DeterministicAutoencoder, check_options, masked
 from vnd.methods.method import Batch, Step, Terms
 
 
 @dataclass(frozen=True)
-class NestedAE(Certain):
+class NestedAE(DeterministicAutoencoder):
     r"""Learn an order by dropping the end of every code, at lengths that nothing learns.
 
     $$\mathcal L = \frac1P\, \mathbb E_{b \sim p(b)} \lVert x - g(h_{\le b}) \rVert^2$$
@@ -21,13 +21,13 @@ class NestedAE(Certain):
     Rippel et al. (2014). With one linear layer each way its codes are the principal components, in their order.
 
     Args:
-        noise: σ of a pixel between −1 and 1; it says what the distortion is in nats, and is not in the loss.
+        likelihood_std: σ of a pixel between −1 and 1; it says what the distortion is in nats, and is not in the loss.
         base: Dimensions that are always kept.
         keep: Probability that a dimension is kept given the one before; None for lengths that are all alike likely.
     """
 
     ordered = True
-    noise: float = 1.0
+    likelihood_std: float = 1.0
     base: int = 1
     keep: float | None = None
 
@@ -39,7 +39,7 @@ class NestedAE(Certain):
     def heads(self, code: int) -> dict[str, int]:
         """The code itself; it may be all base, which is an auto-encoder without an order."""
         if self.base > code:
-            raise ValueError(f"network.code must be at least method.base = {self.base}; got {code}")
+            raise ValueError(f"network.latent_dim must be at least method.base = {self.base}; got {code}")
         return super().heads(code)
 
     def draw(self, model: nn.Module, count: int, length: int | None = None) -> Tensor:

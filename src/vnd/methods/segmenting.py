@@ -38,7 +38,7 @@ class Segmenter(ABC):
     @property
     def task(self) -> Task:
         """It segments."""
-        return "segment"
+        return "segmentation"
 
     @abstractmethod
     def drawer(self, model: nn.Module, size: Size) -> Drawer:

@@ -46,12 +46,12 @@ class SN3(Nested):
     A loss temperature τ (`train.loss_temperature`) is one of the mean alone, $\operatorname{softmax}(τ z)$, at lengths
     of every step.
 
-    Where batches come again (`data.views`), the teacher is asked once for each at the lengths that every step has, and
-    its answers are kept: most of a step is the teacher's work, and a student learns for long.
+    Where batches come again (`data.repeat_epochs`), the teacher is asked once for each at the lengths that every step
+    has, and its answers are kept: most of a step is the teacher's work, and a student learns for long.
 
     Args:
         teacher: Folder of the teacher's run.
-        which: Its best or its last network.
+        checkpoint: Its best or its last network.
         keep: Share of the groups of every layer that the student has, in (0, 1]; at least the teacher's base. 0.25 if
             neither it nor `parameters` is given.
         parameters: In its place, at most so many parameters: the student has the teacher's learned shape of that size,
@@ -71,7 +71,7 @@ class SN3(Nested):
     """
 
     teacher: str = ""
-    which: Literal["best", "last"] = "last"
+    checkpoint: Literal["best", "last"] = "last"
     keep: float | None = None
     parameters: float | None = None
     samples: int = 6
@@ -112,14 +112,14 @@ class SN3(Nested):
         """Prune the teacher; the network that is given only says what both are."""
         if not self.teacher:
             raise ValueError("sn3: method.teacher must be the folder of a trained run; vnd distill RUN sets it")
-        folder = Path(self.teacher) / self.which
+        folder = Path(self.teacher) / self.checkpoint
         if not (folder / "network.json").exists():
             raise ValueError(f"sn3: method.teacher must be the folder of a trained run; {folder} holds no network")
         teacher = load(folder)
         kept = self.kept(teacher)
         student = prune(teacher, kept, example)
         teacher.requires_grad_(False)
-        plan_of(student).lesson = Lesson(teacher, kept)
+        plan_of(student).lesson = DistillationCache(teacher, kept)
         return student
 
     def kept(self, teacher: nn.Module) -> Shape:
@@ -159,7 +159,7 @@ class SN3(Nested):
             else:
                 again = shape is not drawn or not self.tie
                 taught = asked[lengths] = self._answers(lesson, lengths, images[::every], again, step.batch)
-            lesson.parts.append(Part(_on(shape, images), every, lesson.placed(len(lesson.parts), taught)))
+            lesson.parts.append(DistillationBatch(_on(shape, images), every, lesson.placed(len(lesson.parts), taught)))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Weighted mean over the lengths of this step, and the KL of the last layer."""
@@ -205,7 +205,7 @@ class SN3(Nested):
         narrow = [nested.shape(student, fraction=share) for share in self.widths] or [smallest] * self.smallest
         return narrow + [full] * self.full
 
-    def _taught_at(self, lesson: Lesson, own: Shape) -> Shape:
+    def _taught_at(self, lesson: DistillationCache, own: Shape) -> Shape:
         """The teacher's lengths for the student's."""
         units = plan_of(lesson.teacher).units
         if not self.tie:
@@ -214,7 +214,9 @@ class SN3(Nested):
         return Shape.of({name: tied(known[name], unit, lesson.kept[name]) for name, unit in units.items()})
 
     @torch.no_grad()
-    def _answers(self, lesson: Lesson, lengths: Shape, images: Tensor, again: bool, batch: int | None = None) -> Tensor:
+    def _answers(
+        self, lesson: DistillationCache, lengths: Shape, images: Tensor, again: bool, batch: int | None = None
+    ) -> Tensor:
         """The teacher's answers at some lengths, which may be asked for again: (samples, batch, classes).
 
         Those to a batch that comes again are drawn by its number, and nothing else is: a run that goes on, and has kept
@@ -233,7 +235,7 @@ class SN3(Nested):
 
 
 @dataclass(frozen=True)
-class Part:
+class DistillationBatch:
     """Lengths of this step, by unit; every so many-th image of the batch is run at them. And what the teacher said."""
 
     lengths: dict[str, Tensor]
@@ -242,13 +244,13 @@ class Part:
 
 
 @dataclass
-class Lesson:
+class DistillationCache:
     """What a student in training is taught by: the teacher, what it has of it, and what was answered in this step."""
 
     teacher: nn.Module
     kept: Shape
     kept_answers: dict[tuple[int, Shape], Tensor] = field(default_factory=dict)
-    parts: list[Part] = field(default_factory=list)
+    parts: list[DistillationBatch] = field(default_factory=list)
     device: torch.device | None = None
     slices: dict[Shape, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     places: dict[int, Tensor] = field(default_factory=dict)

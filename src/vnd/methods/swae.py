@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vnd.methods.coding import Certain, check_options
+from vnd.methods.coding import DeterministicAutoencoder, check_options
 from vnd.methods.method import Batch, Step, Terms
 
 
 @dataclass(frozen=True)
-class SWAE(Certain):
+class SWAE(DeterministicAutoencoder):
     r"""Deterministic codes, as a whole distributed as the prior.
 
     $$\mathcal L = \frac1P \lVert x - g(h) \rVert^2 + \frac{w}{B (B - 1)}\, \frac1{L B} \sum_{l, b}
@@ -22,13 +22,13 @@ class SWAE(Certain):
     (2019); the scale $1 / B (B - 1)$ is that of the code most use, which adds the absolute error to the squared one.
 
     Args:
-        noise: σ of a pixel between −1 and 1; it says what the distortion is in nats, and is not in the loss.
+        likelihood_std: σ of a pixel between −1 and 1; it says what the distortion is in nats, and is not in the loss.
         projections: L.
         power: p.
         weight: w.
     """
 
-    noise: float = 1.0
+    likelihood_std: float = 1.0
     projections: int = 200
     power: float = 2.0
     weight: float = 100.0
@@ -47,7 +47,7 @@ class SWAE(Certain):
             raise ValueError(f"swae: train.batch must be at least 2, a cloud of codes; got {len(code)}")
         apart = sliced_distance(code, torch.randn_like(code), self.projections, self.power)
         count, pixels = len(code), batch[0][0].numel()
-        penalty = step.kl_weight * self.weight / (count * (count - 1)) * apart * pixels / (2 * self.noise**2)
+        penalty = step.kl_weight * self.weight / (count * (count - 1)) * apart * pixels / (2 * self.likelihood_std**2)
         return self._terms(model, batch[0], code, penalty[None], {"sliced": apart})
 
 

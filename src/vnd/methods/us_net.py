@@ -15,7 +15,7 @@ from vnd.methods.nested import (
     prepare_sandwich,
     sandwich,
     sandwiched,
-    with_rungs,
+    with_fixed_budgets,
     with_uniform_lengths,
 )
 
@@ -33,10 +33,10 @@ class USNet(FixedOrder):
         num_groups: Groups that the channels of a layer are split into.
         base: Groups that are always kept: the smallest width.
         draws: Sampled widths in a step, each on its part of the batch.
-        distil: Share of the full network's answers in the targets of the narrower ones.
+        distill: Share of the full network's answers in the targets of the narrower ones.
         full_share: Share of the full network's loss; the others share the rest.
-        rungs: Widths of at most so many parameters that are trained in every step in place of the smallest.
-        sampled_share: Share of the batch that sampled widths are run on where there are rungs.
+        fixed_budgets: Widths of at most so many parameters that are trained in every step in place of the smallest.
+        sampled_share: Share of the batch that sampled widths are run on with fixed budgets.
         label_smoothing: Share of the target given to all classes alike, for the full network; see `sandwich`.
         rules: Exceptions by name pattern of a layer.
     """
@@ -44,9 +44,9 @@ class USNet(FixedOrder):
     num_groups: int = 32
     base: int = 1
     draws: int = 2
-    distil: float = 1.0
+    distill: float = 1.0
     full_share: float = 1 / 3
-    rungs: tuple[float, ...] = ()
+    fixed_budgets: tuple[float, ...] = ()
     sampled_share: float = 0.25
     label_smoothing: float = 0.0
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class USNet(FixedOrder):
 
     @property
     def num_loss_temperatures(self) -> int:
-        """The rungs, or the smallest network, and the full one."""
+        """The fixed budgets, or the smallest network, and the full one."""
         return count_loss_temperatures(self)
 
     def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
@@ -70,11 +70,11 @@ class USNet(FixedOrder):
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""
-        return with_rungs(with_uniform_lengths(network, example, self), self.rungs)
+        return with_fixed_budgets(with_uniform_lengths(network, example, self), self.fixed_budgets)
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
-        """Cut the smallest network and the rungs out of the full one."""
-        prepare_sandwich(model, self.rungs, settled=True)
+        """Cut the smallest network and the fixed budgets out of the full one."""
+        prepare_sandwich(model, self.fixed_budgets, settled=True)
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean loss of the three kinds of width."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from vnd.methods.coding import Coder, check_options
+from vnd.methods.coding import AutoencoderMethod, check_options
 from vnd.methods.method import Batch, Step, Terms
 
 
 @dataclass(frozen=True)
-class VAE(Coder):
+class VAE(AutoencoderMethod):
     r"""Encode to independent Gaussians, and charge their KL from a standard normal.
 
     $$\mathcal L = \frac{2 σ^2}{P} \Bigl[-\log p(x \mid h) + κ \sum_i κ_i\Bigr], \qquad h \sim q(h \mid x)$$
@@ -19,10 +19,10 @@ class VAE(Coder):
     Kingma and Welling (2014). Its length is the network's `code`.
 
     Args:
-        noise: σ of a pixel between −1 and 1.
+        likelihood_std: σ of a pixel between −1 and 1.
     """
 
-    noise: float = 1.0
+    likelihood_std: float = 1.0
 
     def __post_init__(self) -> None:
         check_options(self)

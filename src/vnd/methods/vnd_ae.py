@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from vnd.distributions import BernoulliChain, Downhill
 from vnd.distributions.kl import chain_kl
 from vnd.functional import length_mask, log_uniform_kl
-from vnd.methods.coding import Code, Growing, check_options, coded, length_of, masked, of_pixel, squared_error
+from vnd.methods.coding import CapacitySchedule, Code, check_options, coded, length_of, masked, of_pixel, squared_error
 from vnd.methods.method import Batch, Step, Terms
 
 
 @dataclass(frozen=True)
-class VNDAE(Growing):
+class VNDAE(CapacitySchedule):
     r"""Learn an order of a code's dimensions, and for each image how many of them it needs.
 
     $$\mathcal L = \frac{2 σ^2}{P} \Bigl[-\log p(x \mid z ∘ h) + κ\, \mathrm{KL}\Bigr], \qquad
@@ -37,7 +37,7 @@ class VNDAE(Growing):
     $q_j ∝ p_j e^{-\sum_{i \le j} κ_i}$ (App. A.5): `rate_least` in the log says what the learned lengths could save.
 
     Args:
-        noise: σ of a pixel between −1 and 1.
+        likelihood_std: σ of a pixel between −1 and 1.
         base: Dimensions that are always kept.
         prior_length: Expected length under the prior, base included; None for uniform lengths.
         initial_logit: Where the keep logits start: at 0 codes would be two dimensions long.
@@ -55,7 +55,7 @@ class VNDAE(Growing):
     """
 
     ordered = True
-    noise: float = 1.0
+    likelihood_std: float = 1.0
     base: int = 1
     prior_length: float | None = None
     initial_logit: float = 4.0
@@ -86,9 +86,11 @@ class VNDAE(Growing):
     def heads(self, code: int) -> dict[str, int]:
         """Means, log variances, and keep logits of the dimensions beyond the base."""
         if not self.base < code:
-            raise ValueError(f"network.code must be greater than method.base = {self.base}; got {code}")
+            raise ValueError(f"network.latent_dim must be greater than method.base = {self.base}; got {code}")
         if self.prior_length is not None and not self.prior_length < code:
-            raise ValueError(f"method.prior_length must be less than network.code = {code}; got {self.prior_length}")
+            raise ValueError(
+                f"method.prior_length must be less than network.latent_dim = {code}; got {self.prior_length}"
+            )
         return {**super().heads(code), "keep_logits": code - self.base}
 
     @torch.no_grad()

@@ -146,19 +146,19 @@ def _incomplete_beta(a: float, b: float, x: float, y: float) -> float:
             return front * fraction
 
 
-AT_ONCE = 2**20  # owners that are drawn together
+AT_ONCE = 2**20  # groups that are drawn together
 
 
 def bootstrap_interval(
     values: Tensor,
-    owners: Sequence[Hashable] | None = None,
+    groups: Sequence[Hashable] | None = None,
     level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
 ) -> list[Interval]:
-    r"""Mean over images, and where it would lie with other owners of the same kind, one interval a column.
+    r"""Mean over images, and where it would lie with other groups of the same kind, one interval a column.
 
-    A resample has as many owners as there are, drawn with replacement, each with all of its images:
+    A resample has as many groups as there are, drawn with replacement, each with all of its images:
 
     $$\bar x^* = \frac{\sum_k w_k \sum_{i \in k} x_i}{\sum_k w_k\, n_k}, \qquad
     w \sim \mathrm{Multinomial}\big(K; \tfrac 1K, …, \tfrac 1K\big)$$
@@ -166,12 +166,12 @@ def bootstrap_interval(
     with $n_k$ images of owner k of K, and the interval lies between quantiles of $\bar x^*$ (Efron's percentiles).
     Images of one patient are alike, and an interval that took them for independent would be too short.
 
-    Note: One owner has no spread to go by: low = high = mean, and `count`, the number of owners, says so. Percentiles
-        of few owners are too short; below ten of them take the interval for a rough one.
+    Note: One owner has no spread to go by: low = high = mean, and `count`, the number of groups, says so. Percentiles
+        of few groups are too short; below ten of them take the interval for a rough one.
 
     Args:
         values: Finite numbers, (images, columns); all columns have the same resamples.
-        owners: Whose each image is; if None, each is its own.
+        groups: Whose each image is; if None, each is its own.
         level: Share of the resamples that lie within, between 0 and 1.
         resamples: How many, at least 1.
         seed: Of the draws.
@@ -183,7 +183,7 @@ def bootstrap_interval(
     name = "bootstrap_interval"
     check_number(name, "level", level, 0, 1, "()")
     check_count(name, "resamples", resamples)
-    sums, sizes = _sums(name, values, owners)
+    sums, sizes = _sums(name, values, groups)
     generator, count = torch.Generator().manual_seed(seed), len(sizes)
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
     found = list[Tensor]()
@@ -199,30 +199,30 @@ def bootstrap_interval(
     return [Interval(*three, count) for three in zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)]
 
 
-def group_mean(values: Tensor, owners: Sequence[Hashable] | None = None) -> Tensor:
-    r"""Mean over owners of their means over images, (columns,): each owner counts once, however many images it has.
+def group_mean(values: Tensor, groups: Sequence[Hashable] | None = None) -> Tensor:
+    r"""Mean over groups of their means over images, (columns,): each owner counts once, however many images it has.
 
     $$\frac 1K \sum_k \frac{1}{n_k} \sum_{i \in k} x_i$$
 
     Args:
         values: Finite numbers, (images, columns).
-        owners: Whose each image is; if None, each is its own.
+        groups: Whose each image is; if None, each is its own.
 
     >>> group_mean(torch.tensor([[0.0], [0.0], [1.0]]), ["a", "a", "b"])
     tensor([0.5000], dtype=torch.float64)
     """
-    sums, sizes = _sums("group_mean", values, owners)
+    sums, sizes = _sums("group_mean", values, groups)
     return (sums / sizes[:, None]).mean(0)
 
 
-def _sums(name: str, values: Tensor, owners: Sequence[Hashable] | None) -> tuple[Tensor, Tensor]:
-    """Sums over the images of each owner, (owners, columns), and how many these are, (owners,)."""
+def _sums(name: str, values: Tensor, groups: Sequence[Hashable] | None) -> tuple[Tensor, Tensor]:
+    """Sums over the images of each owner, (groups, columns), and how many these are, (groups,)."""
     table = checked_rows(name, "values", values, "(images, columns)")
-    if owners is None:
+    if groups is None:
         return table, torch.ones(len(table), dtype=torch.float64)
-    if len(owners) != len(table):
-        raise ValueError(f"{name}: owners must be as many as the {len(table)} images; got {len(owners)}")
-    number = {owner: at for at, owner in enumerate(dict.fromkeys(owners))}
-    whose = torch.tensor([number[owner] for owner in owners])
+    if len(groups) != len(table):
+        raise ValueError(f"{name}: groups must be as many as the {len(table)} images; got {len(groups)}")
+    number = {owner: at for at, owner in enumerate(dict.fromkeys(groups))}
+    whose = torch.tensor([number[owner] for owner in groups])
     sums = torch.zeros(len(number), table.size(1), dtype=torch.float64).index_add_(0, whose, table)
     return sums, torch.bincount(whose, minlength=len(number)).double()

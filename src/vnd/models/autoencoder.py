@@ -65,7 +65,7 @@ class CodedNetwork(nn.Module):
         return {name: head(features) for name, head in self.heads.items()}
 
     def decode(self, code: Tensor) -> Tensor:
-        """Images of codes (B, b) with b ≤ `code`; the dimensions that are missing count as zeros."""
+        """Images of codes (B, b) with b ≤ `latent_dim`; the dimensions that are missing count as zeros."""
         if code.ndim != 2 or not 1 <= code.shape[1] <= self.expand.in_features:
             raise ValueError(
                 f"{type(self).__name__}: codes must have shape (B, b) with b in 1 … {self.expand.in_features}; "
@@ -107,7 +107,7 @@ class AutoEncoder(CodedNetwork):
 
         features:  C(32w) · C(64w) · C(128w) · C(256w) · C(512w) · flatten
         heads:     Linear(512w · s², size), one for each name
-        expand:    Linear(code, 512w · s²)
+        expand:    Linear(latent_dim, 512w · s²)
         decoder:   T(256w) · T(128w) · T(64w) · T(32w) · T(32w) · 3×3 convolution to in_channels · tanh if `bounded`
 
     Convolutions before a BatchNorm have no bias. The initialisation is that of all networks
@@ -120,11 +120,11 @@ class AutoEncoder(CodedNetwork):
         PyTorch.
 
     Args:
-        code: Largest number of dimensions of a code.
+        latent_dim: Largest number of dimensions of a code.
         image_size: Height and width of the images, a multiple of 32.
         in_channels: Channels of the images.
         width: Factor on the channels of every convolution; rounded, at least one channel.
-        heads: The size of each output of the encoder by its name, `loc` among them; None for `loc` alone, of `code`.
+        heads: The size of each output of the encoder by its name, `loc` among them; None for `loc` alone.
         bounded: Whether the images lie between −1 and 1, by tanh.
         length_bias: Whether the decoder is told how long a code is.
 
@@ -143,7 +143,7 @@ class AutoEncoder(CodedNetwork):
 
     def __init__(
         self,
-        code: int = 128,
+        latent_dim: int = 128,
         image_size: int = 64,
         in_channels: int = 3,
         width: float = 1.0,
@@ -152,14 +152,14 @@ class AutoEncoder(CodedNetwork):
         length_bias: bool = False,
     ) -> None:
         super().__init__()
-        check_counts("AutoEncoder", code=code, image_size=image_size, in_channels=in_channels)
+        check_counts("AutoEncoder", latent_dim=latent_dim, image_size=image_size, in_channels=in_channels)
         check_width("AutoEncoder", width)
         if image_size % 32:
             raise ValueError(f"AutoEncoder: image_size must be a multiple of 32; got {image_size}")
         _check_truth("AutoEncoder", bounded=bounded, length_bias=length_bias)
-        sizes = checked_heads("AutoEncoder", heads, code)
+        sizes = checked_heads("AutoEncoder", heads, latent_dim)
         self.config = {
-            "code": code,
+            "latent_dim": latent_dim,
             "image_size": image_size,
             "in_channels": in_channels,
             "width": width,
@@ -174,8 +174,8 @@ class AutoEncoder(CodedNetwork):
             down += [nn.Conv2d(i, o, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(o), nn.LeakyReLU()]
         self.features = nn.Sequential(*down, nn.Flatten())
         self.heads = nn.ModuleDict({name: nn.Linear(flat, size) for name, size in sizes.items()})
-        self.expand = PrefixLinear(code, flat)
-        self.length_biases = PrefixLinear(code, flat, bias=False) if length_bias else None
+        self.expand = PrefixLinear(latent_dim, flat)
+        self.length_biases = PrefixLinear(latent_dim, flat, bias=False) if length_bias else None
         up: list[nn.Module] = []
         for i, o in pairwise((*reversed(channels), channels[0])):
             up.append(nn.ConvTranspose2d(i, o, 3, stride=2, padding=1, output_padding=1, bias=False))
@@ -195,7 +195,7 @@ class DenseAutoEncoder(CodedNetwork):
 
         features:  flatten · Linear(d, h₁) · ReLU ⋯ Linear(h_{L−1}, h_L) · ReLU
         heads:     Linear(h_L, size), one for each name
-        expand:    Linear(code, h_L)
+        expand:    Linear(latent_dim, h_L)
         decoder:   ReLU · Linear(h_L, h_{L−1}) ⋯ ReLU · Linear(h₁, d) · tanh if `bounded`
 
     Without hidden layers and not bounded, it is linear, one layer each way, and ordered training of it is principal
@@ -206,11 +206,11 @@ class DenseAutoEncoder(CodedNetwork):
     Note: The paper does not give the toy's layers.
 
     Args:
-        code: Largest number of dimensions of a code.
+        latent_dim: Largest number of dimensions of a code.
         image_size: Height and width of the images.
         in_channels: Channels of the images.
         hidden: Sizes of the hidden layers of the encoder; the decoder has them in reverse.
-        heads: The size of each output of the encoder by its name, `loc` among them; None for `loc` alone, of `code`.
+        heads: The size of each output of the encoder by its name, `loc` among them; None for `loc` alone.
         bounded: Whether the images lie between −1 and 1, by tanh.
         length_bias: Whether the decoder is told how long a code is.
 
@@ -226,7 +226,7 @@ class DenseAutoEncoder(CodedNetwork):
 
     def __init__(
         self,
-        code: int = 4,
+        latent_dim: int = 4,
         image_size: int = 28,
         in_channels: int = 1,
         hidden: Sequence[int] = (512, 256),
@@ -235,14 +235,14 @@ class DenseAutoEncoder(CodedNetwork):
         length_bias: bool = False,
     ) -> None:
         super().__init__()
-        check_counts("DenseAutoEncoder", code=code, image_size=image_size, in_channels=in_channels)
+        check_counts("DenseAutoEncoder", latent_dim=latent_dim, image_size=image_size, in_channels=in_channels)
         if not isinstance(hidden, Sequence) or isinstance(hidden, str):
             raise ValueError(f"DenseAutoEncoder: hidden must be a list of integers; got {hidden!r}")
         check_counts("DenseAutoEncoder", **{f"hidden[{layer}]": size for layer, size in enumerate(hidden)})
         _check_truth("DenseAutoEncoder", bounded=bounded, length_bias=length_bias)
-        outputs = checked_heads("DenseAutoEncoder", heads, code)
+        outputs = checked_heads("DenseAutoEncoder", heads, latent_dim)
         self.config = {
-            "code": code,
+            "latent_dim": latent_dim,
             "image_size": image_size,
             "in_channels": in_channels,
             "hidden": list(hidden),  # a list, as JSON gives it back
@@ -256,8 +256,8 @@ class DenseAutoEncoder(CodedNetwork):
             down += [nn.Linear(i, o), nn.ReLU()]
         self.features = nn.Sequential(nn.Flatten(), *down)
         self.heads = nn.ModuleDict({name: nn.Linear(sizes[-1], size) for name, size in outputs.items()})
-        self.expand = PrefixLinear(code, sizes[-1])
-        self.length_biases = PrefixLinear(code, sizes[-1], bias=False) if length_bias else None
+        self.expand = PrefixLinear(latent_dim, sizes[-1])
+        self.length_biases = PrefixLinear(latent_dim, sizes[-1], bias=False) if length_bias else None
         up: list[nn.Module] = []
         for i, o in pairwise(reversed(sizes)):
             up += [nn.ReLU(), nn.Linear(i, o)]
@@ -272,17 +272,19 @@ def _check_truth(owner: str, **options: object) -> None:
             raise ValueError(f"{owner}: {name} must be true or false; got {value!r}")
 
 
-def checked_heads(owner: str, heads: Mapping[str, int] | None, code: int, option: str = "code") -> dict[str, int]:
+def checked_heads(
+    owner: str, heads: Mapping[str, int] | None, latent_dim: int, option: str = "latent_dim"
+) -> dict[str, int]:
     """The heads' sizes by their names; a name must be one that torch takes for a layer in `nn.ModuleDict`.
 
     Args:
         owner: The network that has them.
         heads: Their sizes; None for `loc` alone.
-        code: The largest size of `loc`.
+        latent_dim: The largest size of `loc`.
         option: What the network's argument of that number is called.
     """
     if heads is None:
-        return {"loc": code}
+        return {"loc": latent_dim}
     if not isinstance(heads, Mapping) or "loc" not in heads:
         raise ValueError(f"{owner}: heads must be a mapping of names to sizes with one named 'loc'; got {heads!r}")
     taken = nn.ModuleDict()
@@ -290,6 +292,6 @@ def checked_heads(owner: str, heads: Mapping[str, int] | None, code: int, option
         if not isinstance(name, str) or not name.isidentifier() or hasattr(taken, name):
             raise ValueError(f"{owner}: heads must have plain words as names, none of nn.ModuleDict's; got {name!r}")
         check_counts(owner, **{f"heads[{name!r}]": size})
-    if heads["loc"] > code:
-        raise ValueError(f"{owner}: heads['loc'] must be at most {option} = {code}; got {heads['loc']}")
+    if heads["loc"] > latent_dim:
+        raise ValueError(f"{owner}: heads['loc'] must be at most {option} = {latent_dim}; got {heads['loc']}")
     return dict(heads)

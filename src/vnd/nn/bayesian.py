@@ -316,7 +316,12 @@ class _BayesConv(BayesLayer):
 
 
 class BayesConv1d(_BayesConv, nn.Conv1d):
-    """`torch.nn.Conv1d` with a posterior over its weights; see `BayesConv2d`."""
+    """`torch.nn.Conv1d` with a posterior over its weights; see `BayesConv2d`.
+
+    >>> import torch
+    >>> BayesConv1d(3, 8, 5, padding=2)(torch.ones(2, 3, 10)).shape
+    torch.Size([2, 8, 10])
+    """
 
     plain = nn.Conv1d
 
@@ -341,7 +346,12 @@ class BayesConv2d(_BayesConv, nn.Conv2d):
 
 
 class BayesConv3d(_BayesConv, nn.Conv3d):
-    """`torch.nn.Conv3d` with a posterior over its weights; see `BayesConv2d`."""
+    """`torch.nn.Conv3d` with a posterior over its weights; see `BayesConv2d`.
+
+    >>> import torch
+    >>> BayesConv3d(1, 4, 3)(torch.ones(2, 1, 5, 5, 5)).shape
+    torch.Size([2, 4, 3, 3, 3])
+    """
 
     plain = nn.Conv3d
 

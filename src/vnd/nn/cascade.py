@@ -83,6 +83,13 @@ def cascade(
         seed: Makes the draws repeatable; the global generator is left as it was.
         dim: The dimension of classes of the outputs, which must be (B, C).
         output: The tensor that counts, where the networks give several, as in `predict`.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> answer = vnd.cascade(net, torch.ones(5, 2), levels=[0.25, 1.0], threshold=0.0)  # so strict that all go on
+    >>> answer.level.tolist()
+    [1, 1, 1, 1, 1]
     """
     check_score(score, "cascade")
     inputs = Arguments.of(x, "cascade")

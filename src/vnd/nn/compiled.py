@@ -7,13 +7,13 @@ says, and others wait: one graph serves all widths, and nobody sees the width of
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
-from torch._dynamo.eval_frame import OptimizedModule
 
 from vnd.nn import context
 from vnd.nn.bayesian import BayesLayer
@@ -26,7 +26,13 @@ _CALLS = threading.local()  # what undoes the calls under way, the innermost las
 
 def is_compiled(net: nn.Module) -> bool:
     """Whether a network, a wrapper of it or a part of it was compiled."""
-    return any(isinstance(m, OptimizedModule) or m._compiled_call_impl is not None for m in net.modules())
+    return any(_is_wrapper(m) or m._compiled_call_impl is not None for m in net.modules())
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    """Whether `torch.compile` gave a module; where its compiler was never loaded, it gave none."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    return frames is not None and isinstance(module, frames.OptimizedModule)
 
 
 @contextmanager
@@ -46,10 +52,10 @@ def as_defaults(net: nn.Module) -> Iterator[None]:
 def serve(net: nn.Module) -> None:
     """Let every call of what `torch.compile` gave run with what its caller's context says."""
     while net is not unwrap(net):
-        if isinstance(net, OptimizedModule) and _before not in net._forward_pre_hooks.values():
+        if _is_wrapper(net) and _before not in net._forward_pre_hooks.values():
             net.register_forward_pre_hook(_before)
             net.register_forward_hook(_after, always_call=True)
-        net = net._orig_mod if isinstance(net, OptimizedModule) else net.module  # type: ignore[assignment]
+        net = net._orig_mod if _is_wrapper(net) else net.module  # type: ignore[assignment]
 
 
 def _before(wrapper: nn.Module, args: Any) -> None:

@@ -20,6 +20,9 @@ def difference_term(root: nn.Module) -> Tensor:
     r"""The term to add to the loss, $\sum_l \sum_i P(z_i = 1) \hat Δ_i$: its gradient is the data's on the order.
 
     Its value means nothing. Units of another `gradient` add nothing.
+
+    >>> difference_term(nn.Linear(2, 2))  # nothing in it is ordered
+    tensor(0.)
     """
     units = _measured_units(root)
     if not units:
@@ -41,6 +44,13 @@ def update_differences(root: nn.Module, loss: Callable[[], Tensor], rate: float 
         root: The network, in training mode.
         loss: Computes the loss on the current batch by calling `root`.
         rate: Smallest weight of a new measurement.
+
+    >>> import vnd
+    >>> plain = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).train()
+    >>> update_differences(net, lambda: net(torch.ones(4, 2)).square().mean())
+    >>> [int(unit.difference_counts.sum()) for unit in net.modules() if isinstance(unit, vnd.OrderingUnit)]
+    [1]
     """
     units = _measured_units(root)
     sizes = torch.tensor([unit.num_nested for unit in units])

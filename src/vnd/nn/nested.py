@@ -48,6 +48,12 @@ class Rule:
         granularity: What the layer's unit orders. "output" (default): its output channels, with all that is tied to
             them. "input": the input channels as this layer alone reads them, the rows of its weight. "weight": its
             single weights, in the order in which they lie; a smaller network then has zeros, not fewer weights.
+
+    >>> import torch, vnd
+    >>> plain = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4, rules={"0": vnd.Rule(nest=False)})
+    >>> list(vnd.shape(net, fraction=0.5))
+    ['2']
     """
 
     nest: bool | None = None

@@ -14,10 +14,10 @@ from vnd.nn.bayesian import BayesConvTranspose2d, BayesLayer
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.plan import Plan, alike, unwrap
 
-Price = Literal["output", "both_ends", "released"]
+KeepProb = Literal["output", "min", "released"]
 
 
-def kl(net: nn.Module, price: Price = "output") -> Tensor:
+def kl(net: nn.Module, kl_keep_prob: KeepProb = "output") -> Tensor:
     r"""KL of the posterior over masks and weights from the prior, summed over the network, in nats.
 
     $$\mathrm{KL} = \sum_l Φ_1^{(l)} + \sum_l \sum_{w} P(w \text{ is kept})\, κ_w$$
@@ -26,14 +26,21 @@ def kl(net: nn.Module, price: Price = "output") -> Tensor:
 
     Args:
         net: A nested network, or any that has nested networks, Bayesian layers or ordering units in it.
-        price: With what probability a weight is kept. "output": that of its output channel, as in the paper.
-            "both_ends": the smaller of those of its output and input channels, since extraction drops a weight when
+        kl_keep_prob: With what probability a weight is kept. "output": that of its output channel, as in the paper.
+            "min": the smaller of those of its output and input channels, since extraction drops a weight when
             either goes; exact for units coupled by quantile. Where a unit orders a layer's own input rows or single
             weights, their survival counts in both. "released": as "output", but the mean over the inputs of an
             output channel of a KL without its constant C, as in the authors' code; for reproduction only.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> loss = vnd.kl(net) / 60_000  # of 60,000 training examples; add the mean loss of a batch
+    >>> bool(loss > 0)
+    True
     """
-    if price not in get_args(Price):
-        raise ValueError(f"kl: price must be one of {', '.join(get_args(Price))}; got {price!r}")
+    if kl_keep_prob not in get_args(KeepProb):
+        raise ValueError(f"kl: kl_keep_prob must be one of {', '.join(get_args(KeepProb))}; got {kl_keep_prob!r}")
     root = unwrap(net)
     owners: dict[nn.Module, tuple[str, Plan]] = {}  # layers of nested networks, of which `net` may hold several
     for part in root.modules():
@@ -43,7 +50,7 @@ def kl(net: nn.Module, price: Price = "output") -> Tensor:
     for module in root.modules():
         if isinstance(module, BayesLayer) and module.bayesian:
             name, own = owners.get(module, ("", None))
-            terms.append(_weights_kl(module, name, own, price))
+            terms.append(_weights_kl(module, name, own, kl_keep_prob))
     return torch.stack([term.to(terms[-1].device) for term in terms]).sum()
 
 
@@ -54,6 +61,11 @@ def length_kl(net: nn.Module) -> Tensor:
     its optimum is the Gibbs distribution of temperature c around the prior p,
 
     $$q_j \propto p_j \exp\Bigl(-\tfrac1c \sum_{i \le j} Δ_i\Bigr).$$
+
+    >>> import torch, vnd
+    >>> unit = vnd.OrderingUnit(8, num_groups=4)
+    >>> length_kl(unit) > 0
+    tensor(True)
     """
     units = [module for module in unwrap(net).modules() if isinstance(module, OrderingUnit)]
     terms = [_lengths_kl(alike_units) for alike_units in alike(units)]
@@ -67,16 +79,16 @@ def _lengths_kl(units: list[OrderingUnit]) -> Tensor:
     return chain_kl(posterior, prior).sum()  # by name: torch's look-up by type makes torch.compile compile twice
 
 
-def _weights_kl(layer: Any, name: str, plan: Plan | None, price: Price) -> Tensor:
+def _weights_kl(layer: Any, name: str, plan: Plan | None, kl_keep_prob: KeepProb) -> Tensor:
     """Φ₂ of one layer."""
-    cost: Tensor = _mean_over_inputs(layer) if price == "released" else layer.weight_kl()
+    cost: Tensor = _mean_over_inputs(layer) if kl_keep_prob == "released" else layer.weight_kl()
     if plan is None:
         return cost.sum()
     if name in plan.elements:
         unit = plan.units[plan.elements[name]]
         return (cost.flatten() * unit.spread(unit.survival())).sum()
     outputs = plan.survival(plan.outputs.get(name), cost)
-    inputs = plan.survival(plan.inputs.get(name), cost) if price == "both_ends" else None
+    inputs = plan.survival(plan.inputs.get(name), cost) if kl_keep_prob == "min" else None
     if name in plan.rows:
         unit = plan.units[plan.rows[name]]
         rows = unit.spread(unit.survival())
@@ -125,6 +137,13 @@ def parameter_groups(
         log_alpha_lr: That of log α; `lr` if None.
         chain_lr: That of the keep logits; `lr` if None.
         weight_decay: Decay of the weights.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> groups = vnd.parameter_groups(net, lr=0.1, chain_lr=0.3)
+    >>> [(group["name"], group["lr"]) for group in groups]
+    [('weights', 0.1), ('undecayed', 0.1), ('log_alpha', 0.1), ('chain', 0.3)]
     """
     kinds: dict[str, list[nn.Parameter]] = {"weights": [], "undecayed": [], "log_alpha": [], "chain": []}
     for name, parameter in unwrap(net).named_parameters():
@@ -149,7 +168,15 @@ def parameter_groups(
 
 
 def set_temperature(net: nn.Module, temperature: float) -> None:
-    """Set the temperature of all ordering units of a network."""
+    """Set the temperature of all ordering units of a network.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> vnd.set_temperature(net, 0.5)
+    >>> [float(unit.temperature) for unit in net.modules() if isinstance(unit, vnd.OrderingUnit)]
+    [0.5]
+    """
     if not 0 < temperature < float("inf"):
         raise ValueError(f"set_temperature: temperature must be finite and greater than 0; got {temperature}")
     for module in unwrap(net).modules():

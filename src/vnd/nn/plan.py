@@ -173,7 +173,7 @@ class Plan:
     unseen: bool = False  # whether compiled code does not know of one of them
     loading: tuple[Tensor | None, ...] | None = None  # what a state dict that is being loaded says of statistics
     smallest: Any = None  # for training: the network of base groups alone, sliced; False where there is no such
-    rungs: list[Any] = field(default_factory=list)  # for training: the networks of fixed shapes, sliced
+    fixed_budgets: list[Any] = field(default_factory=list)  # for training: the networks of fixed shapes, sliced
     origin: dict[str, Any] | None = None  # what its plain network was cut from; as in `extract.ORIGINS`
     lesson: Any = None  # for training a student: its teacher, and what that answered
     lowest: Tensor | None = None  # the lowest survival of a group in each of them, and 0 for the full network
@@ -286,8 +286,12 @@ class Plan:
 
     def said(self, root: nn.Module, setting: Setting, warn: bool = True) -> dict[Any, Any]:
         """What the context has to say for the network to run at a width."""
-        groups = {unit: -1 if setting.free else setting.shape[name] for name, unit in self.units.items()}
-        return {self: setting, **groups, **self.look_up(root, setting, warn=warn and not root.training)}
+        return {self: setting, **self._groups(setting), **self.look_up(root, setting, warn=warn and not root.training)}
+
+    def _groups(self, setting: Setting) -> dict[OrderingUnit, int]:
+        """How many groups each unit keeps at a width; −1 for as many as are drawn."""
+        kept = dict(setting.shape.groups)
+        return {unit: -1 if setting.free else kept[name] for name, unit in self.units.items()}
 
     # -- a forward pass ------------------------------------------------------------------------------------------------
 
@@ -307,6 +311,7 @@ class Plan:
             raise RuntimeError("vnd.recalibrate runs this network, masked, in another thread; wait for it")
         if (left := context.here(("pass", self))) is not None:
             left.leave()  # of a pass that was interrupted, as by Ctrl-C
+            self._forget_masks()
         setting = context.said_of(self)
         values: dict[Any, Any] = {}
         if root.training:
@@ -316,9 +321,9 @@ class Plan:
             values |= self.look_up(root, setting or self.default, again=False)
         with lock_of(root) if setting is None else nullcontext(), context.outside_of_regions():
             masks = dict(self._draw(root, args, kwargs, setting))  # no compiled call sets the default width meanwhile
-        if setting is None:
+        if setting is None and root.training:
             for unit, mask in masks.items():
-                vars(unit)["current"] = mask  # for parts that were compiled
+                unit.current = mask  # for parts that were compiled; in evaluation they make the same ones
         before = context.put(values | masks)
         stack = ExitStack()
         if (as_defaults := context.here(("compiled", self))) is not None:
@@ -341,11 +346,7 @@ class Plan:
         batch = None
         if root.training and any(unit.per_example for unit in self.units.values()):
             batch = next((x.size(0) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-        groups = (
-            None
-            if setting is None
-            else {unit: -1 if setting.free else setting.shape[name] for name, unit in self.units.items()}
-        )
+        groups = None if setting is None else self._groups(setting)
         for units in alike(self.units.values()):
             fixed = None if groups is None else [groups[unit] for unit in units]
             masks = draw_masks(units, batch if units[0].per_example else None, fixed)
@@ -354,14 +355,15 @@ class Plan:
 
     def after_forward(self, root: nn.Module, args: Any, output: Any) -> None:
         """Let go of the masks."""
-        if torch.compiler.is_compiling():
-            for unit in self.units.values():
-                unit.current = None
-            return
-        for unit in self.units.values():
-            vars(unit)["current"] = None  # as above, without the search of nn.Module
-        if (run := context.here(("pass", self))) is not None:
+        run = None if torch.compiler.is_compiling() else context.here(("pass", self))
+        if run is not None:
             run.end()
+        if run is None or root.training:  # compiled, or maybe in parts
+            self._forget_masks()
+
+    def _forget_masks(self) -> None:
+        for unit in self.units.values():
+            unit.current = None
 
     # -- state dicts ---------------------------------------------------------------------------------------------------
 
@@ -496,11 +498,14 @@ def _fits(norm: CalibratedNorm, held: tuple[Tensor, ...]) -> bool:
     return not held or (held[0].device == mean.device and held[0].dtype == mean.dtype)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # so that it runs while code is compiled
 def _refuse_unseen() -> None:
     raise RuntimeError(
         "vnd.width: compiled code does not see this block; open it on what torch.compile gave, or use vnd.set_width"
     )
+
+
+# So that it runs while code is compiled: torch.compiler.assume_constant_result would load the compiler, a second.
+_refuse_unseen._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()

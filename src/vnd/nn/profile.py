@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, exact
 from vnd.nn.plan import arguments_of, plan_of, unwrap
-from vnd.nn.width import Width, as_shape
+from vnd.nn.width import Width
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,12 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
         width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
         example_input: A tensor, a tuple of arguments or a dict; that of the conversion if None.
         count_macs: Whether to run the example.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> vnd.profile(net, 0.5)
+    Profile(parameters=27, macs=20, bytes=108)
     """
     small = _small(net, width)
     parameters = list(small.parameters())
@@ -74,7 +80,7 @@ def _set_modes(modes: list[tuple[nn.Module, bool]]) -> None:
 def _small(net: nn.Module, width: Width) -> nn.Module:
     if width is None and not hasattr(unwrap(net), "_vnd_plan"):
         return net
-    return exact(net, plan_of(net).setting().shape if width is None else as_shape(net, width))
+    return exact(net, plan_of(net).setting().shape if width is None else width)
 
 
 def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

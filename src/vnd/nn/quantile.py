@@ -70,6 +70,12 @@ def couple(root: nn.Module, strata: int = 1) -> nn.Module:
 
     Returns:
         `root`.
+
+    >>> import vnd
+    >>> units = [vnd.OrderingUnit(8, num_groups=4), vnd.OrderingUnit(8, num_groups=4)]
+    >>> first, second = couple(nn.Sequential(*units))
+    >>> first.quantile is second.quantile
+    True
     """
     from vnd.nn.ordering import OrderingUnit
 

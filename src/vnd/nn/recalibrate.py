@@ -46,6 +46,13 @@ def recalibrate(
             a dict of keyword arguments, of which `forward` gets those that it knows; or (dict, labels).
         widths: Shapes, fractions in (0, 1], or None for full width.
         samples: Run with sampled weights instead of their means; "both" collects the statistics of either kind.
+
+    >>> import torch, vnd
+    >>> net = vnd.to_nested(vnd.models.ConvNet(width=0.25), torch.zeros(1, 1, 28, 28), num_groups=4).eval()
+    >>> vnd.recalibrate(net, [torch.randn(8, 1, 28, 28) for _ in range(3)], widths=(0.5, 1.0))
+    >>> with vnd.width(net, 0.5):
+    ...     net(torch.zeros(1, 1, 28, 28)).shape
+    torch.Size([1, 10])
     """
     if not isinstance(samples, bool) and samples != "both":
         raise ValueError(f"recalibrate: samples must be True, False or 'both'; got {samples!r}")

@@ -83,6 +83,14 @@ def selective(
         seed: Makes the draws repeatable.
         dim: The dimension of classes of the outputs, which must be (N, C).
         output: The tensor that counts, where the network gives several, as in `predict`.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> x, y = torch.randn(100, 2), torch.randint(3, (100,))
+    >>> chosen = vnd.selective(net, x, y, risk=0.9, samples=0)
+    >>> chosen.coverage
+    1.0
     """
     check_score(score, "selective")
     probs, labels, uncertainty, drawn = [], [], [], 1

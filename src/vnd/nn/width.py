@@ -45,6 +45,12 @@ def shape(
         bytes: Largest size of parameters and buffers.
         latency_ms: Largest median time of a forward pass on `example_input`, measured here and now.
         example_input: What to count or time on; that of the conversion if None.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> dict(vnd.shape(net, fraction=0.5)), dict(vnd.shape(net, parameters=50))
+    ({'0': 2}, {'0': 3})
     """
     from vnd.nn.profile import latency, profile
 
@@ -191,6 +197,13 @@ def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool
         width: A `Shape`, a fraction in (0, 1], or None.
         samples: Use the statistics of sampled weights instead of those of the means.
         warn: Warn of a shape that was not recalibrated.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> vnd.set_width(net, 0.5)
+    >>> vnd.profile(net).parameters
+    27
     """
     plan, root = plan_of(net), unwrap(net)
     setting = setting_of(net, width, samples)
@@ -210,6 +223,13 @@ def width(net: nn.Module, width: Width, *, samples: bool = False) -> Iterator[nn
     The width belongs to the thread or task that opened the block, and others run the network at widths of their own
     meanwhile. Tasks and `asyncio.to_thread` that start within the block have it, too. The workers of a thread pool do
     not: there the network refuses to run, unless in a block or by `predict` at a width given.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> with vnd.width(net, 0.5):
+    ...     net(torch.ones(4, 2)).shape
+    torch.Size([4, 3])
     """
     plan, root = plan_of(net), unwrap(net)
     said = plan.said(root, setting_of(net, width, samples))

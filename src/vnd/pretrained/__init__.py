@@ -41,6 +41,10 @@ def load_pretrained(name: str) -> FromPixels:
 
     Args:
         name: An unknown name is answered with those there are.
+
+    >>> net = load_pretrained("cifar10-bn3-small")
+    >>> net.classes[:3]
+    ('airplane', 'automobile', 'bird')
     """
     known = names()
     if name not in known:

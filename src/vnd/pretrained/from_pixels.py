@@ -19,7 +19,7 @@ SLACK = 1e-3  # what rounding and resizing may leave beyond [0, 1]; a step betwe
 class FromPixels(nn.Module):
     r"""A network of normalised images, which takes pixels between 0 and 1 and normalises them itself.
 
-    $$y = f\left((x - \text{mean}) / \text{deviation}\right)$$
+    $$y = f\left((x - \text{mean}) / \text{std}\right)$$
 
     From pixels that were bytes, divided by 255, it computes bit for bit what the loop feeds a network in training.
     `to_nested`, `extract`, `recalibrate`, `predict` and `save` take it for what it is: one network, whose input is
@@ -27,7 +27,7 @@ class FromPixels(nn.Module):
 
     Args:
         network: f.
-        said: "mean" and "deviation" of each channel, of pixels between 0 and 1; "image", the size of one; "classes" and
+        said: "mean" and "std" of each channel, of pixels between 0 and 1; "image", the size of one; "classes" and
             "card"; and what `plain_of` needs.
 
     Shape: (B, channels, height, width), floats between 0 and 1, to logits (B, classes).
@@ -41,7 +41,7 @@ class FromPixels(nn.Module):
 
     def __init__(self, network: nn.Module, said: Mapping[str, Any]) -> None:
         super().__init__()
-        normalise = Normalise(tuple(said["mean"]), tuple(said["deviation"]), "cpu")
+        normalise = Normalise(tuple(said["mean"]), tuple(said["std"]), "cpu")
         self.register_buffer("scale", normalise.scale)  # in the state, so that they are saved, checked and cast
         self.register_buffer("shift", normalise.shift)
         self.network = network

@@ -26,7 +26,7 @@ from vnd.data.augment import Augment, draw, mix
 from vnd.data.batches import Passes
 
 if TYPE_CHECKING:
-    from vnd.train.session import Session
+    from vnd.train.state import TrainState
 
 IMAGES = 1000  # about as many in a batch, which has BatchNorm's statistics of its own
 FEWEST = 50  # validation images that say anything of calibration
@@ -39,7 +39,7 @@ class ConfidenceController:
         session: The run.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: TrainState) -> None:
         self.session, self.rate = session, session.recipe.train.loss_temperature
         self.log: Tensor | None = None
         if not self.rate:

@@ -11,7 +11,7 @@ from vnd.methods import Batch, Step
 from vnd.nn import Quantile
 
 if TYPE_CHECKING:
-    from vnd.train.session import Session
+    from vnd.train.state import TrainState
 
 
 class Arrival:
@@ -38,7 +38,7 @@ class Arrival:
 
 
 @torch.no_grad()
-def diagnosis(session: Session, batch: Batch, step: Step, seed: int) -> str:
+def diagnosis(session: TrainState, batch: Batch, step: Step, seed: int) -> str:
     """One line on a loss that is not finite, from running the step again and looking at every layer."""
     root = session.root
     where = f"train: the loss is not finite at step {step.index} (epoch {session.epoch(step.index)})"

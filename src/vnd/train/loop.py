@@ -12,14 +12,13 @@ import torch
 
 from vnd.data.batches import key
 from vnd.methods import Step
-from vnd.optim.optimizer import set_rates
-from vnd.optim.schedule import value
+from vnd.optim import set_rates, value
 from vnd.train.diagnose import Arrival, diagnosis
 from vnd.train.parse import parse_run
 from vnd.train.progress import GracefulStop, ProgressLogger
 from vnd.train.recipe import Recipe
 from vnd.train.run import lock
-from vnd.train.session import Session
+from vnd.train.state import TrainState
 
 
 def fit(recipe: Recipe, folder: Path, *, quiet: bool = False, new_epochs: bool = False) -> bool:
@@ -40,7 +39,7 @@ def fit(recipe: Recipe, folder: Path, *, quiet: bool = False, new_epochs: bool =
     with held, deterministic(recipe.train.deterministic):
         accelerator.wait_for_everyone()  # a refusal of the lock comes before anything is touched
         check_same(recipe, folder, new_epochs)
-        session = Session(recipe, folder, accelerator)
+        session = TrainState(recipe, folder, accelerator)
         if not session.resume(new_epochs):
             session.begin()
         done = _train(session, quiet)
@@ -51,7 +50,7 @@ def fit(recipe: Recipe, folder: Path, *, quiet: bool = False, new_epochs: bool =
     return done
 
 
-def _train(session: Session, quiet: bool) -> bool:
+def _train(session: TrainState, quiet: bool) -> bool:
     """The steps of a run; False if it was stopped."""
     recipe, accelerator, method = session.recipe, session.accelerator, session.method
     model, optimizer, options = session.model, session.optimizer, recipe.train
@@ -69,7 +68,7 @@ def _train(session: Session, quiet: bool) -> bool:
             set_rates(optimizer, rate)
             step = Step(
                 index, kl_weight.fill_(weight), temperature, len(session.splits.train), index / session.steps,
-                session.confidence.log, session.batches.number(index) if recipe.data.views else None,
+                session.confidence.log, session.batches.number(index) if recipe.data.repeat_epochs else None,
             )  # fmt: skip
 
             _seed(key(seed, "common", index))  # all processes draw alike: which unit is measured
@@ -157,7 +156,7 @@ def _seed(number: int) -> None:
         torch.cuda.manual_seed(number)
 
 
-def _compiled(what: Any, session: Session) -> Any:
+def _compiled(what: Any, session: TrainState) -> Any:
     """A function or a network, compiled where the recipe asks for it; on a GPU with CUDA graphs."""
     if not session.recipe.train.compile:
         return what

@@ -135,7 +135,7 @@ def _filled(given: dict[str, Any], leaves: set[str], prefix: str = "") -> dict[s
 
 
 def _check_data(data: Data, sweep: Sweep) -> None:
-    for key, name in (("data.name", data.name), ("evaluate.out_of_domain", sweep.out_of_domain)):
+    for key, name in (("data.name", data.name), ("evaluate.ood", sweep.ood)):
         if name is not None and name not in DATASETS:
             raise ValueError(f"{key} must be one of {', '.join(DATASETS)}; got {name!r}{_like(name, DATASETS)}")
 

@@ -19,12 +19,12 @@ from vnd.methods import Task, Terms
 from vnd.nn import OrderingUnit
 
 if TYPE_CHECKING:
-    from vnd.train.session import Session
+    from vnd.train.state import TrainState
 
 SCORES: dict[Task, tuple[str, Callable[[float], str]]] = {  # what validation measures, and how it is shown
-    "classify": ("accuracy", lambda share: f"{100 * share:.2f} %"),
-    "encode": ("mean squared error", "{:.5f}".format),
-    "segment": ("GED", "{:.4f}".format),
+    "classification": ("accuracy", lambda share: f"{100 * share:.2f} %"),
+    "autoencoding": ("mean squared error", "{:.5f}".format),
+    "segmentation": ("GED", "{:.4f}".format),
 }
 SURE = 0.99  # an ordering unit that is as sure of its length as that has stopped learning it
 
@@ -37,7 +37,7 @@ class ProgressLogger:
         quiet: No bar and no lines, the log alone.
     """
 
-    def __init__(self, session: Session, quiet: bool) -> None:
+    def __init__(self, session: TrainState, quiet: bool) -> None:
         self.session, self.options = session, session.recipe.train
         self.main = session.accelerator.is_main_process
         self.units = [(n, m) for n, m in session.root.named_modules() if isinstance(m, OrderingUnit)]

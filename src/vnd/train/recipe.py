@@ -16,8 +16,7 @@ from vnd.data.augment import Augment
 from vnd.evaluate.sweep import Sweep
 from vnd.methods import Method
 from vnd.models import build
-from vnd.optim.optimizer import Optimizer
-from vnd.optim.schedule import Schedule
+from vnd.optim import Optimizer, Schedule
 
 Precision = Literal["no", "bf16", "fp16"]
 LARGEST_SEED = 2**63 - 1  # that torch's generators take
@@ -46,13 +45,13 @@ class Data:
         name: One of `vnd data list`.
         folder: Where its official files lie; None for the data root ($VND_DATA, or ~/.cache/vnd/data).
         validation: Training images that are held out, by which the best network is chosen.
-        split: Which: drawn at "random" by `split_seed`, or the "last" ones.
+        split: BestOrLast: drawn at "random" by `split_seed`, or the "last" ones.
         split_seed: Of the random split.
         limit: Train on so many images at most, drawn by `split_seed`; None for all.
         size: Height and width that images are brought to; None for their own.
         augment: Random changes of the training images.
-        views: Epochs after which the batches come again, with the same images, changed alike; 0 for new ones always. A
-            student's teacher is asked once for each.
+        repeat_epochs: Number of distinct augmented epochs; later epochs replay them, and a student's teacher is asked
+            once for each. 0: always new.
     """
 
     name: str = "fashion"
@@ -63,11 +62,11 @@ class Data:
     limit: int | None = None
     size: int | None = None
     augment: Augment = dataclasses.field(default_factory=Augment)
-    views: int = 0
+    repeat_epochs: int = 0
 
     def __post_init__(self) -> None:
         _at_least("validation", self.validation, 1)
-        _at_least("views", self.views, 0)
+        _at_least("repeat_epochs", self.repeat_epochs, 0)
         _at_least("split_seed", self.split_seed, 0)
         _at_least("limit", self.limit, 2)
         _at_least("size", self.size, 1)

@@ -23,30 +23,30 @@ class Splits:
     train: Images
     validation: Images
     mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    test_owners: tuple[str, ...] = ()
+    std: tuple[float, ...]
+    test_groups: tuple[str, ...] = ()
 
     def normalise(self, device: torch.device | str) -> Normalise:
         """From pixels to what the network is fed."""
-        return Normalise(self.mean, self.deviation, device)
+        return Normalise(self.mean, self.std, device)
 
 
-def read_splits(data: Data, task: Task = "classify") -> Splits:
+def read_splits(data: Data, task: Task = "classification") -> Splits:
     """Read the training images of a recipe, and hold out those of validation.
 
     For a code, pixels are brought between −1 and 1, and labels are not needed; for classes and masks, to mean 0 and
     deviation 1.
     """
     images = load(data.name, "train", None if data.folder is None else Path(data.folder))
-    if task == "classify" and images.labels is None:
+    if task == "classification" and images.labels is None:
         raise ValueError(
             f"data.name: {data.name} has no labels to learn; `vnd data list` shows which sets have classes"
         )
-    if task == "classify" and len(set(np.asarray(images.labels).tolist())) < 2:
+    if task == "classification" and len(set(np.asarray(images.labels).tolist())) < 2:
         raise ValueError(f"data.name: all {len(images)} training images of {data.name} are of one class; need two")
-    if task == "encode" and data.augment.cutmix:
+    if task == "autoencoding" and data.augment.cutmix:
         raise ValueError(f"data.augment.cutmix mixes labels, and a code has none; use 0, got {data.augment.cutmix}")
-    if task == "segment":
+    if task == "segmentation":
         _check_masks(images, data)
     images = images if data.size is None else fit_to(images, images.pixels.shape[1], data.size)
     if data.validation >= len(images):
@@ -54,26 +54,26 @@ def read_splits(data: Data, task: Task = "classify") -> Splits:
     train, validation = hold_out(images, data.validation, data.split_seed, data.split)
     if data.limit is not None and data.limit < len(train):
         _, train = hold_out(train, data.limit, data.split_seed)
-    if task == "encode":
+    if task == "autoencoding":
         middle = (0.5,) * images.pixels.shape[1]
         return Splits(train, validation, middle, middle)
-    known = set() if images.owners is None else set(images.owners.tolist())
-    elsewhere = tuple(name for number, name in enumerate(images.owner_names) if number not in known)
+    known = set() if images.groups is None else set(images.groups.tolist())
+    elsewhere = tuple(name for number, name in enumerate(images.group_names) if number not in known)
     return Splits(train, validation, *statistics(train), elsewhere)
 
 
-def owners_of(splits: Splits) -> dict[str, Any]:
-    """Whose images are on which side, where they have owners, such as patients: by name, or else by number.
+def groups_of(splits: Splits) -> dict[str, Any]:
+    """Whose images are on which side, where they have groups, such as patients: by name, or else by number.
 
     Those of the test images are known by name only: all that are not of the training split.
     """
     sides = {}
     for side, images in (("train", splits.train), ("validation", splits.validation)):
-        if images.owners is None:
+        if images.groups is None:
             return {}
-        numbers = np.unique(images.owners).tolist()
-        sides[side] = [images.owner_names[number] for number in numbers] if images.owner_names else numbers
-    return {"owners": sides | ({"test": list(splits.test_owners)} if splits.test_owners else {})}
+        numbers = np.unique(images.groups).tolist()
+        sides[side] = [images.group_names[number] for number in numbers] if images.group_names else numbers
+    return {"groups": sides | ({"test": list(splits.test_groups)} if splits.test_groups else {})}
 
 
 def _check_masks(images: Images, data: Data) -> None:

@@ -502,12 +502,12 @@ def _last_words(path: Path, since: int, code: int) -> str:
     return said[-1].removeprefix("vnd: ")[:500] if said else f"exit code {code}"
 
 
-def _lock(log: BinaryIO) -> bool:
-    """Hold a log; the processes that write to it hold it too, also when this one is gone."""
+def _lock(log: BinaryIO, look: bool = False) -> bool:
+    """Hold a log, or only look whether it is held: those that write to it hold it too, when this one is gone."""
     import fcntl
 
     try:
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(log, (fcntl.LOCK_SH if look else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -516,8 +516,8 @@ def _lock(log: BinaryIO) -> bool:
 def _is_logged_to(folder: Path) -> bool:
     if not (folder / LOG).exists():
         return False
-    with (folder / LOG).open("ab") as log:
-        return not _lock(log)
+    with (folder / LOG).open("rb") as log:
+        return not _lock(log, look=True)
 
 
 def _cpus() -> int:

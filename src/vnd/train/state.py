@@ -1,0 +1,391 @@
+"""All that a run holds while it is trained: made from a recipe, saved to its folder, and brought back from there."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
+
+from vnd._files import write_text
+from vnd._text import one_line
+from vnd.data.batches import Batches, Normalise, in_order, key
+from vnd.data.images import Images
+from vnd.evaluate.coding import error_of
+from vnd.evaluate.segmenting import distance_of
+from vnd.evaluate.sweep import accuracy_of, check_inference
+from vnd.methods import AutoencoderMethod, Segmenter, Size, Sizes
+from vnd.methods.single import Single
+from vnd.models.autoencoder import CodedNetwork
+from vnd.nn.plan import plan_of, unwrap
+from vnd.store import save
+from vnd.train import checkpoint
+from vnd.train.confidence import ConfidenceController
+from vnd.train.recipe import Recipe, differing_keys, digest_of
+from vnd.train.run import Log, environment
+from vnd.train.splits import Splits, groups_of, read_splits
+
+BATCH = 512  # images in a batch that statistics are collected from,
+SMALL = 32  # and in one of a network that segments: each is a draw of the weights, and a large one of large images
+
+
+class TrainState:
+    """A run in training.
+
+    Args:
+        recipe: What decides it.
+        folder: Where it is kept.
+        accelerator: Hugging Face Accelerate's, which knows the devices and the other processes.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, accelerator: Any) -> None:
+        self.recipe, self.folder, self.accelerator, self.method = recipe, folder, accelerator, recipe.method
+        with accelerator.main_process_first():  # who decodes a folder of images leaves a cache for the others
+            self.splits = read_splits(recipe.data, recipe.method.task)
+        options = recipe.train
+        self.batches = Batches(
+            self.splits.train, options.batch, options.seed, self.splits.mean, self.splits.std,
+            accelerator.device, recipe.data.augment, accelerator.process_index, accelerator.num_processes,
+            masks=recipe.method.task == "segmentation", repeat_epochs=recipe.data.repeat_epochs,
+        )  # fmt: skip
+        model = build_model(recipe, self.splits.train).to(accelerator.device)
+        if options.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = recipe.optimizer.build(model)
+        self.model, self.optimizer = accelerator.prepare(model, optimizer)
+        accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # the loop says where to autocast
+        self.root = unwrap(self.model)
+        self.ema = _average_of(self.root) if options.ema else None
+        self.confidence = ConfidenceController(self)
+        self.steps = options.epochs * len(self.batches)
+        self.step, self.best = 0, -1e9  # JSON has no infinity
+        self.log = Log(folder / "metrics.jsonl")
+
+    def epoch(self, step: int) -> int:
+        """The epoch of a step."""
+        return step // len(self.batches)
+
+    def begin(self) -> None:
+        """Write down what this run is, and where it runs."""
+        if not self.accelerator.is_main_process:
+            return
+        self.method.sizes(self.root, self.recipe.evaluate.sizes)  # one that it cannot have is refused now
+        check_inference(self.root, self.recipe.evaluate)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        about = {
+            "name": self.recipe.data.name,
+            "train": len(self.splits.train),
+            "validation": len(self.splits.validation),
+            "classes": list(self.splits.train.classes),
+            "image": list(self.splits.train.pixels.shape[1:]),
+            "mean": list(self.splits.mean),
+            "std": list(self.splits.std),
+            **groups_of(self.splits),
+        }
+        write_text(self.folder / "data.json", json.dumps(about, indent=1) + "\n")
+        write_text(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
+        write_text(self.folder / "recipe.yaml", self.recipe.to_yaml())
+        self.log.truncate(-1)  # of a run that was killed before its first checkpoint
+
+    def resume(self, new_epochs: bool = False) -> bool:
+        """Go back to the newest good checkpoint; False if there is none.
+
+        Args:
+            new_epochs: The checkpoint may be of a recipe with another number of epochs. The recipe that is kept becomes
+                this one, and the last network of a run that was finished goes, until there is a new one.
+        """
+        found = checkpoint.read(self.folder / "checkpoints")
+        if found is None:
+            return False
+        best, trained_by = self._check(found, new_epochs)
+        checkpoint.restore(self.root, self._inner(), self.ema, self.accelerator.scaler, found)
+        self.confidence.restore(found.state.get("log_loss_temperature"))
+        self.step, self.best = found.step, best
+        world = self.accelerator.num_processes
+        if trained_by != world:
+            text = f"train: this run was trained by {trained_by} processes and goes on with {world}: other noise"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        if self.accelerator.is_main_process:
+            if found.state["recipe"]["train"]["epochs"] != self.recipe.train.epochs:
+                (self.folder / "last" / "network.json").unlink(missing_ok=True)  # first: without it there is none
+                shutil.rmtree(self.folder / "last", ignore_errors=True)
+                write_text(self.folder / "recipe.yaml", self.recipe.to_yaml())
+            self.log.truncate(self.step)
+        return True
+
+    def _check(self, found: checkpoint.Checkpoint, new_epochs: bool) -> tuple[float, int]:
+        """Refuse a checkpoint of another recipe, or beyond the end of this one; its best score, and its processes."""
+        recipe, state = self.recipe.to_dict(), found.state
+        if "recipe" not in state or "recipe_digest" not in state:
+            raise ValueError(
+                f"train: {found.path} does not say which recipe it is of; an older version wrote it: train anew"
+            )
+        try:
+            if digest_of(state["recipe"]) != state["recipe_digest"]:
+                raise ValueError("its recipe has another digest than it says")
+            epochs = state["recipe"]["train"]["epochs"]
+            best, world = float(state["best"]), state["world"]
+            if type(world) is not int or type(epochs) is not int:
+                raise ValueError("world and train.epochs must be whole numbers")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"train: {found.path} is damaged: {one_line(error)}") from None
+        if digest_of(recipe) != state["recipe_digest"]:
+            keys = differing_keys(state["recipe"], recipe)
+            if keys == ["train.epochs"] and not new_epochs:
+                wanted = self.recipe.train.epochs
+                raise ValueError(
+                    f"train: {found.path} is of a recipe with train.epochs {epochs}, and recipe.yaml says {wanted}; "
+                    f"change it back, or allow it by --new_epochs {wanted}"
+                )
+            if keys != ["train.epochs"]:
+                raise ValueError(
+                    f"train: {found.path} is of another recipe than recipe.yaml; it differs in {', '.join(keys)}; "
+                    "change that back, or train in another folder"
+                )
+        if found.step > self.steps:
+            raise ValueError(
+                f"train: {found.path} is at step {found.step}, beyond the {self.steps} steps that train.epochs "
+                f"{self.recipe.train.epochs} has; give more epochs, or train in another folder"
+            )
+        return best, world
+
+    def save(self) -> None:
+        """Write a checkpoint, unless a parameter is not finite: the ones before are worth more."""
+        for name, parameter in self.root.named_parameters():
+            if not parameter.isfinite().all():
+                raise FloatingPointError(
+                    f"train: parameter {name} is not finite after step {self.step - 1}; lower optimizer.lr or set"
+                    f" train.clip; the last checkpoint in {self.folder / 'checkpoints'} is from before it"
+                )
+        if self.accelerator.is_main_process:
+            recipe = self.recipe.to_dict()
+            tensors, state = checkpoint.capture(self.root, self._inner(), self.ema, self.accelerator.scaler)
+            checkpoint.write(
+                self.folder / "checkpoints",
+                self.step,
+                tensors,
+                state
+                | {
+                    "best": self.best,
+                    "world": self.accelerator.num_processes,
+                    "log_loss_temperature": self.confidence.state(),
+                }
+                | {"recipe": recipe, "recipe_digest": digest_of(recipe)},
+            )
+
+    def validate(self) -> dict[str, float]:
+        """Look at the validation images at some widths; keep the network if it is the best.
+
+        Of classes the accuracy, of codes the mean squared error of a pixel between 0 and 1, both with posterior means;
+        of masks the GED of a few that are drawn.
+
+        Runs in one process; the others go on to wait for it at the next step.
+        """
+        if not self.accelerator.is_main_process:
+            return {}
+        wanted = Sizes(fractions=self.recipe.train.validate_at, leading=self.recipe.evaluate.sizes.leading)
+        normalise = self.splits.normalise(self.accelerator.device)
+        with self.averaged():
+            sizes = self.method.sizes(self.root, wanted)
+            drawn = self.method.task == "segmentation"
+            self.method.recalibrate(self.root, self.calibration, [size.width for size in sizes], samples=drawn)
+            looked = self.root, self.splits.validation, normalise
+            found = {size.label: self._look(size, *looked) for size in sizes}
+            mean = sum(found.values()) / len(found)
+            score = {"classification": mean, "autoencoding": 1 - mean, "segmentation": -mean}[self.method.task]
+            if score > self.best:
+                self.best = score
+                save(self.root, self.folder / "best")
+        return found
+
+    def _look(self, size: Size, model: nn.Module, images: Images, normalise: Normalise) -> float:
+        if isinstance(self.method, AutoencoderMethod):
+            return error_of(self.method, model, size, images, normalise)
+        if isinstance(self.method, Segmenter):
+            return distance_of(self.method, model, size, images, normalise)
+        return accuracy_of(self.method, model, size, images, normalise, samples=0)
+
+    def finish(self) -> None:
+        """Keep the last network too, calibrated for the recipe's sizes.
+
+        What validation left is dropped: a run that was stopped after its last checkpoint does not have it.
+        """
+        if self.accelerator.is_main_process:
+            with self.averaged():
+                _drop_statistics(self.root)
+                sizes = self.method.sizes(self.root, self.recipe.evaluate.sizes)
+                for samples in (False, True):
+                    torch.manual_seed(key(self.recipe.train.seed, "calibration"))
+                    self.method.recalibrate(self.root, self.calibration, [s.width for s in sizes], samples=samples)
+                save(self.root, self.folder / "last")
+
+    def calibration(self) -> Iterator[Tensor]:
+        """A few batches of training images, always the same ones, that BatchNorm's statistics are collected from."""
+        return calibration(self.recipe, self.splits, self.accelerator.device)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The moving average of the weights in place of the weights, if there is one.
+
+        BatchNorm's statistics are those of other weights then. A nested network has them collected for each width by
+        its method; one of a single size gets those that it shows in training, of the images of `calibration`. A layer
+        that no prediction comes by, such as those of a posterior, has none of its own: it keeps those of training.
+        """
+        if self.ema is None:
+            yield
+            return
+        single = not hasattr(self.root, "_vnd_plan")
+        places: dict[str, Tensor] = dict(self.root.named_parameters())
+        if single:
+            places |= dict(self.root.named_buffers())
+        own = {name: place.detach().clone() for name, place in places.items()}
+        try:
+            _fill(places, self.ema)
+            if single:
+                torch.manual_seed(key(self.recipe.train.seed, "statistics"))  # of the noise in weights and dropout
+                assert isinstance(self.method, Single)
+                update_bn(self.calibration(), _Shown(self.root, self.method))
+                _keep_unseen(self.root, own)
+            yield
+        finally:
+            _fill(places, own)
+
+    @torch.no_grad()
+    def move_average(self) -> None:
+        """Move the average of the weights to where they now are."""
+        if self.ema is not None and self.recipe.train.ema is not None:
+            parameters = [parameter.detach() for parameter in self.root.parameters()]
+            torch._foreach_lerp_(list(self.ema.values()), parameters, 1 - self.recipe.train.ema)
+            for name, parameter in self.root.named_parameters():
+                if not parameter.requires_grad:  # an order that has settled is what it is, at once
+                    self.ema[name].copy_(parameter)
+
+    def average(self, value: Tensor) -> Tensor:
+        """The mean of a number over all processes."""
+        return value if self.accelerator.num_processes == 1 else torch.as_tensor(self.accelerator.reduce(value, "mean"))
+
+    def _inner(self) -> torch.optim.Optimizer:
+        inner: torch.optim.Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+        return inner
+
+
+class _Shown(nn.Module):
+    """A model that is run as its method's training runs it."""
+
+    def __init__(self, root: nn.Module, method: Single) -> None:
+        super().__init__()
+        self.root, self.method, self.training = root, method, root.training  # the mode that `update_bn` goes back to
+
+    def forward(self, x: Tensor) -> None:
+        """Show it images."""
+        self.method.show(self.root, x)
+
+
+def build_model(recipe: Recipe, images: Images) -> nn.Module:
+    """The model of a recipe, on the CPU, with the weights that its seed gives; refused if the data do not fit it."""
+    torch.manual_seed(recipe.train.seed)
+    network = recipe.network.build()
+    if recipe.method.task == "classification" and isinstance(network, CodedNetwork):
+        raise ValueError(
+            f"network.name: {recipe.network.name} is for methods that learn codes, such as vnd_ae; got the method "
+            f"{recipe.method_name}"
+        )
+    classes, masked = recipe.network.config.get("num_classes"), recipe.method.task == "segmentation"
+    if classes is not None and not masked and classes != len(images.classes):
+        raise ValueError(
+            f"network.num_classes must be that of {recipe.data.name}, {len(images.classes)}; got {classes}"
+        )
+    if masked and classes not in (None, 1):
+        raise ValueError(f"network.num_classes must be 1 for masks, one logit a pixel; got {classes}")
+    example = torch.rand(2, *images.pixels.shape[1:])
+    try:
+        with torch.no_grad():
+            answer = copy.deepcopy(network).eval()(example)
+    except RuntimeError as error:
+        raise ValueError(
+            f"network {recipe.network.name} cannot read the images of {recipe.data.name}, "
+            f"{'×'.join(map(str, example.shape[1:]))}: {' '.join(str(error).split())[:200]}"
+        ) from None
+    if recipe.method.task == "classification" and answer.ndim != 2:
+        raise ValueError(
+            f"network.name: {recipe.network.name} answers for each pixel, and {recipe.method_name} learns classes of "
+            "images; use it with a method that segments, such as vnd_punet"
+        )
+    torch.manual_seed(recipe.train.seed + 1)
+    return recipe.method.build(network, example)
+
+
+def calibration(
+    recipe: Recipe,
+    splits: Splits,
+    device: torch.device | str,
+    images: int | None = None,
+    repeat: int = 0,
+    augmented: bool | None = None,
+) -> Iterator[Tensor]:
+    """Batches of training images as they are in a test, unaugmented unless that is asked for, always the same ones.
+
+    Args:
+        recipe: That of the run.
+        splits: Its images.
+        device: Where the batches go.
+        images: How many, 0 for all; None for what the recipe says.
+        repeat: Which choice of them.
+        augmented: As in training instead, in batches that are all alike large; None for what the recipe says.
+    """
+    wanted = recipe.evaluate.bn_images if images is None else images
+    count = min(wanted or len(splits.train), len(splits.train))
+    seed = key(recipe.train.seed, "calibration", *([repeat] if repeat else []))
+    chosen = np.random.default_rng(seed).permutation(len(splits.train))[:count]
+    most = {
+        "segmentation": SMALL,
+        "autoencoding": min(BATCH, recipe.train.batch),
+    }  # of codes gradients are kept, as in training
+    parts = math.ceil(count / most.get(recipe.method.task, BATCH))
+    if recipe.augmented(augmented):
+        normal, augment = (splits.mean, splits.std), recipe.data.augment
+        batches = Batches(splits.train.take(chosen), count // parts, seed, *normal, device, augment)
+        yield from (batches.at(number)[0] for number in range(parts))
+        return
+    for part in np.array_split(chosen, parts):  # as even as can be: each counts as much as another
+        yield from in_order(splits.train.take(part), splits.normalise(device), device, len(part))
+
+
+def _drop_statistics(root: nn.Module) -> None:
+    """Forget the BatchNorm statistics of all widths of a nested network."""
+    if hasattr(root, "_vnd_plan"):
+        plan = plan_of(root)
+        plan.statistics.clear()
+        plan.stamps.clear()
+
+
+def _average_of(root: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in root.named_parameters()}
+
+
+@torch.no_grad()
+def _keep_unseen(root: nn.Module, own: dict[str, Tensor]) -> None:
+    """Give statistics back to the layers of a network that have seen nothing since they were reset."""
+    for name, module in root.named_modules():
+        counted = getattr(module, "num_batches_tracked", None)
+        if counted is not None and int(counted) == 0:
+            _fill(
+                dict(module.named_buffers()),
+                {place: own[f"{name}.{place}"] for place, _ in module.named_buffers()},
+            )
+
+
+@torch.no_grad()
+def _fill(places: dict[str, Tensor], values: dict[str, Tensor]) -> None:
+    for name, value in values.items():
+        places[name].copy_(value)
