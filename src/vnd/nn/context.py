@@ -46,6 +46,11 @@ def here(owner: Any) -> Any:
     return _HERE.get().get(owner)
 
 
+def everything() -> Mapping[Any, Any]:
+    """All that the caller's context says."""
+    return _HERE.get()
+
+
 def put(values: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """Say more from now on; returns what the context said before, for `put_back`."""
     before = _HERE.get()
