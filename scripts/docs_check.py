@@ -28,8 +28,8 @@ from PIL import Image
 
 from vnd._text import short
 from vnd.cli import main as vnd
-from vnd.report import page
-from vnd.report.marked import BEGIN, END
+from vnd.report import html
+from vnd.report.markdown import BEGIN, END
 from vnd.report.results import read
 from vnd.report.theory import downhill
 
@@ -51,7 +51,7 @@ def make(root: Path, folder: Path) -> list[str]:
             made.append(f"docs/{path.name}")
     text = (root / "README.md").read_text(encoding="utf-8")
     (folder / "README.md").write_text(_with_table(text, demo_table(read(root / DEMO))), encoding="utf-8")
-    page.write(root / DEMO, folder / "runs" / "demo")
+    html.write_run(root / DEMO, folder / "runs" / "demo")
     for name, ours in FIGURES.items():
         shutil.copyfile(folder / f"runs/demo/figures/{name}.png", folder / f"docs/images/{ours}.png")
     downhill().savefig(folder / "docs/images/downhill.png", dpi=DPI)

@@ -26,7 +26,7 @@ from vnd.nn import BayesLayer, Rule, Shape
 from vnd.nn.plan import plan_of
 from vnd.pretrained import FromPixels, load_pretrained
 from vnd.pretrained.cut import cut, outside, within
-from vnd.report import page
+from vnd.report import html
 from vnd.train.loop import fit
 from vnd.train.trained import TrainedRun, open_run
 
@@ -174,7 +174,7 @@ def test_the_learned_order_is_that_of_the_run(made: FromPixels, opened: TrainedR
 def test_the_card_has_the_numbers_of_the_evaluation(
     made: FromPixels, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "write", lambda results, folder: folder / "report.html")
+    monkeypatch.setattr(html, "write_run", lambda results, folder: folder / "report.html")
     for split in ("test", "validation"):
         main(["evaluate", str(run), "--parameters", f"[{BUDGET}]", "--split", split, "--out", str(tmp_path)])
         (row,) = json.loads((tmp_path / "results.json").read_text())["rows"]

@@ -16,7 +16,7 @@ import pytest
 import vnd
 from vnd.cli import main
 from vnd.cli.table import COLUMNS
-from vnd.report import page
+from vnd.report import html
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
 from vnd.train.run import lock
@@ -107,7 +107,7 @@ def test_the_extracted_network_is_the_smallest_that_loses_little(shown: tuple[Pa
 def test_a_second_demo_replaces_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "write", lambda results, folder: folder / "report.html")  # the figures take long
+    monkeypatch.setattr(html, "write_run", lambda results, folder: folder / "report.html")  # the figures take long
     old = tmp_path / "demo"
     old.mkdir()
     (old / ".vnd-demo").touch()  # a demo that was killed

@@ -23,7 +23,7 @@ from vnd.cli import main
 from vnd.cli.table import COLUMNS, sizes_table
 from vnd.evaluate import sweep
 from vnd.nn import BayesConv2d
-from vnd.report import page
+from vnd.report import html
 from vnd.train.loop import fit
 
 COST = {"parameters", "macs", "bytes"}
@@ -54,7 +54,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, which take most of the time."""
-    monkeypatch.setattr(page, "write", lambda results, folder: folder / "report.html")
+    monkeypatch.setattr(html, "write_run", lambda results, folder: folder / "report.html")
 
 
 def run(*words: object) -> None:

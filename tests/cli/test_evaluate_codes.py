@@ -16,7 +16,7 @@ from train.small import recipe, write_blobs
 from vnd.cli import main
 from vnd.evaluate import drawing
 from vnd.evaluate.features import Extractor
-from vnd.report import canvas, comparison, page
+from vnd.report import html, style
 from vnd.train.loop import fit
 from vnd.train.trained import settings_of
 
@@ -61,8 +61,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """An extractor that needs no package, a wide terminal, coarse figures."""
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(page, "DPI", 20)
-    monkeypatch.setattr(comparison, "DPI", 20)
+    monkeypatch.setattr(html, "DPI", 20)
 
     def made(weights: Path | None, device: object) -> Extractor:
         return Extractor("Made", "0" * 64, Parts().requires_grad_(False), lambda images: images / 255)
@@ -104,7 +103,7 @@ def test_an_auto_encoder_is_evaluated_at_its_lengths(
 def test_codes_of_validation_images_are_said_to_be_that(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(canvas, "pictures", lambda drawn, folder, dpi: dict.fromkeys(drawn, "<svg></svg>"))
+    monkeypatch.setattr(style, "pictures", lambda drawn, folder, dpi: dict.fromkeys(drawn, "<svg></svg>"))
     main(["evaluate", str(runs / "vae-2"), "--num_generated", "0", "--split", "validation", "--out", str(tmp_path)])
     results = json.loads((tmp_path / "results.json").read_text())
     assert (results["split"], "test" in results["data"], len(results["tidy"])) == ("validation", False, 1)
@@ -117,11 +116,11 @@ def test_evaluated_auto_encoders_are_compared(runs: Path, tmp_path: Path, capsys
     with (tmp_path / "all" / "rows.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 5 + 1 + 1
     assert "num_generated" not in capsys.readouterr().err
-    main(["report", str(tmp_path / "all"), "--out", str(tmp_path / "out"), "--keep", str(tmp_path / "kept")])
+    main(["report", str(tmp_path / "all"), "--out", str(tmp_path / "out"), "--keep", str(tmp_path / "kept.jsonl")])
     said = json.loads((tmp_path / "out" / "summary.json").read_text())
-    lengths = [point["length"] for point in said["points"] if point["name"] == "VAE (retrained)"]
+    lengths = [point["length"] for point in said["points"] if point["series"] == "VAE (retrained)"]
     assert lengths == [2, 4]
-    assert (tmp_path / "kept" / "vnd" / "results.json").is_file()
+    assert (tmp_path / "kept.jsonl").read_text().count("\n") == 3
     words = fails(capsys, "report", tmp_path / "all", "--out", tmp_path / "other", "--sizes", "[10]")
     assert words == "vnd: report: --sizes are parameters of classifiers, and these are auto-encoders; leave it out"
 

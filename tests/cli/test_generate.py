@@ -23,8 +23,8 @@ from vnd.cli import scene as scenes
 from vnd.cli.scene import Scene, scene
 from vnd.evaluate.drawing import as_pixels
 from vnd.models.autoencoder import reached
-from vnd.report import pictures
-from vnd.report.pictures import Row
+from vnd.report import image_grids
+from vnd.report.image_grids import Row
 from vnd.train.loop import fit
 from vnd.train.trained import open_run
 
@@ -107,14 +107,14 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen[heading] = {"levels": levels, "about": about, "values": values}
         return heading
 
-    monkeypatch.setattr(pictures, "rows", rows)
-    monkeypatch.setattr(pictures, "tree", tree)
+    monkeypatch.setattr(image_grids, "rows", rows)
+    monkeypatch.setattr(image_grids, "tree", tree)
 
     def png(heading: str) -> bytes:
         given = seen[heading]
         return b"".join(x.tobytes() for x in given.get("levels", [row.images for row in given.get("rows", ())]))
 
-    monkeypatch.setattr(pictures, "png", png)
+    monkeypatch.setattr(image_grids, "png", png)
     return seen
 
 

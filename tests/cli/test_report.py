@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from vnd.cli import main
-from vnd.report import compare, comparison, markdown, marked, plates, sections
+from vnd.report import html, markdown
+from vnd.report.markdown import BEGIN, END
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from fake_runs import fake_run, write_runs
@@ -17,10 +18,9 @@ from fake_runs import fake_run, write_runs
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small PNG files and fewer figures: tests/report draws all."""
-    monkeypatch.setattr(comparison, "DPI", 20)
-    monkeypatch.setattr(compare, "measured", lambda series, key: key == "accuracy")
-    monkeypatch.setattr(plates, "of_theory", list)
-    monkeypatch.setattr(sections, "of_theory", lambda pictures: [])
+    monkeypatch.setattr(html, "DPI", 20)
+    for name in ("theory", "curves", "reliability"):
+        monkeypatch.setitem(html.SECTIONS, name, {})
 
 
 def fails(capsys: pytest.CaptureFixture[str], *args: object) -> str:
@@ -57,19 +57,19 @@ def test_runs_are_kept_and_a_page_of_documentation_is_written(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(markdown, "DPI", 20)
     write_runs(tmp_path / "runs", {"b": fake_run("bn3", learned=2, run="b"), "a": fake_run("fn3", run="a")})
-    Path("page.md").write_text(f"before\n{marked.BEGIN}\n{marked.END}\nafter\n")
-    options = ["--keep", "kept", "--markdown", str(tmp_path / "page.md"), "--sizes", "[2e5, 1000000]"]
+    Path("page.md").write_text(f"before\n{BEGIN}\n{END}\nafter\n")
+    options = ["--keep", "kept.jsonl", "--markdown", str(tmp_path / "page.md"), "--sizes", "[2e5, 1000000]"]
     main(["report", "runs/b", str(tmp_path / "runs" / "a"), "--out", "one", *options])
     said = capsys.readouterr().out
-    assert f"kept:    {tmp_path / 'kept'} (2 runs, " in said
+    assert f"kept:    {tmp_path / 'kept.jsonl'} (2 runs, " in said
     assert f"tables:  {tmp_path / 'page.md'} (" in said
     text = Path("page.md").read_text(encoding="utf-8")
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
-    command = "vnd report runs/b runs/a --out one --keep kept --markdown page.md --sizes '[200000, 1000000]'"
+    command = "vnd report runs/b runs/a --out one --keep kept.jsonl --markdown page.md --sizes '[200000, 1000000]'"
     assert f"\n{command}\n" in text
     assert "| Method | ≤ 200 k | ≤ 1 M | Full |" in text
-    main(["report", "kept", "--out", "two"])
+    main(["report", "kept.jsonl", "--out", "two"])
     assert Path("two/summary.csv").read_bytes() == Path("one/summary.csv").read_bytes()
 
 
@@ -78,7 +78,7 @@ def test_bad_options_are_refused_before_the_work(tmp_path: Path, capsys: pytest.
     (tmp_path / "page.md").write_text("prose")
     out = ("--out", tmp_path / "out")
     said = fails(capsys, run, *out, "--markdown", tmp_path / "page.md")
-    assert said.startswith(f"vnd: report: {tmp_path}/page.md must have the lines {marked.BEGIN} and {marked.END}, ")
+    assert said.startswith(f"vnd: report: {tmp_path}/page.md must have the lines {BEGIN} and {END}, ")
     for sizes in ("[0]", "[-5]", "[.nan]", "[.inf]"):
         assert "report: sizes must be numbers of parameters above 0; got [" in fails(
             capsys, run, *out, "--sizes", sizes
@@ -86,7 +86,7 @@ def test_bad_options_are_refused_before_the_work(tmp_path: Path, capsys: pytest.
     assert "vnd report --help" in fails(capsys, run, *out, "--sizes", "[many]")
     assert not (tmp_path / "out").exists()
     said = fails(capsys, run, *out, "--keep", run)
-    assert said == f"vnd: report: keep must be a folder for runs, not a run's own; got {run}\n"
+    assert said == f"vnd: report: keep must be a file whose name ends in .jsonl; got {run}\n"
 
 
 def test_a_run_of_a_folder_that_was_not_evaluated_is_left_out_and_said(
@@ -108,7 +108,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path, capsys: pytest.Capture
     assert fails(capsys, run) == f"vnd: report: {run} {go_on}\n"
     (run / "last").mkdir()
     assert fails(capsys, run) == f"vnd: report: {run} was not evaluated; run `vnd evaluate {run}` first\n"
-    (broken / "results.json").write_text('{"format": 1,')
+    (broken / "results.json").write_text('{"format": 2,')
     assert f"vnd: report: {broken}/results.json must be JSON in UTF-8: " in fails(capsys, broken)
     assert "/none does not exist" in fails(capsys, tmp_path / "none")
     assert "report: the following arguments are required: runs" in fails(capsys)

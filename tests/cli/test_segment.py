@@ -22,8 +22,8 @@ from train.small import write_blobs
 from vnd import metrics
 from vnd.cli import main
 from vnd.data import synthetic
-from vnd.report import masks as drawn
-from vnd.report import page
+from vnd.report import html
+from vnd.report import image_grids as drawn
 from vnd.train.loop import fit
 from vnd.train.trained import open_run
 
@@ -52,14 +52,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(page, "DPI", 20)
+    monkeypatch.setattr(html, "DPI", 20)
     monkeypatch.setattr(drawn, "DPI", 20)
 
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No report, which takes most of the time."""
-    monkeypatch.setattr(page, "write", lambda results, folder: folder / "report.html")
+    monkeypatch.setattr(html, "write_run", lambda results, folder: folder / "report.html")
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_run_is_evaluated_at_its_sizes(runs: Path, tmp_path: Path, capsys: pyt
     results = json.loads((tmp_path / "results.json").read_text())
     sizes = [row["label"] for row in results["rows"]]
     assert sizes == ["3 of 6", "6 of 6", "drawn"]
-    assert (results["task"], results["samples"], results["split"]) == ("segmentation", [1, 4], "test")
+    assert (results["task"]["name"], results["samples"], results["split"]) == ("segmentation", [1, 4], "test")
     data = {"name": "synthetic_graders", "train": 32, "validation": 16, "test": 12, "classes": [], "image": [1, 32, 32]}
     assert results["data"] == data
     assert results["command"].endswith("'--num_mask_samples=[1, 4]'")
@@ -205,7 +205,7 @@ def test_what_is_drawn_is_what_the_network_draws(
     shown: list[Any] = []
     monkeypatch.setattr(drawn, "overview", lambda *given: shown.append(given))
     monkeypatch.setattr(drawn, "uncertainty", lambda *given: None)
-    monkeypatch.setattr(drawn, "png", lambda figure: b"")
+    monkeypatch.setattr(drawn, "png", lambda figure, dpi: b"")
     torch.manual_seed(7)
     state = torch.get_rng_state()
     main(["segment", str(runs / "punet"), str(pictures / "one.png"), "--seed", "3", "--out", str(tmp_path / "out")])
@@ -234,7 +234,7 @@ def test_what_is_drawn_is_what_the_network_draws(
 def test_every_method_segments(
     runs: Path, pictures: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawn, "png", lambda figure: b"")
+    monkeypatch.setattr(drawn, "png", lambda figure, dpi: b"")
     main(["segment", str(runs / name), str(pictures / "one.png"), "--samples", "2", "--out", str(tmp_path / "out")])
     (row,) = json.loads((tmp_path / "out" / "segment.json").read_text())["images"]
     assert 0 <= row["foreground"] <= 1
@@ -245,7 +245,7 @@ def test_a_share_of_the_latent_is_taken_and_training_images_are_not_needed(
 ) -> None:
     shutil.copytree(runs / "vnd_punet", tmp_path / "run")
     monkeypatch.setattr(synthetic, "read", None)
-    monkeypatch.setattr(drawn, "png", lambda figure: b"")
+    monkeypatch.setattr(drawn, "png", lambda figure, dpi: b"")
     main(["segment", str(tmp_path / "run"), str(pictures / "one.png"), "--samples", "1", "--fraction", "0.33"])
     facts = json.loads((tmp_path / "run" / "segmented" / "segment.json").read_text())
     assert facts["size"] == "2 of 6"
@@ -289,7 +289,7 @@ def test_what_cannot_be_segmented_is_refused_before_anything_is_written(
 def test_images_of_one_name_in_two_folders_are_told_apart_by_these(
     runs: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawn, "png", lambda figure: b"")
+    monkeypatch.setattr(drawn, "png", lambda figure, dpi: b"")
     shutil.copytree(pictures, tmp_path / "others")
     given = [str(folder / "one.png") for folder in (pictures, tmp_path / "others")]
     main(["segment", str(runs / "punet"), *given, "--samples", "1", "--out", str(tmp_path / "out")])

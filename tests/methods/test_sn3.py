@@ -534,7 +534,7 @@ def test_a_student_learns_from_its_teacher_and_is_evaluated_as_any_run(taught: P
     assert near < far / 2
     main(["evaluate", str(student)])
     results = json.loads((student / "results.json").read_text(encoding="utf-8"))
-    assert results["method"] == "sn3"
+    assert results["method"]["key"] == "sn3"
     full = next(row for row in results["rows"] if row["fraction"] == 1.0)
     assert full["accuracy"] > 0.9
     teacher = vnd.load(taught / "teacher" / "last")
@@ -559,7 +559,7 @@ def test_the_command_leaves_its_analysis_and_pictures(taught: Path, tmp_path: Pa
 def test_the_command_takes_the_width_that_it_proposes_and_the_images_that_are_asked_for(
     taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vnd.report import simplex as drawing
+    from vnd.report import theory as drawing
 
     shown, draw = [], drawing.simplex
     monkeypatch.setattr(drawing, "simplex", lambda panels: (shown.extend(panels), draw(panels))[1])

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from vnd.evaluate.declared import declare
+
 
 def fake_code(
     method: str = "vnd_ae",
@@ -37,12 +39,8 @@ def fake_code(
     features = {"name": extractor, "sha256": f"{extractor}"[:3] * 8, "distance_name": name, "num_generated": 10_000}
     features |= {"score_name": f"Inception Score ({extractor})", "real": 2000, "real_diversity": 14.25}
     correlation = {key: {"spearman": 0.53, "pearson": 0.51} for key in ("posterior", "target")}
-    return {
-        "format": 1,
-        "task": "autoencoding",
-        "kind": "ordered" if ordered else "single",
+    return declare("autoencoding", method, data) | {
         "title": f"{method} on {data}",
-        "method": method,
         "machine": "NVIDIA H200, torch 2.13.0",
         "latent_dim": code,
         "likelihood_std": 0.3,

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from vnd.evaluate.declared import declare
+
 CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 
 
@@ -36,11 +38,9 @@ def fake_results(
         kept = {name: int((probs >= level).sum()) for name, probs in survival.items()}
         rows.append(_row("learned", f"level {level:g}", None, level, kept, units))
     chosen = rows[8]
-    return {
-        "format": 1,
+    return declare("classification", "bn3", "fashion") | {
         "title": "Fashion-MNIST, nested Bayesian CNN",
         "command": "vnd demo --out runs/demo",
-        "method": "bn3",
         "data": {"name": "fashion", "train": 11000, "validation": 1000, "test": 3000, "classes": CLASSES},
         "ood": "digits",
         "samples": 6,

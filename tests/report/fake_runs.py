@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from fake_results import SMALL, fake_results
 
+from vnd.evaluate.declared import declare
+
 FRACTIONS = (0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
 FULL = 9_230_000
 # Accuracy and ECE at the full width, and how much of the accuracy goes with the width.
@@ -57,7 +59,7 @@ def fake_run(
     main = [row for row in tidy if row["inference"] == inference[0] and row["repeat"] == 0 and row["bn_images"] == 1024]
     results |= {
         "title": f"{method} on {data}",
-        "method": method,
+        **declare("classification", method, data),
         "data": {"name": data, "train": 45_000, "validation": 5_000, "test": 10_000},
         "ood": "svhn",
         "machine": "NVIDIA H200, torch 2.13.0",

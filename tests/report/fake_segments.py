@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vnd.evaluate.declared import declare
 from vnd.metrics import bootstrap_interval, group_mean
 
 COUNTS = (1, 4, 8, 16)
@@ -62,11 +63,8 @@ def fake_segment(
         by_owner = {n: (mean, [one.low, one.high]) for n, mean, one in found}
         row["ged_by_group"] = {n: mean for n, (mean, _) in by_owner.items()} if owned else None
         row["ged_interval"] = {n: ends for n, (_, ends) in by_owner.items()}
-    return {
-        "format": 1,
-        "task": "segmentation",
+    return declare("segmentation", method, data) | {
         "title": f"{method} on {data}",
-        "method": method,
         "machine": "NVIDIA H200, torch 2.13.0",
         "graders": 4,
         "samples": list(counts),

@@ -1,32 +1,13 @@
 """Series: which runs are one, what they are called, and their points and intervals."""
 
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import pytest
 from fake_runs import fake_run
+from pages import made
 
-from vnd.report import series as module
-from vnd.report.runs import Run
-from vnd.report.series import Series, group
-
-
-def made(*results: dict[str, Any]) -> list[Run]:
-    names = ("method", "recipe", "network", "data", "seed", "settings")
-    return [
-        Run(
-            Path("results.json"),
-            one["series"]["run"],
-            *(one["series"].get(name) for name in names[:4]),
-            "",
-            *(one["series"].get(name) for name in names[4:]),
-            "test",
-            tuple(one["tidy"]),
-            one,
-        )
-        for one in results
-    ]
+from vnd.report.series import Series, group, rows_of
 
 
 def names(*results: dict[str, Any]) -> list[str]:
@@ -181,7 +162,7 @@ def test_points_are_those_of_the_first_number_of_calibration_images() -> None:
     own = only(one)
     assert len(own.points) == 6
     assert own.points[0].measures["nll"].mean == rows(one, bn_images=1024)[0]["nll"]
-    assert len(module.read_as(own.runs[0], "mc", 64)) == 6
+    assert len(rows_of(own.runs[0], "mc", 64)) == 6
 
 
 def test_learned_shapes_of_runs_meet_by_rank_though_they_are_called_otherwise() -> None:
@@ -193,8 +174,8 @@ def test_learned_shapes_of_runs_meet_by_rank_though_they_are_called_otherwise() 
 
 
 def test_the_full_network_is_the_largest_of_the_runs_with_its_zeros() -> None:
-    assert [own.full for own in group(made(fake_run(inference=("mc", "mc_mask"))))] == [9_230_000] * 2
-    assert only(fake_run("svb", fractions=(1.0,))).full == 9_230_000
+    assert [own.dense for own in group(made(fake_run(inference=("mc", "mc_mask"))))] == [9_230_000] * 2
+    assert only(fake_run("svb", fractions=(1.0,))).dense == 9_230_000
 
 
 def test_a_measure_that_some_rows_lack_is_of_the_others() -> None:

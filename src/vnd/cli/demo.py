@@ -15,7 +15,7 @@ from vnd.evaluate.results import choose, write
 from vnd.evaluate.sweep import accuracy_of
 from vnd.methods import Size
 from vnd.nn.plan import Shape
-from vnd.report import page
+from vnd.report import html
 from vnd.store import save
 from vnd.train.loop import fit
 from vnd.train.parse import parse
@@ -59,7 +59,7 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
     chosen = _extract(run, results["rows"], out / "extracted")
     results["chosen"] = chosen
     results["seconds"] |= {"train": round(trained, 1), "total": round(time.perf_counter() - start, 1)}
-    report = page.write(write(results, out), out)
+    report = html.write_run(write(results, out), out)
 
     title = f"One training, {len(results['rows'])} sizes: {results['data']['test']:,} test images of Fashion-MNIST"
     console.print(sizes_table(results["rows"], title, chosen["label"]))

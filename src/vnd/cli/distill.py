@@ -139,8 +139,8 @@ def _print(console: Console, words: str) -> None:
 
 
 def _draw_maps(said: dict[str, Any], path: Path, name: str) -> None:
-    from vnd.report.canvas import png
-    from vnd.report.studies import heat_maps
+    from vnd.report.sizes import heat_maps
+    from vnd.report.style import png
 
     maps = {"in domain": said["inside"]} | ({"out of domain": said["outside"]} if said["outside"] else {})
     path.write_bytes(png(heat_maps(said["labels"], maps, name), DPI, MOST))
@@ -148,8 +148,8 @@ def _draw_maps(said: dict[str, Any], path: Path, name: str) -> None:
 
 def _draw_simplex(teacher: TrainedRun, student: TrainedRun, path: Path, wanted: Sequence[int]) -> None:
     """Some images between three classes each: the teacher's draws as points, the student's Dirichlet as contours."""
-    from vnd.report.canvas import png
-    from vnd.report.simplex import Simplex, merged, project, simplex
+    from vnd.report.style import png
+    from vnd.report.theory import Simplex, merged, project, simplex
 
     images = teacher.splits.validation
     normalise = teacher.splits.normalise(teacher.device)

@@ -176,9 +176,9 @@ def chosen_sizes(
 
 
 def _page(results: Path, folder: Path) -> str:
-    from vnd.report import page
+    from vnd.report import html
 
     try:
-        return str(page.write(results, folder).resolve())
+        return str(html.write_run(results, folder).resolve())
     except ModuleNotFoundError as error:
         return f"not drawn: {error}"

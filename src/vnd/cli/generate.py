@@ -16,8 +16,8 @@ from vnd._files import write_text
 from vnd.cli.scene import Scene, check, coder, painted, scene
 from vnd.evaluate.sweep import BestOrLast
 from vnd.methods.coding import masked, of_pixel, squared_error
-from vnd.report import pictures
-from vnd.report.pictures import Row
+from vnd.report import image_grids
+from vnd.report.image_grids import Row
 from vnd.train.trained import find_network, open_run
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def generate(
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in track(ways.items(), "pictures", console=Console(stderr=True), transient=True):
         figure, drawn[name] = draw()
-        (folder / f"{name}.png").write_bytes(pictures.png(figure))
+        (folder / f"{name}.png").write_bytes(image_grids.png(figure))
     given = {"length": length, "checkpoint": checkpoint, "out": out, "seed": seed, "count": count, "depth": depth}
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     manifest = json.loads((run / opened.checkpoint / "network.json").read_text(encoding="utf-8"))
@@ -106,7 +106,7 @@ def samples(own: Scene) -> Picture:
         captions = [f"length {length}" for length in said["drawn_lengths"]]
         shown.append(Row("drawn lengths", own.painted(masked(own.drawn, own.stops)), captions=captions))
     about = f"{_source(own)}. Codes are drawn from the prior.{several}"
-    return pictures.rows(shown, "Samples", about), said
+    return image_grids.rows(shown, "Samples", about), said
 
 
 def reconstructions(own: Scene) -> Picture:
@@ -126,7 +126,7 @@ def reconstructions(own: Scene) -> Picture:
         shown.append(Row(label, painted(decoded), f"error {error:.4f}", captions))
         said.append({"length": length, "mse": error})
     about = f"{_source(own)}. The error is the mean squared error of a pixel between 0 and 1, of the row's images."
-    return pictures.rows(shown, "Reconstructions", about), {"images": own.numbers, "rows": said}
+    return image_grids.rows(shown, "Reconstructions", about), {"images": own.numbers, "rows": said}
 
 
 def growing(own: Scene) -> Picture:
@@ -139,7 +139,7 @@ def growing(own: Scene) -> Picture:
         f"{_source(own)}. Each row shares one code drawn from the prior: so many of its dimensions are kept, "
         f"{_leading(own)}, and the others are zeros.{_category(own)}"
     )
-    figure = pictures.rows(shown, "Codes of growing length", about, list(map(str, lengths)), "dimensions")
+    figure = image_grids.rows(shown, "Codes of growing length", about, list(map(str, lengths)), "dimensions")
     return figure, {"lengths": lengths, "codes": len(codes)}
 
 
@@ -165,7 +165,7 @@ def tree(own: Scene, depth: int) -> Picture:
     )
     values = (f"left: {_signed(-SIDE)}{_units(own)}", f"right: {_signed(SIDE)}{_units(own)}")
     said = {"depth": depth, "values": [-SIDE, SIDE], "dimensions": (own.order[:depth] + 1).tolist()}
-    return pictures.tree(levels, "Tree of codes", about, values), said
+    return image_grids.tree(levels, "Tree of codes", about, values), said
 
 
 def traversals(own: Scene) -> Picture:
@@ -188,7 +188,7 @@ def traversals(own: Scene) -> Picture:
         "image": own.numbers[0], "length": own.lengths[-1], "dimensions": [one + 1 for one in chosen],
         "values": list(WAY),
     }  # fmt: skip
-    return pictures.rows(shown, "Traversals", about, heads, "value", first=first), said
+    return image_grids.rows(shown, "Traversals", about, heads, "value", first=first), said
 
 
 def _dimensions(own: Scene, length: int) -> str:

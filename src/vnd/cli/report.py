@@ -30,22 +30,22 @@ def report(
     Segmenters are compared with segmenters, whatever their network.
 
     Example: vnd report runs/cifar10-bn3-* runs/cifar10-fn3-* --out runs/report
-    Example: vnd report runs/cifar10 --keep docs/results/cifar10 --markdown docs/benchmarks.md --sizes "[1e5, 1e6]"
+    Example: vnd report runs/cifar10 --keep kept/cifar10.jsonl --markdown docs/benchmarks.md --sizes "[1e5, 1e6]"
 
     Args:
-        runs: Folders of runs that `vnd evaluate` was run on, their results.json, or folders that hold such runs; of
-            these, runs that were not evaluated are left out, and the page says so.
+        runs: Folders of runs that `vnd evaluate` was run on, their results.json, kept files, or folders that hold such
+            runs; of these, runs that were not evaluated are left out, and the page says so.
         out: Folder for report.html, figures/, summary.csv and summary.json.
         title: Heading of the page.
-        keep: Folder to which what a report reads of each run is copied, small enough to commit and without absolute
-            paths: `vnd report` of it gives the same tables and figures.
+        keep: File, NAME.jsonl, to which what a report reads of each run is written, a run a line, small enough to
+            commit and without absolute paths: `vnd report NAME.jsonl` gives the same tables and figures.
         markdown: Markdown file; its part between the lines <!-- vnd report: begin --> and <!-- vnd report: end --> is
             replaced by tables and figures, which go to images/ beside it. A file that does not exist is made.
         sizes: Numbers of parameters at which the table of the Markdown file compares methods; of classifiers alone.
     """
-    from vnd.report import comparison, marked
-    from vnd.report import keep as keeping
-    from vnd.report.markdown import IMAGES
+    from vnd.report import html
+    from vnd.report.markdown import IMAGES, marked, write_markdown
+    from vnd.report.provenance import keep as write_kept
 
     def say(line: str) -> None:
         Console(stderr=True).print(f"vnd: {line}", soft_wrap=True, highlight=False, markup=False)
@@ -53,23 +53,23 @@ def report(
     if not all(math.isfinite(size) and size > 0 for size in sizes):
         raise ValueError(f"report: sizes must be numbers of parameters above 0; got {list(sizes)}")
     if markdown is not None:
-        marked.parts(markdown)  # what is wrong with it is said before the work
-    found = comparison.read(runs, say)
-    is_classifier = isinstance(found, comparison.Compared)
-    if not is_classifier and tuple(sizes) != SIZES:
-        kind = comparison.TASKS[found.runs[0].results["task"]]
-        raise ValueError(f"report: --sizes are parameters of classifiers, and these are {kind}; leave it out")
-    page = comparison.write_page(found, out, title).resolve()
+        marked(markdown)  # what is wrong with it is said before the work
+    found = html.read(runs, say)
+    by_size = any("summary" in block.sections for block in found.blocks)  # which has the table of methods by size
+    if not by_size and tuple(sizes) != SIZES:
+        noun = found.runs[0].results["task"]["noun"]
+        raise ValueError(f"report: --sizes are parameters of classifiers, and these are {noun}s; leave it out")
+    page = html.write(found, out, title).resolve()
     words = f"report:  {page}\nfigures: {page.parent / 'figures'}\nnumbers: {page.parent / 'summary.csv'}, summary.json"
     if keep is not None:
-        kept = keeping.keep(found.runs, keep)
-        words += f"\nkept:    {keep.resolve()} ({len(kept.folders)} runs, {short(kept.size, 'B')})"
+        size = write_kept(found.runs, keep)
+        words += f"\nkept:    {keep.resolve()} ({len(found.runs)} runs, {short(size, 'B')})"
     if markdown is not None:
         given = {"out": out if out != OUT else None, "title": title, "keep": keep, "markdown": markdown}
         options = [word for name, value in given.items() if value is not None for word in (f"--{name}", _shown(value))]
-        options += ["--sizes", f"[{', '.join(f'{size:.12g}' for size in sizes)}]"] if is_classifier else []
+        options += ["--sizes", f"[{', '.join(f'{size:.12g}' for size in sizes)}]"] if by_size else []
         command = shlex.join(["vnd", "report", *map(_shown, runs), *options])
-        drawn = comparison.write_markdown(found, markdown, sizes, command)
+        drawn = write_markdown(found, markdown, sizes, command)
         words += f"\ntables:  {markdown.resolve()} ({len(drawn)} figures in {IMAGES}/)"
     Console().print(words, soft_wrap=True, highlight=False, markup=False)
 

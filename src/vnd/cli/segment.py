@@ -28,7 +28,7 @@ from vnd.evaluate.sweep import BestOrLast, Subject, repeatable
 from vnd.methods import Size, Sizes
 from vnd.methods.nested import Nested
 from vnd.methods.segmenting import Drawer
-from vnd.report import masks as drawn
+from vnd.report import image_grids as drawn
 from vnd.train.trained import fed, find_network, load_network, open_run
 
 MOST = 256  # masks of an image
@@ -191,10 +191,10 @@ def _write(folder: Path, name: str, pixels: NDArray[np.uint8], logits: Tensor, s
     about = f"{source}; {several}. The uncertainty is the entropy of a pixel's mean probability, in nats."
     whole = drawn.overview(image, np.asarray(mean.double()), entropy, samples, name, about)
     contents = {
-        "": drawn.png(whole),
+        "": drawn.png(whole, 144),
         "-samples": _png(drawn.grid(masks)),
         "-mean": _png(np.asarray((255 * mean).round().byte())),
-        "-uncertainty": drawn.png(drawn.uncertainty(entropy, f"{name}: uncertainty")),
+        "-uncertainty": drawn.png(drawn.uncertainty(entropy, f"{name}: uncertainty"), 144),
     }
     for kind, content in contents.items():
         (folder / f"{name}{kind}.png").write_bytes(content)

@@ -15,7 +15,7 @@ from vnd import metrics
 from vnd.data.batches import Normalise, Passes, in_order
 from vnd.data.images import Images
 from vnd.evaluate.drawing import Gallery, gallery, spaced
-from vnd.evaluate.results import FORMAT, machine
+from vnd.evaluate.results import machine
 from vnd.evaluate.sweep import Subject, Sweep, repeatable
 from vnd.methods import AutoencoderMethod, Size
 from vnd.methods.coding import (
@@ -103,12 +103,9 @@ def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None =
         for row in rows:
             row |= made.read(method, model, row["length"], found.done)
     results = {
-        "format": FORMAT,
-        "task": "autoencoding",
         "machine": machine(subject.device),
         "latent_dim": found.code,
         "likelihood_std": method.likelihood_std,
-        "kind": "ordered" if method.ordered else "single",
         "features": None if made is None else about,
         "rows": rows,
         "tidy": [*rows, *others],

@@ -22,7 +22,6 @@ from vnd.evaluate.trust import cascade, selective
 from vnd.methods import Size
 from vnd.nn import OrderingUnit
 
-FORMAT = 1
 SHOWN = 8  # images of each kind
 CLOSE = (0.0, 0.5, 1.0)  # sizes that are looked at closely: the smallest, the middle one, the largest
 LEVELS = (0.25, 0.5, 1.0)  # those of a cascade; the smallest passes on too much to be worth its pass
@@ -62,7 +61,6 @@ def evaluate(
     labels = torch.as_tensor(test.labels)
     close, levels = (_spread_over(found, places) for places in (CLOSE, LEVELS))
     results = {
-        "format": FORMAT,
         "samples": options.samples,
         "inference": list(options.inference),
         "ood": options.ood if outside is not None else None,

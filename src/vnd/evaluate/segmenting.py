@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vnd import metrics
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
-from vnd.evaluate.results import FORMAT, machine
+from vnd.evaluate.results import machine
 from vnd.evaluate.sweep import Subject, Sweep, repeatable
 from vnd.methods import METHODS, Size
 from vnd.methods.nested import Nested
@@ -79,8 +79,6 @@ def evaluate(
         about = {"label": size.label, "kind": size.kind, "fraction": size.fraction, **_cost(subject, size, test)}
         rows.append({**about, **row, "expected_ged": expected, "seconds": round(time.perf_counter() - since, 2)})
     results = {
-        "format": FORMAT,
-        "task": "segmentation",
         "machine": machine(subject.device),
         "graders": test.masks.shape[1],
         "samples": list(options.num_mask_samples),

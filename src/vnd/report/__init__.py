@@ -1,1 +1,5 @@
-"""Tables, figures and pages, made from result files only; `theory` alone draws the distributions themselves."""
+"""Reports: result files as pages, figures and Markdown. `vnd.report.html` writes them."""
+
+from vnd.report import lengths, masks, sizes
+
+__all__ = ["lengths", "masks", "sizes"]

@@ -1,131 +1,641 @@
-"""What `vnd segment` draws of an image: the masks, their mean, and where they differ."""
+"""Sections on masks against those of all graders: energy distances, overlap, diversity, calibration of pixels."""
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Sequence
-from io import BytesIO
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
-from vnd.report.canvas import INK, MUTED, ORANGE, canvas, plain
+from vnd._text import short
+from vnd.metrics import Interval, bootstrap_interval
+from vnd.report.html import (
+    NONE,
+    NOT_TEST,
+    ROWS_OF,
+    Cell,
+    Drawing,
+    Options,
+    Part,
+    Table,
+    images_of,
+    listed,
+    of_split,
+    paragraphs,
+    section,
+)
+from vnd.report.markdown import spread
+from vnd.report.results import Column
+from vnd.report.series import Block, Point, Series
+from vnd.report.style import (
+    HALF,
+    INK,
+    LOOKS_OF_SIZES,
+    MUTED,
+    WIDE,
+    Look,
+    canvas,
+    legend,
+    looks,
+    one_line,
+    panels,
+    tidy,
+    title,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Pixels = NDArray[np.uint8]
-Map = NDArray[np.float64]
+NOTE = (
+    "GED n: generalised energy distance between n samples of an image and the masks of its {graders} graders, "
+    "2 E d(S, Y) − E d(S, S′) − E d(Y, Y′) with d = 1 − IoU, on average over images; less is better. It falls with the "
+    "number of samples whatever the network (the V-statistic), so that only columns of one number compare{unbiased}."
+)
+UNBIASED = "; GED* is without that (the U-statistic)"
+AGAIN = ", and there is none where samples come again, as the members of an ensemble do"
+SPANS = " 95 % interval: of GED {most}, by 2,000 resamples of the {those}."
+BY_GROUP = " By {noun}: GED {most} as the mean of each {noun}'s own mean{share}."
+SHARE = ", so that the two who have {share:.0f} % of the images count no more than any others"
+DRAWN = " Size “drawn”: each sample has a length of its own, which is drawn too."
+OTHERS = (
+    "Of all {samples} samples. Matched IoU: the overlap of samples and graders, each with its best partner; more is "
+    "better. Diversity: mean d of two samples{own}. Dice: of the mean of the samples, cut at ½, with one grader; more "
+    "is better. Pixel ECE: how far the probability of a pixel is from the share of graders who marked it; less is "
+    "better. Entropy: of that probability in nats, where at least one grader marked the pixel."
+)
+DIFFERENCE = (
+    "Of each image the energy distance with {most} samples, less that of {name} for the same image, on average over "
+    "images: below 0 is nearer to the graders than {name}. The interval is where 95 % of such means lie with other "
+    "{groups} in place of these (2,000 resamples); bold: all of it is below 0. Other trainings are not in it{seeds}."
+)
+BOXES = (
+    "Energy distance of every image; lower is better. A box holds the middle half of the images, its whiskers end "
+    "where 5 % lie beyond on each side; the black line in it is the mean, the thin one the median.{drawn}{lines}"
+    "{truth}{published}"
+)
+SAMPLES = (
+    "The mean energy distance against the number of samples; lower is better. It falls whatever the network, since "
+    "many samples show its distribution better than one.{bars}{hollow}"
+)
+DIVERSITY = (
+    "Right: samples that differ more from each other; up: samples that match the graders better. Samples of a good "
+    "network differ as much as two graders do, the dotted line.{hollow}"
+)
+CALIBRATION = (
+    "Of the pixels with some probability, by how many of the graders they were marked; on the dotted line the two "
+    "agree, below it a network marks too much. {beside}: how many pixels there are.{first}"
+)
+LINES = " Lines across are the means of methods that have one size."
+REACHED = (
+    " The black dotted line is what samples of the true distribution, which is known here, would reach on average."
+)
+BARS = " Bars: 95 % intervals where there are trainings from several seeds; a wide one may reach past the figure."
+PUBLISHED = " {name}: about {values}, read from its paper, on the full set and other images: a landmark, no contest."
+TRUTH, GRADERS = "Samples of the truth, expected", "Graders among themselves"
+ENDS = (5, 25, 50, 75, 95)  # percentiles of a box: whisker, box, median, box, whisker
+HEIGHT, PANEL = 4.2, 3.1  # inches
+BESIDE = 1.012  # by which the bars of two methods are apart, so that both are seen
+LEAST = 0.1  # what an axis of IoU spans at least
+APART, FEWEST = 0.7, 4.0  # between the boxes of two methods, and what a panel is wide at least, in boxes
 
-DPI = 144
-CERTAIN = math.log(2)  # nats of a pixel that is as likely foreground as not: the most there is
-ACROSS = 8  # masks in a row
-GAP = 2  # pixels between the masks of a grid
-TINT = 0.35  # of a mask over its image; its edge is all colour
+
+# What was measured
 
 
-def overview(image: Pixels, mean: Map, entropy: Map, samples: Sequence[Pixels], heading: str, about: str) -> Figure:
-    """The image, the mean of the masks, their entropy with its scale, and below them each mask over the image.
+def counts(block: Block) -> list[int]:
+    """The numbers of samples that were drawn, from the smallest."""
+    return sorted({count for run in block.runs for count in run.results["samples"]})
 
-    Args:
-        image: (height, width) or (height, width, 3).
-        mean: Probability of the foreground, (height, width).
-        entropy: Nats of a pixel, (height, width).
-        samples: Each mask over the image, as `tinted` has it: small, or its edge is too thin to be seen.
-        heading: What the sheet shows.
-        about: A line below it.
+
+def ged(point: Point, count: int) -> Interval | None:
+    """The mean energy distance with so many samples, where it was measured."""
+    return point.measures.get(f"ged_{count}")
+
+
+def images(point: Point, count: int) -> list[float]:
+    """The energy distance of every image, those of all runs one after another."""
+    return [x for rows in point.rows for x in rows[0]["per_image"].get(str(count), ())]
+
+
+def each_image(point: Point, count: int) -> list[float]:
+    """The energy distance of every image, on average over runs; nothing where runs were measured on other images."""
+    runs = [rows[0]["per_image"].get(str(count), []) for rows in point.rows]
+    return [sum(own) / len(own) for own in zip(*runs, strict=True)] if len(set(map(len, runs))) == 1 else []
+
+
+def groups_of(own: Series) -> tuple[str | int, ...] | None:
+    """Whose the images are, as all runs say, empty where nobody's; None where they do not agree."""
+    said = {tuple(run.results.get("groups") or ()) for run in own.runs}
+    return said.pop() if len(said) == 1 else None
+
+
+@cache
+def _bootstrap(values: tuple[tuple[float, ...], ...], groups: tuple[str | int, ...]) -> tuple[Interval, ...]:
+    found = bootstrap_interval(torch.tensor(values, dtype=torch.float64).T, groups or None)
+    return tuple(found)
+
+
+def span(own: Series, point: Point, count: int) -> tuple[float, float] | None:
+    """Where the mean would lie, by 95 %, with other groups, or images where nobody owns them.
+
+    As the file says; of several runs on the same images, of their mean.
     """
-    count, tall = len(samples), min(max(image.shape[0] / image.shape[1], 0.4), 2.5)
-    across = min(ACROSS, count)
-    rows, small = -(-count // across), 10.2 / ACROSS
-    heights = 3.1 * tall + 0.35, rows * (small * tall + 0.24) + 0.1
-    figure, _ = canvas(10.8, sum(heights) + 0.75)
-    figure.clear()
-    figure.suptitle(plain(heading, 120), x=0.012, ha="left", fontsize=12, color=INK)
-    parts: Any = figure.subfigures(2, 1, height_ratios=heights)
-    top, below = parts
-    for axis, title in zip(top.subplots(1, 3), ("image", "mean probability", "uncertainty"), strict=True):
-        axis.set_title(title, fontsize=10, color=INK)
-        axis.set_axis_off()
-        if title == "image":
-            _show(axis, image)
-        elif title == "uncertainty":
-            _bar(top, axis, entropy)
+    said, groups = [rows[0].get("ged_interval") for rows in point.rows], groups_of(own)
+    if not all(said):
+        return None
+    if len(said) == 1:
+        low, high = (said[0] or {})[str(count)]
+        return low, high
+    values = each_image(point, count)
+    if groups is None or not values:
+        return None
+    known = sorted(map(int, point.rows[0][0]["per_image"]))
+    found = _bootstrap(tuple(tuple(each_image(point, n)) for n in known), groups)[known.index(count)]
+    return found.low, found.high
+
+
+def expected(block: Block) -> dict[int, float]:
+    """What samples of the true distribution would reach, by number of samples; nothing where it is not known."""
+    found: dict[int, float] = {}
+    for count in counts(block):
+        key = f"expected_ged_{count}"
+        known = [p.measures[key].mean for own in block.series for p in own.of(having=key)]
+        found |= {count: sum(known) / len(known)} if known else {}
+    return found
+
+
+def published(block: Block) -> tuple[str, dict[int, float]]:
+    """What others reached on the data set: their name, and energy distances by number of samples."""
+    said = block.first("published") or {"name": "", "ged": {}}
+    return said["name"], {int(count): value for count, value in said["ged"].items()}
+
+
+def graders_own(block: Block, key: str) -> float | None:
+    """What the graders measure among themselves, as the first run that does says."""
+    known = [(run.results.get("graders_own") or {}).get(key) for own in block.series for run in own.runs]
+    return next((value for value in known if value is not None), None)
+
+
+def bins_of(own: Series) -> dict[str, dict[str, list[Any]]]:
+    """The bins of calibration of the first run, by size, from the smallest."""
+    found: dict[str, Any] = own.runs[0].results.get("reliability") or {}
+    return {point.label: found[point.label] for point in own.points if point.label in found}
+
+
+def several(block: Block) -> list[Series]:
+    """The series that have several sizes."""
+    return [own for own in block.series if len(own.points) > 1]
+
+
+def group_noun(block: Block) -> str:
+    """What a group of images is called."""
+    return str(block.first("group_noun") or "owner")
+
+
+def named(own: Series, point: Point) -> str:
+    """A series at a size, in words; the size is said where there are several."""
+    return f"{own.name}, {point.label}" if len(own.points) > 1 else own.name
+
+
+def reference(block: Block) -> Series | None:
+    """What the others are held against: the first reference, or else the first; nothing where one is alone."""
+    if len(block.series) < 2:
+        return None
+    return next((own for own in block.series if own.method.get("reference")), block.series[0])
+
+
+def differences(block: Block) -> list[tuple[Series, Point, Interval | None]]:
+    """Every size against the largest of the reference, with the largest number of samples; None on other images."""
+    most, base = counts(block)[-1], reference(block)
+    if base is None:
+        return []
+    found: list[tuple[Series, Point, Interval | None]] = []
+    theirs, groups = each_image(base.full, most), groups_of(base)
+    for own in block.series:
+        for point in own.points:
+            if point is not base.full:
+                values = each_image(point, most)
+                alike = values and len(values) == len(theirs) and groups is not None and groups_of(own) == groups
+                apart = tuple(one - other for one, other in zip(values, theirs, strict=True)) if alike else ()
+                found.append((own, point, _bootstrap((apart,), groups or ())[0] if apart else None))
+    return found
+
+
+# Tables
+
+
+@section("mask_tables", "run")
+def overview(block: Block, options: Options) -> list[Part]:
+    """What was trained, at how many sizes it is measured, and what came of it."""
+    results, own = block.runs[0].results, block.series[0]
+    trained = (
+        f"A network was trained on {images_of(results)}, each with the masks of {results['graders']} graders, who need "
+        "not agree. Every sample that it draws for an image is a whole mask, such as one grader might have made."
+    )
+    sized, most = sum(not point.is_drawn for point in own.points), counts(block)[-1]
+    said = []
+    for point in own.points:
+        place = " with lengths that are drawn" if point.is_drawn else f" at {point.label}"
+        said.append(f"{point.measures[f'ged_{most}'].mean:.3f}{place * (len(own.points) > 1)}")
+    words = f"The energy distance between {most} sample{'s' * (most > 1)} and the graders is {listed(said)}"
+    truth, apart, between = expected(block).get(most), own.full.mean("diversity"), graders_own(block, "diversity")
+    words += f"; samples of the true distribution would have {truth:.3f} on average." if truth is not None else "."
+    if apart is not None and between is not None:
+        words += f" Two samples are {apart:.2f} apart (1 − IoU), two graders {between:.2f}."
+    lines = [f"{trained} {of_split(results, f' at {sized} sizes' if sized > 1 else '')}", words]
+    return [Part("summary", "", "", [paragraphs(*lines, *(results.get("notes") or []))]), *tables(block, options)]
+
+
+@section("mask_tables", "page", "markdown")
+def tables(block: Block, options: Options) -> list[Part]:
+    """Energy distances, their differences from the reference's, and what else was measured."""
+    in_markdown, parts = options.view == "markdown", []
+    if in_markdown and block.runs[0].split != "test":
+        parts.append(Part("split", "", "", [paragraphs(NOT_TEST)]))
+    first, second = _columns(block)
+    shown = [
+        ("distances", "Energy distance in numbers", _note(block, first), _table(block, first)),
+        ("differences", *_against(block)),
+        ("others", "Overlap, diversity and calibration in numbers", _others_note(block), _table(block, second)),
+    ]
+    for key, heading, note, table in shown:
+        if in_markdown and key == "differences":
+            note = f"{heading}. {note}"
+        parts.append(Part(key, "" if in_markdown else heading, note, [table] if table.lines else []))
+    return parts
+
+
+def _columns(block: Block) -> tuple[dict[str, Column], dict[str, Column]]:
+    """The columns of the two tables that there are numbers for."""
+    most, some = counts(block)[-1], block.columns
+    known = {key for own in block.series for point in own.points for key in point.measures}
+    if any(span(own, point, most) for own in block.series for point in own.points):
+        known.add("span")
+    distance = some["ged"]
+    first = {"parameters": some["parameters"]} if "parameters" in some else {}
+    for count in counts(block):
+        first[f"ged_{count}"] = Column(f"ged_{count}", f"GED {count}", digits=distance.digits, better="less")
+    first["span"] = Column("span", "95 % interval")
+    first[f"ged_by_group_{most}"] = Column(f"ged_by_group_{most}", f"By {group_noun(block)}", better="less")
+    first[f"ged_unbiased_{most}"] = Column(f"ged_unbiased_{most}", f"GED* {most}", better="less")
+    second = {key: column for key, column in some.items() if key not in (*first, "ged")}
+    return tuple({key: c for key, c in own.items() if key in known} for own in (first, second))  # type: ignore[return-value]
+
+
+def _table(block: Block, columns: dict[str, Column]) -> Table:
+    """One line a series and size, the best of a column bold, and lines to compare with."""
+    best: dict[str, float] = {}
+    for key, column in columns.items():
+        values = [p.measures[key].mean for own in block.series for p in own.of(having=key)]
+        if column.better and len(block.series) > 1:
+            best[key] = max(values) if column.better == "more" else min(values)
+    has_size, most, lines = bool(several(block)), counts(block)[-1], list[list[Cell]]()
+    for own in block.series if columns else ():
+        for point in own.points:
+            line = [Cell(own.name), *[Cell(point.label if len(own.points) > 1 else NONE)] * has_size]
+            for key, column in columns.items():
+                ends, value = span(own, point, most) if key == "span" else None, point.measures.get(key)
+                shape = f"{{:.{column.digits}f}}"
+                if key == "span":
+                    line.append(Cell(NONE if ends is None else " … ".join(map(shape.format, ends))))
+                elif value is None or key == "parameters":
+                    line.append(Cell(NONE if value is None else short(value.mean)))
+                else:
+                    line.append(Cell(spread(value, shape), bold=best.get(key) == value.mean))
+            lines.append(line)
+    name, others = published(block)
+    own_of = {key: graders_own(block, key) for key in ("diversity", "dice")}
+    beside = {
+        TRUTH: {f"ged_{count}": f"{value:.3f}" for count, value in expected(block).items()},
+        GRADERS: {key: f"{value:.3f}" for key, value in own_of.items() if value is not None},
+        name: {f"ged_{count}": f"≈ {value:.2f}" for count, value in others.items()},
+    }
+    for name, said in beside.items():
+        if said.keys() & columns.keys():
+            lines.append([Cell(name), *[Cell(NONE)] * has_size, *(Cell(said.get(key, NONE)) for key in columns)])
+    return Table(["Method", *["Size"] * has_size, *(column.heading for column in columns.values())], lines)
+
+
+def _note(block: Block, columns: dict[str, Column]) -> str:
+    """What the columns of the first table mean."""
+    some = sorted({run.results["graders"] for run in block.runs})
+    most, noun = counts(block)[-1], group_noun(block)
+    unbiased = UNBIASED * any(key.startswith("ged_unbiased") for key in columns)
+    points = [point for own in block.series for point in own.points]
+    if unbiased and any(f"ged_unbiased_{most}" not in p.measures for p in points if ged(p, most)):
+        unbiased += AGAIN
+    note = NOTE.format(graders=" or ".join(map(str, some)), unbiased=unbiased)
+    groups = Counter(next((known for own in block.series if (known := groups_of(own))), ()))
+    if "span" in columns:
+        those = f"{len(groups)} {noun}s, each with all of their images" if groups else "images"
+        note += SPANS.format(most=most, those=those)
+    if f"ged_by_group_{most}" in columns:
+        share = 100 * sum(count for _, count in groups.most_common(2)) / max(1, groups.total())
+        note += BY_GROUP.format(noun=noun, most=most, share=SHARE.format(share=share) if len(groups) > 2 else "")
+    note += DRAWN if any(point.is_drawn for point in points) else ""
+    note += " ± is half a 95 % interval over trainings from other seeds." if any(p.seeds > 1 for p in points) else ""
+    sizes = sorted({len(images(p, n)) // p.seeds for p in points for n in map(int, p.rows[0][0]["per_image"])})
+    if len(sizes) > 1:
+        note += f" Runs were measured on {listed([f'{size:,}' for size in sizes])} images: these do not compare."
+    return note
+
+
+def _others_note(block: Block) -> str:
+    between = graders_own(block, "diversity")
+    own = "" if between is None else f"; of two different graders it is {between:.3f}"
+    return OTHERS.format(samples=counts(block)[-1], own=own)
+
+
+def _against(block: Block) -> tuple[str, str, Table]:
+    """Title, note and table of the differences; no lines where nothing can be compared."""
+    base, most, found = reference(block), counts(block)[-1], differences(block)
+    if base is None or not any(one for _, _, one in found):
+        return "", "", Table([], [])
+    name, has_size = named(base, base.full), bool(several(block))
+    many = any(point.seeds > 1 for own in block.series for point in own.points)
+    groups = f"{group_noun(block)}s" if groups_of(base) else "images"
+    seeds = "; where there are several, their mean is taken" if many else ""
+    note = DIFFERENCE.format(most=most, name=name, groups=groups, seeds=seeds)
+    lines = []
+    for own, point, one in found:
+        line = [Cell(own.name), *[Cell(point.label if len(own.points) > 1 else NONE)] * has_size]
+        sure = one is not None and one.count > 1 and one.high < 0
+        ends = f"{signed(one.low)} … {signed(one.high)}" if one is not None and one.count > 1 else NONE
+        lines.append([*line, Cell(NONE if one is None else signed(one.mean), bold=sure), Cell(ends)])
+    head = ["Method", *["Size"] * has_size, "Difference", "95 % interval"]
+    return f"GED {most}, difference from {name}", note, Table(head, lines)
+
+
+def signed(value: float) -> str:
+    """A difference, with its sign.
+
+    >>> signed(-0.0213), signed(0.1)
+    ('−0.021', '+0.100')
+    """
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def more_rows(block: Block) -> dict[tuple[str, str], dict[str, Any]]:
+    """What the flat rows have beside: the ends of intervals over groups, or else images, and differences."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    base, key = reference(block), f"ged_{counts(block)[-1]} difference"
+    for own in block.series:
+        for point in own.points:
+            line = found.setdefault((own.name, point.label), {})
+            for count in counts(block):
+                if ends := span(own, point, count) if ged(point, count) else None:
+                    line |= {f"ged_{count} groups low": ends[0], f"ged_{count} groups high": ends[1]}
+    for own, point, one in differences(block):
+        if one is not None and base is not None:
+            line = {f"{key} from": base.name, key: one.mean}
+            found[own.name, point.label] |= line | {f"{key} groups low": one.low, f"{key} groups high": one.high}
+    return found
+
+
+ROWS_OF["mask_tables"] = [more_rows]
+
+
+# Figures
+
+
+@section("energy_distance", "run", "page", "markdown")
+def figures(block: Block, options: Options) -> list[Part]:
+    """The figures that there are numbers for."""
+    some, lone = several(block), not several(block) and len(block.series) == 1
+    drawn, repeated = any(p.is_drawn for own in some for p in own.points), any(len(s.runs) > 1 for s in block.series)
+    (name, others), found = published(block), list[Part]()
+    values = listed([f"{value:.2f} at {count} samples" for count, value in others.items()])
+    beside = PUBLISHED.format(name=name, values=values) if others else ""
+    lines = LINES if some and len(some) < len(block.series) else ""
+
+    def add(key: str, heading: str, note: str, draw: Any, is_half: bool, hollow: str = "") -> None:
+        note = note.replace("{hollow}", f" Hollow: {hollow}." if hollow and some else "")
+        found.append(Part(key, heading, note, [Drawing(f"{options.prefix}{key}", partial(draw, block))], is_half))
+
+    truth = REACHED if expected(block) else ""
+    note = BOXES.format(
+        drawn=DRAWN.replace("Size “drawn”", "Drawn") * drawn, lines=lines, truth=truth, published=beside
+    )
+    add("boxes", "How far samples are from the graders, image by image", note, draw_boxes, lone)
+    if len(counts(block)) > 1 and not lone:
+        smallest = listed([f"{own.name}, {own.points[0].label}" for own in some if own.points[0] is not own.full])
+        note = SAMPLES.replace("{bars}", BARS if repeated else "")
+        add("samples", "More samples", note, over_samples, True, smallest)
+    known = [p for own in block.series for p in own.points if {"diversity", "matched_iou"} <= set(p.measures)]
+    if len(known) > 1:
+        sizes = listed([f"{own.name} at other sizes" for own in some]) + ", unjoined where drawn" * drawn
+        add("diversity", "As many minds as the graders?", DIVERSITY, draw_diversity, True, sizes)
+    if any(bins_of(own) for own in block.series):
+        first = " Of several trainings, the first is shown." if repeated else ""
+        note = CALIBRATION.format(beside="Below" if lone else "Right", first=first)
+        add("calibration", "Can the probability of a pixel be believed?", note, partial(draw_calibration, lone), lone)
+    return found
+
+
+def draw_boxes(block: Block) -> Figure:
+    """Energy distances of all images, a panel for each number of samples and a box for each size.
+
+    Paper: the figure of semantic segmentation. Methods of one size are lines at their mean, unless there are no others.
+    A lone size has one panel, and a box for each number of samples.
+    """
+    some, styles, known = several(block) or list(block.series), looks(block.series), counts(block)
+    if sum(len(own.points) for own in some) == 1:
+        return _lone(block, some[0], styles[some[0].name][0], known)
+    figure, axes = panels(len(known), 2, PANEL, share=True)
+    for index, (axis, count) in enumerate(zip(axes, known, strict=True)):
+        ticks = _boxes(axis, some, styles, count)
+        for own in block.series:
+            found = ged(own.full, count) if own not in some else None
+            if found is not None:
+                color, _, line = styles[own.name]
+                label = one_line(own.name, 60)
+                axis.axhline(found.mean, color=color, linestyle=line, linewidth=2, label=label, zorder=2)
+        _marks(axis, block, count)
+        small = 8 if len(ticks) <= 10 else 7
+        axis.set_xticks(list(ticks), list(ticks.values()), fontsize=small, rotation=45 if len(ticks) > 10 else 0)
+        room = max(0.0, FEWEST - (max(ticks) - min(ticks))) / 2
+        axis.set_xlim(min(ticks) - 0.6 - room, max(ticks) + 0.6 + room)
+        title(axis, f"{count} sample{'s' * (count > 1)}")
+        if index % 2 == 0:
+            axis.set_ylabel("energy distance (GED)")
         else:
-            _show(axis, mean, vmin=0, vmax=1)
-    grid = below.subplots(rows, ACROSS, squeeze=False)
-    for axis in grid.flat:
-        axis.set_axis_off()
-    for index, sample in enumerate(samples):
-        axis = grid[index // across][index % across]
-        _show(axis, sample)
-        axis.set_title(str(index + 1), fontsize=8, color=MUTED, pad=2)
-    figure.supxlabel(plain(about, 200), x=0.012, ha="left", fontsize=8.5, color=MUTED)
+            axis.tick_params(labelleft=False)
+        tidy(axis)
+        axis.tick_params(axis="x", labelsize=small)
+    axes[0].set_ylim(bottom=0)
+    legend(figure, *axes)
     return figure
 
 
-def uncertainty(entropy: Map, heading: str) -> Figure:
-    """The entropy of each pixel as colours, with their scale."""
-    tall = min(max(entropy.shape[0] / entropy.shape[1], 0.4), 2.5)
-    figure, axis = canvas(5.4, 4.2 * tall + 0.5)
-    axis.set_axis_off()
-    axis.set_title(plain(heading, 60), fontsize=10, color=INK)
-    _bar(figure, axis, entropy)
+def over_samples(block: Block) -> Figure:
+    """The mean energy distance against the number of samples, of the largest size and, hollow, of the smallest."""
+    figure, axis = canvas(HALF, HEIGHT)
+    styles, known, bars = looks(block.series), counts(block), list[tuple[float, Interval, str]]()
+    for index, own in enumerate(block.series):
+        color, marker, line = styles[own.name]
+        beside = BESIDE ** (index - (len(block.series) - 1) / 2)
+        for one in {point.label: point for point in (own.full, own.points[0])}.values():
+            found = {count: x for count in known if (x := ged(one, count)) is not None}
+            look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5.5, "zorder": 3}
+            if one is own.full:
+                look |= {"linestyle": line, "linewidth": 1.7}
+            else:
+                look |= {"linestyle": (0, (2, 1.5)), "linewidth": 1.2, "markerfacecolor": "white"}
+            axis.plot(list(found), [x.mean for x in found.values()], label=one_line(named(own, one), 60), **look)
+            bars += [(count * beside, x, color) for count, x in found.items() if x.count > 1]
+    truth, (name, others) = expected(block), published(block)
+    if truth:
+        label = TRUTH[0].lower() + TRUTH[1:]
+        axis.plot(list(truth), list(truth.values()), color=INK, linestyle=":", marker="_", label=label, zorder=2)
+    if others:
+        axis.plot(list(others), list(others.values()), "D", color=MUTED, markerfacecolor="none", label=name, zorder=4)
+    axis.set_xscale("log")
+    axis.set_xticks(known, [str(count) for count in known])
+    axis.minorticks_off()
+    axis.set(xlabel="samples of each image (log scale)", ylabel="energy distance (GED)")
+    top = axis.get_ylim()[1]  # of the means: an interval over two trainings may be wider than all there is to see
+    for place, x, color in bars:
+        axis.vlines(place, x.low, x.high, color=color, linewidth=1.2)
+    axis.set_ylim(0, top)
+    tidy(axis)
+    legend(figure, axis)
     return figure
 
 
-def tinted(image: Pixels, mask: NDArray[np.bool_]) -> Pixels:
-    """An image (height, width) or (height, width, 3) in colours, with a mask laid over it and its edge drawn.
+def draw_diversity(block: Block) -> Figure:
+    """How well samples match the graders against how far they are apart; those of a method are joined."""
+    figure, axis = canvas(HALF, HEIGHT)
+    styles = looks(block.series)
+    for own in block.series:
+        known = [p for p in own.points if {"diversity", "matched_iou"} <= set(p.measures)]
+        color, marker, _ = styles[own.name]
+        sized = [p for p in known if not p.is_drawn]
+        places, values = ([p.measures[key].mean for p in sized] for key in ("diversity", "matched_iou"))
+        axis.plot(places, values, color=color, linewidth=1, zorder=2)
+        for p in known:
+            spot: dict[str, Any] = {"color": color, "markersize": 8, "label": one_line(own.name, 60), "zorder": 4}
+            if p is not own.full:
+                spot = {"color": color, "markerfacecolor": "white", "markersize": 6, "zorder": 3}
+            axis.plot(p.measures["diversity"].mean, p.measures["matched_iou"].mean, marker, **spot)
+    between = graders_own(block, "diversity")
+    if between is not None:
+        axis.axvline(between, color=MUTED, linestyle=":", linewidth=1.2, label="two different graders", zorder=1)
+    axis.set(xlabel="diversity: mean distance of two samples", ylabel="matched IoU")
+    axis.margins(0.12)
+    for limits, limit in ((axis.get_xlim(), axis.set_xlim), (axis.get_ylim(), axis.set_ylim)):
+        room = max(0.0, LEAST - (limits[1] - limits[0])) / 2  # or what is next to nothing would look like much
+        limit(limits[0] - room, limits[1] + room)
+    tidy(axis)
+    legend(figure, axis)
+    return figure
 
-    >>> tinted(np.zeros((3, 3), np.uint8), np.ones((3, 3), bool)).shape
-    (3, 3, 3)
+
+def draw_calibration(lone: bool, block: Block) -> Figure:
+    """Share of graders who marked a pixel against its probability, and how many pixels there are of each.
+
+    Of several series the largest size of each, of one all its sizes; of several runs the first.
     """
-    three = np.broadcast_to(image[..., None] if image.ndim == 2 else image, (*image.shape[:2], 3)).astype(np.float64)
-    around = np.pad(mask, 1, mode="edge")
-    inside = around[:-2, 1:-1] & around[2:, 1:-1] & around[1:-1, :-2] & around[1:-1, 2:]
-    share = np.where(mask & ~inside, 1.0, np.where(mask, TINT, 0.0))[..., None]
-    colour = np.array(tuple(bytes.fromhex(ORANGE[1:])), np.float64)
-    return np.asarray((1 - share) * three + share * colour).round().astype(np.uint8)
+    if lone:
+        figure, axes = canvas(HALF, HEIGHT + 0.5, ratios=(2, 1))
+        left, right = axes[:, 0]
+    else:
+        figure, (left, right) = canvas(WIDE, HEIGHT, columns=2)
+    left.plot([0, 1], [0, 1], color=MUTED, linestyle=":", linewidth=1.2, zorder=1)
+    styles, alone = looks(block.series), len(block.series) == 1
+    for own in block.series:
+        known = {label: found for label, found in bins_of(own).items() if alone or label == own.full.label}
+        for index, (label, found) in enumerate(known.items()):
+            color, marker, line = styles[own.name]
+            if alone and len(known) > 1:
+                color, marker, _ = LOOKS_OF_SIZES[index % len(LOOKS_OF_SIZES)]
+            name = label if alone and len(known) > 1 else own.name
+            some = [at for at, count in enumerate(found["count"]) if count and found["frequency"][at] is not None]
+            places = [found["confidence"][at] for at in some]
+            look: dict[str, Any] = {"color": color, "marker": marker, "linestyle": line, "linewidth": 1.5}
+            left.plot(places, [found["frequency"][at] for at in some], label=one_line(name, 60), markersize=5, **look)
+            right.plot(places, [found["count"][at] for at in some], label="_", markersize=5, **look)
+    left.set(xlabel="probability that a pixel is marked", ylabel="share of graders who marked it")
+    right.set(xlabel="probability that a pixel is marked", ylabel="pixels (log scale)", yscale="log")
+    right.minorticks_off()
+    for axis in (left, right):
+        axis.set_xlim(-0.02, 1.02)
+        tidy(axis)
+    left.set_ylim(-0.02, 1.02)
+    if lone:
+        left.set_xlabel("")
+        left.tick_params(labelbottom=False)
+    else:
+        figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr, call-arg]
+    legend(figure, left)
+    return figure
 
 
-def grid(masks: NDArray[np.bool_]) -> Pixels:
-    """Masks (samples, height, width) side by side, white on black, in rows with grey lines between.
-
-    >>> grid(np.ones((3, 4, 4), bool)).shape
-    (14, 14)
-    """
-    count, height, width = masks.shape
-    across = min(count, math.ceil(math.sqrt(count)))
-    rows = -(-count // across)
-    sheet = np.full((rows * (height + GAP) + GAP, across * (width + GAP) + GAP), 128, np.uint8)
-    for index, mask in enumerate(masks):
-        top, left = (
-            place * (side + GAP) + GAP for place, side in zip(divmod(index, across), (height, width), strict=True)
-        )
-        sheet[top : top + height, left : left + width] = 255 * mask
-    return sheet
-
-
-def png(figure: Figure) -> bytes:
-    """A figure as a PNG file."""
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
-    return buffer.getvalue()
+def _boxes(axis: Axes, series: Sequence[Series], styles: dict[str, Look], count: int) -> dict[float, str]:
+    """The boxes of each series beside each other; what stands below each."""
+    ticks: dict[float, str] = {}
+    place = 0.0
+    for own in series:
+        stats, places = [], []
+        for point in own.points:
+            place += 1
+            ticks[place] = point.label if len(own.points) > 1 else own.name.replace(" ", "\n")
+            if images(point, count):
+                stats.append(_spread(point, count))
+                places.append(place)
+        place += APART
+        if stats:
+            _draw(axis, stats, places, styles[own.name][0], one_line(own.name, 60))
+    return {at: one_line(text, 24) if "\n" not in text else text.replace("$", r"\$") for at, text in ticks.items()}
 
 
-def _bar(figure: Any, axis: Axes, entropy: Map) -> None:
-    """The entropy, and the scale of its colours in nats."""
-    shown = _show(axis, entropy, cmap="inferno", vmin=0, vmax=CERTAIN)
-    bar = figure.colorbar(shown, ax=axis, fraction=0.045, pad=0.03)
-    bar.set_label("entropy, nats", fontsize=8.5, color=INK)
-    bar.set_ticks([0, 0.2, 0.4, 0.6, CERTAIN], labels=["0", "0.2", "0.4", "0.6", "ln 2"])
-    bar.ax.tick_params(labelsize=8, colors=INK)
-    bar.outline.set_visible(False)
+def _lone(block: Block, own: Series, color: str, known: list[int]) -> Figure:
+    """The boxes of one size, by number of samples."""
+    figure, axis = canvas(HALF, HEIGHT)
+    places = list(range(1, len(known) + 1))
+    _draw(axis, [_spread(own.full, count) for count in known], places, color, "this network")
+    for at, count in zip(places, known, strict=True):
+        _marks(axis, block, count, (at - 0.4, at + 0.4))
+    axis.set_xticks(places, [str(count) for count in known])
+    axis.set(xlabel="samples of each image", ylabel="energy distance (GED)")
+    tidy(axis)
+    axis.set_ylim(bottom=0)
+    legend(figure, axis)
+    return figure
 
 
-def _show(axis: Axes, image: Any, **look: Any) -> Any:
-    grey: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 255} if image.ndim == 2 else {}
-    large = max(image.shape[:2]) > 400  # more pixels than the paper has: then smoothed
-    return axis.imshow(image, interpolation="antialiased" if large else "nearest", **grey | look)
+def _draw(axis: Axes, stats: list[dict[str, Any]], places: Sequence[float], color: str, label: str) -> None:
+    """Boxes with a black line at the mean and a thin one at the median."""
+    drawn = axis.bxp(
+        stats, positions=places, widths=0.62, patch_artist=True, showfliers=False, showmeans=True, meanline=True,
+        manage_ticks=False, zorder=3, boxprops={"facecolor": f"{color}40", "edgecolor": color, "linewidth": 1.2},
+        whiskerprops={"color": color, "linewidth": 1.2}, capprops={"color": color, "linewidth": 1.2},
+        medianprops={"color": color, "linewidth": 1.0}, meanprops={"color": "black", "linewidth": 2, "linestyle": "-"},
+    )  # fmt: skip
+    drawn["boxes"][0].set_label(label)
+
+
+def _spread(point: Point, count: int) -> dict[str, Any]:
+    low, first, middle, third, high = np.percentile(images(point, count), ENDS)
+    mean = point.measures[f"ged_{count}"].mean
+    return {"whislo": low, "q1": first, "med": middle, "q3": third, "whishi": high, "mean": mean, "fliers": []}
+
+
+def _marks(axis: Axes, block: Block, count: int, ends: tuple[float, float] | None = None) -> None:
+    """Lines at what the truth would reach, and at what others published: across, or between two ends."""
+    (name, others), label = published(block), TRUTH[0].lower() + TRUTH[1:]
+    for text, values, color, line in ((label, expected(block), INK, ":"), (name, others, MUTED, "-.")):
+        if count in values:
+            look: dict[str, Any] = {
+                "color": color,
+                "linestyle": line,
+                "label": text,
+                "linewidth": 1.6 if line == ":" else 1.2,
+            }
+            if ends is None:
+                axis.axhline(values[count], zorder=2, **look)
+            else:
+                axis.plot(ends, [values[count]] * 2, **look | {"linewidth": 1.6})

@@ -1,60 +1,319 @@
-"""The result file of a run, `results.json`: what the report expects of it, and the rows it speaks of."""
+"""Result files: what they must hold, and the runs that lie in folders, in files, and in files of kept runs.
+
+A result file says itself what it is of. Beside numbers, "format" 2 has: "task" (its "name", the "noun" for one of its
+networks, and by what runs are "compare"d), "method" (its "key", its display "name" and its traits), "columns" (what the
+numbers of a row are called, how they are written, which side is better) and "sections" (the parts of its page, in
+order: names of `vnd.report.html.SECTIONS`). The report knows no task and no method by name.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vnd.report.schema import CODES, SCHEMA, SEGMENTS, check, check_codes, check_lengths, check_segments, shown
-
+FORMAT = 2
 RESULTS = "results.json"
+SIGNS = ("recipe.yaml", "checkpoints", "metrics.jsonl")  # of a run's folder, evaluated or not
+LAST = "last"  # the network at the end of training
+SLACK = 1e-6  # of a share, which was a float32 once
+
+TEXT, NUMBER, SHARE, FLAG = "text", "a finite number", "a number in 0 … 1", "true or false"
+COUNT, SIZE = "a whole number of at least 0", "a whole number of at least 1"
+NATURAL, POSITIVE = "a finite number of at least 0", "a finite number above 0"
+BIN, PART, PEARSON = "a number in 0 … 1, or null", "a number in (0, 1]", "a number in -1 … 1, or null"
+MAYBE, OWNER = "a finite number, or null", "text or a whole number"
+IMAGE = "rows of whole numbers in 0 … 255, H × W or H × W × 3"
+LINE = "text, or [offset, [lengths]]"
+
+KINDS = ("uniform", "learned", "sampled")
+RULES = ("fixed", "posterior", "target")  # by which codes have their lengths
+INFERENCE = ("mc", "mean", "mc_mask", "temperature_scaled")
+SIZES, ORDERS = ("many", "each", "found"), ("learned", "fixed", "none")
+
+# A key with "?" may be missing, null or empty. {"*": …} has keys of its own, […] holds one or more, (…) the choices.
+EXAMPLE = {"image": IMAGE, "prediction": TEXT, "confidence": SHARE, "label?": TEXT}
+LOOK = {"color": TEXT, "marker": TEXT, "line": LINE}
+METHOD = {
+    **{"key": TEXT, "name": TEXT, "about?": TEXT, "rank?": COUNT, "sizes?": SIZES, "order?": ORDERS},
+    **{"stochastic?": FLAG, "reference?": FLAG, "looks?": {"*": LOOK}},
+}
+COLUMN = {
+    **{"key": TEXT, "heading": TEXT, "digits?": COUNT, "form?": ("number", "percent", "short", "ms", "bytes")},
+    **{"better?": ("more", "less"), "description?": TEXT, "title?": TEXT, "axis?": TEXT, "headline?": TEXT},
+    **{"scaled?": FLAG, "chance?": TEXT},
+}
+ROW = {
+    **{"kind?": KINDS, "label?": TEXT, "fraction?": PART, "inference?": INFERENCE, "repeat?": COUNT},
+    **dict.fromkeys(("bn_images?", "macs?", "bytes?"), COUNT),
+    **dict.fromkeys(("parameters?", "dense_parameters?", "temperature?", "length?"), POSITIVE),
+    **dict.fromkeys(("latency_ms?", "test_seconds?", "seconds?", "usage_std?", "brier?", "aurc?"), NATURAL),
+    **dict.fromkeys(("accuracy?", "ece?", "classwise_ece?", "adaptive_ece?", "batch_ece?", "auroc?", "aupr?"), SHARE),
+    **dict.fromkeys(("fpr95?", "base_rate?", "reached?"), SHARE),
+    **{"nll?": NUMBER, "shape?": {"*": COUNT}, "length_rule?": RULES},
+    **dict.fromkeys(("mse?", "summed?", "frechet?", "inception_score?", "diversity?", "target?"), NATURAL),
+    **dict.fromkeys(("rate?", "distortion?", "negative_elbo?"), NUMBER),
+    **{key: {"*": NUMBER} for key in ("ged?", "ged_by_group?", "expected_ged?")},
+    **{"ged_unbiased?": {"*": MAYBE}, "ged_interval?": {"*": [NUMBER]}, "per_image?": {"*": [NUMBER]}},
+    **dict.fromkeys(("matched_iou?", "dice?", "calibration_error?"), SHARE),
+    **dict.fromkeys(("entropy?", "entropy_marked?"), NATURAL),
+}
+ROWS: dict[str, dict[str, Any]] = {  # what a row must have beside, by a key that rows of its kind have
+    "ged": {"label": TEXT, "per_image": {"*": [NUMBER]}},
+    "length": {"length": POSITIVE, "mse": NATURAL, "summed": NATURAL},
+    "": {"kind": KINDS, "label": TEXT, "parameters": POSITIVE},
+}
+SELECTIVE = {
+    **{"label": TEXT, "threshold?": NUMBER, "coverage": SHARE, "risk?": SHARE, "aurc?": NATURAL},
+    **{"curve?": {"coverage": [SHARE], "risk": [SHARE]}},
+}
+FILE: dict[str, Any] = {
+    **{"format": (FORMAT,), "title": TEXT, "task": {"name": TEXT, "noun": TEXT, "compare": [TEXT]}, "method": METHOD},
+    **{"columns": [COLUMN], "sections": [TEXT]},
+    "data": {
+        **{"name": TEXT, "train?": COUNT, "validation?": COUNT, "test?": COUNT},
+        **{"classes?": [TEXT], "image?": [COUNT]},
+    },
+    **{"rows": [ROW], "tidy?": [{}]},
+    **dict.fromkeys(("command?", "machine?", "ood?", "group_noun?"), TEXT),
+    **{"split?": ("test", "validation"), "notes?": [TEXT], "seconds?": {"*": NUMBER}, "inference?": [INFERENCE]},
+    "chosen?": {"label": TEXT, "parameters?": SIZE, "reason?": TEXT, "folder?": TEXT},
+    "survival?": {"*": [SHARE]},
+    "examples?": {"most_certain?": [EXAMPLE], "least_certain?": [EXAMPLE], "ood?": [EXAMPLE]},
+    "curves?": [{"step": COUNT, "loss?": NUMBER, "nll?": NUMBER, "kl?": NUMBER, "mse?": NUMBER, "rate?": NUMBER}],
+    "series?": {
+        **{"run": TEXT, "recipe?": TEXT, "method": TEXT, "network": TEXT, "data": TEXT, "seed?": COUNT},
+        "settings?": TEXT,
+    },
+    "correlation?": {"labels": [TEXT], "inside": [[PEARSON]], "outside?": [[PEARSON]]},
+    "selective?": {"risk": SHARE, "rows": [SELECTIVE]},
+    "cascade?": {
+        "levels": [TEXT],
+        "curve": [{"threshold?": NUMBER, "accuracy": SHARE, "macs": POSITIVE, "share": [SHARE]}],
+        "single": [{"label": TEXT, "accuracy": SHARE, "macs": POSITIVE}],
+    },
+    # of codes
+    **{"latent_dim?": SIZE, "likelihood_std?": POSITIVE, "lengths?": {"*": [COUNT]}},
+    "features?": {
+        **dict.fromkeys(("name", "sha256", "distance_name", "score_name"), TEXT),
+        **{"num_generated": SIZE, "real": SIZE, "real_diversity": NATURAL},
+    },
+    "complexity?": {
+        **{"measure": TEXT, "images": SIZE, "shown": {"*": [COUNT]}},
+        "correlation": {"*": {"spearman": NUMBER, "pearson": NUMBER}},
+    },
+    # of masks
+    **{"graders?": SIZE, "graders_own?": {"*": MAYBE}},
+    "published?": {"name": TEXT, "ged": {"*": NUMBER}},
+}
+DIAGRAM = {"label": TEXT, "count": [COUNT], "confidence": [BIN], "accuracy": [BIN]}
+PIXELS = {"count": [COUNT], "confidence": [BIN], "frequency": [BIN]}
 
 
-def read(results: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Column:
+    """A number of a row: what it is called, how it is written, and what it says.
+
+    Args:
+        key: Of the rows.
+        heading: Of the table.
+        form: "percent" of shares; "short" of counts.
+        digits: After the point.
+        better: "more", "less", or "" where there is no better.
+        description: What it means, for readers who have not met it.
+        title: Heading of its figure; without one it is not drawn.
+        axis: What the figure's axis says.
+        headline: What the best network is said to be in this column; without it, nobody is called best in it.
+        scaled: Whether temperature scaling changes it.
+        chance: The column that has what chance gives.
+    """
+
+    key: str
+    heading: str
+    form: str = "number"
+    digits: int = 3
+    better: str = ""
+    description: str = ""
+    title: str = ""
+    axis: str = ""
+    headline: str = ""
+    scaled: bool = True
+    chance: str = ""
+
+    @property
+    def factor(self) -> int:
+        """What its numbers are multiplied with to be shown."""
+        return 100 if self.form == "percent" else 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """One evaluated run.
+
+    Args:
+        path: The file that says so.
+        results: What it says.
+        beside: What lies beside it: "environment" and "data" as JSON, "recipe" as YAML, "log" as rows.
+    """
+
+    path: Path
+    results: dict[str, Any]
+    beside: dict[str, Any] = field(default_factory=dict)
+
+    def _said(self, key: str, other: Any = None) -> Any:
+        return (self.results.get("series") or {}).get(key) or other
+
+    @property
+    def name(self) -> str:
+        """What its folder is called."""
+        return str(self._said("run", self.path.resolve().parent.name))
+
+    @property
+    def method(self) -> dict[str, Any]:
+        """Key, display name and traits of its method."""
+        found: dict[str, Any] = self.results["method"]
+        return found
+
+    @property
+    def recipe(self) -> str | None:
+        """The recipe's name; None where the file does not say."""
+        found: str | None = self._said("recipe")
+        return found
+
+    @property
+    def network(self) -> str:
+        """The network's name."""
+        return str(self._said("network", "unnamed network"))
+
+    @property
+    def data(self) -> str:
+        """The data set's name."""
+        return str(self._said("data", self.results["data"]["name"]))
+
+    @property
+    def image(self) -> str:
+        """How large its images are, "64×64"; empty where nothing says."""
+        beside = self.beside.get("data")
+        sides: Any = self.results["data"].get("image") or (beside.get("image") if isinstance(beside, dict) else None)
+        known = isinstance(sides, list) and len(sides) == 3 and all(isinstance(n, int) and n > 0 for n in sides)
+        return "×".join(map(str, sides[1:])) if known else ""
+
+    @property
+    def seed(self) -> int | None:
+        """Of its training; None where the file does not say."""
+        found: int | None = (self.results.get("series") or {}).get("seed")
+        return found
+
+    @property
+    def settings(self) -> str | None:
+        """A hash of all else that decides its training, but a size of its own; None where the file has none."""
+        found: str | None = self._said("settings")
+        return found
+
+    @property
+    def split(self) -> str:
+        """Whether it was measured on "test" or on "validation" images."""
+        return str(self.results.get("split") or "test")
+
+    @property
+    def inference(self) -> str:
+        """The main way in which it was read."""
+        rows = self.results.get("tidy") or self.results["rows"]
+        return str((self.results.get("inference") or [rows[0].get("inference") or INFERENCE[0]])[0])
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its rows, all flat: one a way of inference, number of images for BatchNorm, size and repeat."""
+        rows = self.results["rows"] if "ged" in self.results["rows"][0] else self.results.get("tidy")
+        return [self._flat(row) for row in rows or self.results["rows"]]
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        """The columns of its rows, by key."""
+        known = {one.name for one in fields(Column)}
+        names = measure_names(self.results.get("features") or {})
+        given = [{k: v for k, v in one.items() if k in known} for one in self.results["columns"]]
+        found = [Column(**one | {"key": names.get(one["key"], one["key"])}) for one in given]
+        return {column.key: column for column in found}
+
+    def _flat(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A row with a kind, a label and a way of inference, and with numbers alone; those of features by their names.
+
+        Numbers by a number of samples, {"4": 0.3}, have it behind their key: "ged_4".
+        """
+        found: dict[str, Any] = {"inference": self.inference, "kind": row.get("length_rule") or "uniform"}
+        if "length" in row:
+            found |= {"label": f"{row['length']:g}", "latent_dim": self.results["latent_dim"]}
+        names = measure_names(self.results.get("features") or {})
+        for key, value in row.items():
+            if isinstance(value, dict) and key not in ("shape", "per_image", "ged_interval"):
+                found |= {f"{key}_{count}": part for count, part in value.items() if part is not None}
+            elif value is not None:
+                found[names.get(key, key)] = value
+        return found
+
+
+def measure_names(features: dict[str, Any]) -> dict[str, str]:
+    """What measures of generated images are called, by their key; with the extractor, so that no two are mixed."""
+    if not features:
+        return {}
+    diversity = f"Diversity ({features['name']})"
+    return {"frechet": features["distance_name"], "inception_score": features["score_name"], "diversity": diversity}
+
+
+def read(place: Path) -> dict[str, Any]:
     """The contents of a result file, once every part that the report uses is known to be what it should be.
 
     Args:
-        results: A run folder, or its `results.json`.
+        place: A run folder, or its `results.json`.
     """
-    path = Path(results) / RESULTS if Path(results).is_dir() else Path(results)
-    try:
-        contents: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        json.dumps(contents, ensure_ascii=False).encode()  # half a character passes as JSON, and fails in a page
-    except FileNotFoundError:
-        where = (
-            f"run `vnd evaluate {path.parent}` first" if path.name == RESULTS else f"give a run folder or its {RESULTS}"
+    path = Path(place) / RESULTS if Path(place).is_dir() else Path(place)
+    return _checked(path, _json(path))
+
+
+def open_run(path: Path) -> Run:
+    """The run of a result file, with what lies beside it."""
+    beside: dict[str, Any] = {}
+    for folder in (path.parent.parent, path.parent):  # a result file may have a folder of its own in that of the run
+        for name in ("environment.json", "data.json", "recipe.yaml"):
+            try:
+                text = (folder / name).read_text(encoding="utf-8", errors="replace")
+                beside[Path(name).stem] = text if name.endswith("yaml") else json.loads(text)
+            except (OSError, ValueError, RecursionError):
+                continue
+    return Run(path, read(path), beside)
+
+
+def find(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
+    """The runs of some places, each once, in the order given; and folders of runs that were not evaluated.
+
+    A run that is named and was not evaluated is an error. In a folder of runs it is left out, and the page says so: a
+    sweep may have runs that failed, and a comparison from which runs are silently missing misleads.
+
+    Args:
+        places: Run folders, result files, files of kept runs (`.jsonl`), or folders with runs one level down.
+    """
+    found: dict[Path, list[Run]] = {}
+    left_out: dict[Path, Path] = {}
+    for place in map(Path, places):
+        for path in _in(place):
+            if not path.exists():
+                left_out.setdefault(path.resolve(), path.parent)
+            elif path.resolve() not in found:
+                found[path.resolve()] = list(_kept(path)) if path.suffix == ".jsonl" else [open_run(path)]
+    runs = [run for some in found.values() for run in some]
+    if not runs and left_out:
+        names = ", ".join(folder.name for folder in left_out.values())
+        raise FileNotFoundError(
+            f"report: none of the runs was evaluated ({names}); run `vnd evaluate` on those that are trained"
         )
-        raise FileNotFoundError(f"report: {path} is missing; {where}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"report: {path} must be JSON in UTF-8: {str(error).splitlines()[0]}") from None
-    try:
-        task = contents.get("task") if isinstance(contents, dict) else None
-        if task == "autoencoding":
-            check(contents, CODES, "")
-            check_codes(contents)
-        elif task == "segmentation":
-            check(contents, SEGMENTS, "")
-            check_segments(contents)
-        else:
-            check(contents, SCHEMA, "")
-            check_lengths(contents)
-            chosen_row(contents)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"report: {path}: {' '.join(str(error).split())}") from None
-    return contents
-
-
-def full_row(results: dict[str, Any]) -> dict[str, Any]:
-    """The row of the largest network; of equals the first."""
-    row: dict[str, Any] = max(results["rows"], key=lambda row: row["parameters"])
-    return row
-
-
-def smallest_row(results: dict[str, Any]) -> dict[str, Any]:
-    """The row of the smallest network; of equals the most accurate."""
-    row: dict[str, Any] = min(results["rows"], key=lambda row: (row["parameters"], -row["accuracy"]))
-    return row
+    if not runs:
+        raise ValueError("report: at least one run must be given; got none")
+    _refuse_mixtures(runs)
+    return runs, list(left_out.values())
 
 
 def chosen_row(results: dict[str, Any]) -> dict[str, Any] | None:
@@ -64,5 +323,240 @@ def chosen_row(results: dict[str, Any]) -> dict[str, Any] | None:
         return None
     rows: list[dict[str, Any]] = [row for row in results["rows"] if row["label"] == chosen["label"]]
     if not rows:
-        raise ValueError(f"chosen.label must be the label of one of the rows; got {shown(chosen['label'])}")
+        raise ValueError(f"chosen.label must be the label of one of the rows; got {_shown(chosen['label'])}")
     return next((row for row in rows if row["parameters"] == chosen.get("parameters")), rows[0])
+
+
+def _refuse_mixtures(runs: Sequence[Run]) -> None:
+    """Runs of several tasks have no measure in common, and images of two splits must not be compared."""
+    first = runs[0]
+    for other in runs:
+        if other.split != first.split:
+            raise ValueError(
+                f"report: runs must all be measured on the same images; got {first.split} images in {first.path} and "
+                f"{other.split} images in {other.path}"
+            )
+        one, two = first.results["task"], other.results["task"]
+        if one["name"] != two["name"]:
+            raise ValueError(
+                f"report: {one['noun']}s and {two['noun']}s have no measure in common; got {first.path} and "
+                f"{other.path}, report them apart"
+            )
+
+
+def _kept(path: Path) -> Iterator[Run]:
+    """The runs of a file of kept runs, one a line."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            run = json.loads(line)
+            results = run.pop("results")
+        except (ValueError, RecursionError, KeyError, AttributeError, TypeError):
+            raise ValueError(f'report: {path}, line {number} must be a JSON object with "results"') from None
+        yield Run(path, _checked(Path(f"{path}, line {number}"), results), run)
+
+
+def _in(place: Path) -> list[Path]:
+    """The result files of a place, there or not: its own, or those one level down."""
+    if not place.is_dir():
+        if place.exists():
+            return [place]
+        if place.name == RESULTS and _is_run(place.parent):
+            raise FileNotFoundError(_unfinished(place.parent))
+        raise FileNotFoundError(f"report: {place} does not exist; give run folders or {RESULTS}")
+    if (place / RESULTS).exists():
+        return [place / RESULTS]
+    if _is_run(place):
+        raise FileNotFoundError(_unfinished(place))
+    below = [path / RESULTS for path in sorted(place.iterdir()) if path.is_dir() and _is_run(path)]
+    if not below:
+        raise FileNotFoundError(f"report: {place} holds no run; give run folders or folders that hold them")
+    return below
+
+
+def _unfinished(run: Path) -> str:
+    if (run / LAST).is_dir():
+        return f"report: {run} was not evaluated; run `vnd evaluate {run}` first"
+    return f"report: {run} is not trained to the end; go on with `vnd train --resume {run}`"
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (RESULTS, *SIGNS))
+
+
+def _json(path: Path) -> Any:
+    try:
+        contents = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(contents, ensure_ascii=False).encode()  # half a character passes as JSON, and fails in a page
+        return contents
+    except FileNotFoundError:
+        where = (
+            f"run `vnd evaluate {path.parent}` first" if path.name == RESULTS else f"give a run folder or its {RESULTS}"
+        )
+        raise FileNotFoundError(f"report: {path} is missing; {where}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"report: {path} must be JSON in UTF-8: {str(error).splitlines()[0]}") from None
+
+
+def _checked(path: Path, contents: Any) -> dict[str, Any]:
+    try:
+        check(contents, FILE, "")
+        _check_rows(contents)
+        _check_lengths(contents)
+        if chosen_row(contents) is None:
+            contents.pop("chosen", None)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"report: {path}: {' '.join(str(error).split())}") from None
+    found: dict[str, Any] = contents
+    return found
+
+
+def check(value: Any, wanted: Any, key: str) -> None:
+    """Refuse a value that is not what the schema says, by its key."""
+    if isinstance(wanted, dict):
+        _check_dict(value, wanted, key)
+    elif isinstance(wanted, list):
+        if not isinstance(value, list) or not value:
+            raise ValueError(f"{key} must be a list that is not empty; got {_shown(value)}")
+        for index, item in enumerate(value):
+            check(item, wanted[0], f"{key}.{index}")
+    elif isinstance(wanted, tuple):
+        if value not in wanted or isinstance(value, bool):
+            raise ValueError(f"{key} must be {' or '.join(map(repr, wanted))}; got {_shown(value)}")
+    elif not _is(value, wanted):
+        raise ValueError(f"{key} must be {wanted}; got {_shown(value)}")
+
+
+def _check_dict(value: Any, wanted: dict[str, Any], key: str) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{key or 'the file'} must be an object with keys; got {_shown(value)}")
+    if "*" in wanted:
+        wanted = dict.fromkeys(value, wanted["*"])
+    for name, inner in wanted.items():
+        bare = name if name in value else name.removesuffix("?")
+        place = f"{key}.{bare}" if key else bare
+        if name != bare and value.get(bare) in (None, [], {}):
+            continue
+        if bare not in value:
+            raise ValueError(f"{place} is missing")
+        check(value[bare], inner, place)
+
+
+def _check_rows(contents: dict[str, Any]) -> None:
+    """Rows have what their kind needs, and a number in every declared column that is not empty."""
+    columns = [column["key"] for column in contents["columns"]]
+    for part in ("rows", "tidy"):
+        for index, row in enumerate(contents.get(part) or []):
+            kind = next((key for key in ROWS if key in row), "")
+            if kind == "ged" and part == "tidy":
+                continue  # the same once more, a line a number of samples
+            check(row, ROW, f"{part}.{index}")
+            for key, wanted in ROWS[kind].items():
+                if key not in row:
+                    raise ValueError(f"{part}.{index}.{key} is missing")
+                check(row[key], wanted, f"{part}.{index}.{key}")
+            for key in columns:
+                if isinstance(row.get(key), str | list | bool):
+                    raise ValueError(f"{part}.{index}.{key} must be {NUMBER}; got {_shown(row[key])}")
+
+
+def _check_lengths(contents: dict[str, Any]) -> None:
+    """Refuse lists that belong together and do not have one length, and keys that do not fit together."""
+    if "ged" in contents["rows"][0]:
+        _check_samples(contents)
+    elif "length" in contents["rows"][0]:
+        check(contents, {"latent_dim": SIZE}, "")
+    reliability: Any = contents.get("reliability") or []
+    by_label = isinstance(reliability, dict)
+    check(reliability, {"*": PIXELS} if by_label else [DIAGRAM], "reliability") if reliability else None
+    items: Any = reliability.items() if by_label else enumerate(reliability)
+    for place, width in items:
+        if by_label and place not in [row["label"] for row in contents["rows"]]:
+            raise ValueError(f"reliability must have labels of rows as keys; got {_shown(place)}")
+        _same(f"reliability.{place}", {key: value for key, value in width.items() if key != "label"})
+    for index, row in enumerate((contents.get("selective") or {}).get("rows", [])):
+        if row.get("curve"):
+            _same(f"selective.rows.{index}.curve", row["curve"])
+    cascade, correlation = contents.get("cascade") or {}, contents.get("correlation") or {}
+    for index, point in enumerate(cascade.get("curve", [])):
+        if len(point["share"]) != len(cascade["levels"]):
+            raise ValueError(f"cascade.curve.{index}.share must have one number a level, {len(cascade['levels'])}")
+    for key in ("inside", "outside"):
+        size = len(correlation.get("labels", []))
+        if correlation.get(key) and [len(line) for line in correlation[key]] != [size] * size:
+            raise ValueError(f"correlation.{key} must have one row and one column a label, {size} × {size}")
+    for name, counts in (contents.get("lengths") or {}).items():
+        if len(counts) != contents.get("latent_dim", 0) + 1 or not sum(counts):
+            raise ValueError(f"lengths.{name} must count images at each length from 0 to latent_dim")
+    found = contents.get("complexity") or {}
+    if found and not {"png", *found["correlation"]} <= set(found["shown"]):
+        raise ValueError("complexity.shown must have png and one list a correlation")
+    if found:
+        _same("complexity.shown", found["shown"])
+
+
+def _check_samples(contents: dict[str, Any]) -> None:
+    """Rows of masks: one label each, the same numbers of samples, the same images."""
+    check(contents, {"samples": [SIZE], "graders": SIZE, "groups?": [OWNER]}, "")
+    counts, labels = {str(count) for count in contents["samples"]}, [row["label"] for row in contents["rows"]]
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"rows must have one label each; got {_shown(labels)}")
+    images = len(next(iter(contents["rows"][0]["per_image"].values()), []))
+    for index, row in enumerate(contents["rows"]):
+        for key in ("ged", "ged_unbiased", "ged_by_group", "ged_interval", "expected_ged", "per_image"):
+            if row.get(key) and set(row[key]) != counts:
+                raise ValueError(
+                    f"rows.{index}.{key} must have the numbers of samples as keys; got {_shown([*row[key]])}"
+                )
+        if any(len(values) != images for values in row["per_image"].values()):
+            raise ValueError(f"rows.{index}.per_image must have one number an image everywhere, {images} as the first")
+        for count, ends in (row.get("ged_interval") or {}).items():
+            if len(ends) != 2 or ends[0] > ends[1]:
+                raise ValueError(f"rows.{index}.ged_interval.{count} must be two ends that rise; got {_shown(ends)}")
+    if contents.get("groups") and len(contents["groups"]) != images:
+        raise ValueError(f"groups must be one an image, {images}; got {len(contents['groups'])}")
+
+
+def _same(place: str, lists: dict[str, Any]) -> None:
+    if len(set(map(len, lists.values()))) > 1:
+        raise ValueError(f"{place}: {', '.join([*lists][:-1])} and {[*lists][-1]} must have one length")
+
+
+def _is(value: Any, wanted: str) -> bool:
+    if wanted == TEXT:
+        return isinstance(value, str)
+    if wanted == FLAG:
+        return isinstance(value, bool)
+    if wanted == IMAGE:
+        return _is_image(value)
+    if wanted == LINE:
+        return isinstance(value, str) or (isinstance(value, list) and len(value) == 2 and isinstance(value[1], list))
+    if wanted == OWNER:
+        return isinstance(value, str | int) and not isinstance(value, bool)
+    if value is None:
+        return wanted in (BIN, PEARSON, MAYBE)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:  # NaN fails as well
+        return False
+    whole = value == int(value)
+    known = {
+        NUMBER: True, MAYBE: True, POSITIVE: value > 0, NATURAL: value >= 0, COUNT: whole and value >= 0,
+        SIZE: whole and value >= 1, PEARSON: abs(value) <= 1 + SLACK, PART: 0 < value <= 1 + SLACK,
+    }  # fmt: skip
+    return known.get(wanted, -SLACK <= value <= 1 + SLACK)
+
+
+def _is_image(value: Any) -> bool:
+    def sizes(item: Any) -> tuple[int, ...] | None:
+        if isinstance(item, list) and item:
+            inner = {sizes(part) for part in item}
+            only = inner.pop()
+            return None if inner or only is None else (len(item), *only)
+        return () if isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= 255 else None
+
+    size = sizes(value)
+    return size is not None and (len(size) == 2 or (len(size) == 3 and size[2] == 3))
+
+
+def _shown(value: Any) -> str:
+    """A value in an error message, not too long."""
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,7 +1,8 @@
-"""Series of a comparison: runs that differ in their seed alone, read in one way, as points with intervals."""
+"""Series: runs that differ in their seed alone, read in one way, as points with intervals; and which runs are one."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,28 +10,14 @@ from functools import cached_property
 from typing import Any
 
 from vnd.metrics import Interval, confidence_interval
-from vnd.report.families import SEPARATE, families, size_of
-from vnd.report.runs import Run
+from vnd.report.results import RULES, Column, Run
 
-# Names in figures, in the order of legends and tables.
-NAMES = {
-    "bn3": "BN³", "fn3": "FN³", "ibnn": "IBNN", "svb": "SVB", "ordered_l0": "ordered ℓ0", "us_net": "US-Net",
-    "plain": "plain", "sn3": "SN³", "vnd_ae": "VND-AE", "vae": "VAE", "beta_vae": "BetaVAE", "joint_vae": "JointVAE",
-    "swae": "SWAE", "nested_ae": "nested AE", "vnd_punet": "VND-PUNet", "bn3_unet": "BN³-UNet", "punet": "P-UNet",
-    "unet_ensemble": "UNet ensemble", "dropout_unet": "dropout UNet",
-}  # fmt: skip
-FORMS = {"mc": "{}", "mean": "DT-{}", "mc_mask": "{}-MC", "temperature_scaled": "{}-TS"}
-CERTAIN = ("fn3", "ordered_l0", "us_net", "plain")  # weights that are not drawn: samples and means are one
-MEASURES = (
-    *("accuracy", "nll", "brier", "ece", "classwise_ece", "adaptive_ece", "batch_ece", "auroc", "aupr", "fpr95"),
-    "aurc",
-)
-COSTS = (
-    *("parameters", "macs", "bytes", "latency_ms", "test_seconds", "base_rate", "usage_std", "dense_parameters"),
-    "temperature",
-)
+FORMS = {"mc": "{}", "mean": "DT-{}", "mc_mask": "{}-MC", "temperature_scaled": "{}-TS"}  # names by way of inference
+RETRAINED = "retrained"  # for each length
+MARK = re.compile(r"(?<![0-9]e)-|[/ ]")  # between the words of a name; not within 1e-05
+PLACES = ("repeat", "fraction", "bn_images", "temperature_scaled")  # numbers of a row that are no measures
 
-Rows = list[list[dict[str, Any]]]  # of each run, of one reading
+Rows = list[list[dict[str, Any]]]  # of each run, of one way of inference
 
 
 @dataclass(frozen=True)
@@ -38,25 +25,44 @@ class Point:
     """One size of a series.
 
     Args:
-        kind: "uniform", "learned" or "sampled".
+        kind: "uniform", "learned" or "sampled"; of codes by which rule they have their length.
         label: What the size is called; of learned shapes, what the first run calls it.
         fraction: Share of every layer; None where it is no such share.
-        measures: How good it is; `count` of an interval is 1 where there is nothing to take one over.
-        costs: What it costs, means over runs and repeats.
+        measures: Means by name; `count` of an interval is 1 where there is nothing to take one over.
         over: What the intervals are over: "seeds", "repeats", or "" for none.
+        rows: Of each run.
     """
 
     kind: str
     label: str
     fraction: float | None
     measures: dict[str, Interval]
-    costs: dict[str, float]
     over: str
+    rows: Rows
+
+    def mean(self, key: str) -> float | None:
+        """The mean of a measure; None where it was not measured."""
+        return self.measures[key].mean if key in self.measures else None
 
     @property
     def parameters(self) -> float:
         """Of the network of this size; the mean where it varies."""
-        return self.costs["parameters"]
+        return self.measures["parameters"].mean
+
+    @property
+    def length(self) -> float:
+        """Of a code, the mean where it varies."""
+        return self.measures["length"].mean
+
+    @property
+    def seeds(self) -> int:
+        """How many trainings it rests on."""
+        return len(self.rows)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether each sample has a size of its own."""
+        return self.kind == "sampled"
 
 
 @dataclass(frozen=True)
@@ -64,86 +70,190 @@ class Series:
     """Runs of one method and settings, read in one way."""
 
     name: str
-    method: str
-    reading: str
+    inference: str
     main: bool
     runs: tuple[Run, ...]
 
-    @cached_property
-    def sizes(self) -> list[Rows]:
-        """The rows of each size, from the smallest to the largest, those of each run together."""
-        return by_size([read_as(run, self.reading) for run in self.runs], separate=self.method in SEPARATE)
+    @property
+    def method(self) -> dict[str, Any]:
+        """Key, name and traits of its method."""
+        return self.runs[0].method
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """The columns of its runs, by key."""
+        return {key: column for run in reversed(self.runs) for key, column in run.columns.items()}
+
+    @property
+    def is_separate(self) -> bool:
+        """Whether each size was trained for itself."""
+        return is_separate(self.method)
+
+    @property
+    def look(self) -> tuple[str, str, Any] | None:
+        """Color, marker and line that its method declares for this way of inference."""
+        declared = self.method.get("looks") or {}
+        others = next(iter(declared.values()), None) if is_certain(self.method) and self.inference in DRAWN else None
+        found = declared.get(self.inference) or others
+        if found is None:
+            return None
+        line = found["line"]
+        return found["color"], found["marker"], line if isinstance(line, str) else (line[0], tuple(line[1]))
 
     @cached_property
     def points(self) -> list[Point]:
-        """The sizes, from the smallest to the largest."""
-        return [point_of(size) for size in self.sizes]
+        """The sizes, from the smallest to the largest; those that are drawn last."""
+        return points_of([rows_of(run, self.inference) for run in self.runs], self.is_separate)
+
+    @property
+    def full(self) -> Point:
+        """Its largest size; one that is drawn only where there is no other."""
+        return next((point for point in reversed(self.points) if not point.is_drawn), self.points[-1])
+
+    @property
+    def dense(self) -> float:
+        """Parameters of the largest network of its runs, however it is read; with the zeros, if any."""
+        rows = [row for run in self.runs for row in run.rows]
+        return float(max(row.get("dense_parameters") or row["parameters"] for row in rows))
+
+    def of(self, *kinds: str, having: str = "") -> list[Point]:
+        """The points of some kinds of size, all if none is named, that have a measure."""
+        return [p for p in self.points if (not kinds or p.kind in kinds) and (not having or having in p.measures)]
 
     def parts(self, key: str) -> list[dict[str, Any]]:
-        """What its first run says of sizes under a key; with one training a width, the first of each width."""
+        """What its first run says of sizes under a key; with one training a size, the first of each."""
         runs = [run for run in self.runs if run.results.get(key)]
         found: dict[str, dict[str, Any]] = {}
-        for run in runs if self.method in SEPARATE else runs[:1]:
+        for run in runs if self.is_separate else runs[:1]:
             said = run.results[key]
             for row in said["rows"] if isinstance(said, dict) else said:
                 found.setdefault(row["label"], row)
         return list(found.values())
 
-    def of(self, kind: str) -> list[Point]:
-        """The points of a kind of size."""
-        return [point for point in self.points if point.kind == kind]
+    def first(self, key: str) -> Any:
+        """What the first of its runs that says something under a key says; None where none does."""
+        return next((run.results[key] for run in self.runs if run.results.get(key)), None)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Runs that can be compared: what they have in common, the data set first, and their series."""
+
+    key: tuple[str, ...]
+    runs: tuple[Run, ...]
+    series: tuple[Series, ...]
 
     @property
-    def full(self) -> float:
-        """Parameters of the largest network of its runs, whatever the reading; with the zeros, if any."""
-        rows = [row for run in self.runs for row in run.rows]
-        return float(max(row.get("dense_parameters") or row["parameters"] for row in rows))
+    def name(self) -> str:
+        """What it is of."""
+        return ", ".join(self.key)
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """The columns of its runs, by key."""
+        return {key: column for own in reversed(self.series) for key, column in own.columns.items()}
+
+    @property
+    def sections(self) -> list[str]:
+        """The parts of its page."""
+        return list(dict.fromkeys(name for run in self.runs for name in run.results["sections"]))
+
+    @property
+    def main(self) -> list[Series]:
+        """The series of main ways of inference."""
+        return [own for own in self.series if own.main]
+
+    @property
+    def lone(self) -> dict[str, Any] | None:
+        """The results of its only run; None where there are several."""
+        return self.runs[0].results if len(self.runs) == 1 else None
+
+    def first(self, key: str) -> Any:
+        """What the first run that says something under a key says; None where none does."""
+        return next((run.results[key] for run in self.runs if run.results.get(key)), None)
+
+
+DRAWN = ("mc", "mean")  # one, where no weight is drawn
+
+
+def is_certain(method: dict[str, Any]) -> bool:
+    """Whether no weight is drawn: then draws and means are one."""
+    return method.get("stochastic") is False
+
+
+def is_separate(method: dict[str, Any]) -> bool:
+    """Whether a training has one size that was chosen before, so that runs of several sizes are one series."""
+    return method.get("sizes") == "each"
+
+
+def blocks_of(runs: Sequence[Run]) -> list[Block]:
+    """One block for each key that its task compares by, in the order of the runs."""
+    found: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        parts = (str(getattr(run, name)) for name in run.results["task"]["compare"] if name in COMPARED)
+        found.setdefault(tuple(filter(None, parts)), []).append(run)
+    return [Block(key, tuple(own), tuple(group(own))) for key, own in found.items()]
+
+
+COMPARED = ("data", "network", "image")
 
 
 def group(runs: Iterable[Run]) -> list[Series]:
-    """Series of the runs of one data set and network, in the order of `NAMES`; those of unknown methods last.
-
-    Which runs are one series, `families` says.
-    """
+    """Series of the runs of a block, in the order that methods declare; those that declare none last."""
     methods: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        methods[run.method].append(run)
-    order = sorted(methods, key=lambda name: list(NAMES).index(name) if name in NAMES else len(NAMES))
+        methods[run.method["key"]].append(run)
     found: list[Series] = []
-    for method in order:
-        named = families(method, methods[method])
-        for label, family in sorted(named, key=lambda one: one[0] != ""):  # the one that needs no words first
-            found += _readings(NAMES.get(method, method), f" ({label})" if label else "", method, tuple(family))
+    for own in sorted(methods.values(), key=lambda own: own[0].method.get("rank", 10**6)):
+        for label, family in sorted(families(own), key=lambda one: one[0] != ""):  # the one that needs no words first
+            sizes = {row["latent_dim"] for run in family for row in run.rows if "latent_dim" in row}
+            words = ", ".join(filter(None, (RETRAINED * (len(sizes) > 1), label)))
+            found += _by_inference(f" ({words})" if words else "", tuple(family))
     return found
 
 
-def answering(series: Sequence[Series]) -> list[Series]:
-    """The series whose answers differ: a scaled reading has those of another one of its runs, and other confidences."""
-    other = {run.path for own in series if own.reading != "temperature_scaled" for run in own.runs}
-    return [
-        own for own in series if own.reading != "temperature_scaled" or any(run.path not in other for run in own.runs)
-    ]
+def families(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+    """Runs of a method that belong together, each family with what tells it apart; no words where there is no need.
+
+    Runs of equal settings that differ in their seed are one family, and with one training a size, those of all sizes.
+    Files that do not say their settings go by recipe. Runs that would be one and have the same seed at the same size
+    differ in something else: each is a family.
+    """
+    older = [run for run in runs if run.settings is None]
+    together = is_separate(runs[0].method) and not _clash(older)
+    alike: dict[Hashable, list[Run]] = defaultdict(list)
+    for run in runs:
+        other = ("together",) if together else ("recipe", run.recipe)
+        own = other if run.settings is None else ("settings", run.settings)
+        features = (run.results.get("features") or {}).get("sha256")
+        alike[own, None if is_separate(run.method) else run.results.get("latent_dim"), features].append(run)
+    parts: list[list[Run]] = []
+    for family in alike.values():
+        parts += [[run] for run in family] if _clash(family) else [family]
+    return list(zip(labels_of(parts), parts, strict=True))
 
 
-def display(name: str, method: str, reading: str) -> str:
+def display(method: dict[str, Any], inference: str) -> str:
     """What a method is called when it is read in some way.
 
-    >>> display("BN³", "bn3", "mean"), display("FN³", "fn3", "mean"), display("FN³", "fn3", "temperature_scaled")
-    ('DT-BN³', 'FN³', 'FN³-TS')
+    >>> names = {"key": "b", "name": "BN³"}
+    >>> display(names, "mean"), display(names | {"stochastic": False}, "mean"), display(names, "temperature_scaled")
+    ('DT-BN³', 'BN³', 'BN³-TS')
     """
-    return name if method in CERTAIN and reading == "mean" else FORMS[reading].format(name)
+    form = "mc" if is_certain(method) and inference == "mean" else inference
+    return FORMS[form].format(method["name"])
 
 
-def read_as(run: Run, reading: str, calibration: int | None = -1) -> list[dict[str, Any]]:
-    """The rows of a run of one reading; for BatchNorm as many images as its first has, unless told."""
-    rows = [row for row in run.rows if row["inference"] == reading]
-    if calibration == -1 and rows:
-        calibration = rows[0].get("bn_images")
-    return [row for row in rows if row.get("bn_images") == calibration]
+def rows_of(run: Run, inference: str, bn_images: int | None = -1) -> list[dict[str, Any]]:
+    """The rows of a run, read in one way; for BatchNorm as many images as its first has, unless told."""
+    rows = [row for row in run.rows if row["inference"] == inference]
+    if bn_images == -1 and rows:
+        bn_images = rows[0].get("bn_images")
+    return [row for row in rows if row.get("bn_images") == bn_images]
 
 
-def by_size(runs: Rows, separate: bool = False) -> list[Rows]:
-    """The rows of runs that differ in their seed alone, by size, from the smallest to the largest.
+def points_of(runs: Rows, separate: bool = False) -> list[Point]:
+    """The sizes of runs that differ in their seed alone, from the smallest to the largest.
 
     Learned shapes are called otherwise in every run, so the i-th smallest of each are one size.
 
@@ -161,25 +271,87 @@ def by_size(runs: Rows, separate: bool = False) -> list[Rows]:
             own[(row["kind"], rank[row["label"]] if learned else size_of(row, separate))].append(row)
         for key, repeats in own.items():
             sizes.setdefault(key, []).append(repeats)
-    return sorted(sizes.values(), key=lambda size: point_of(size).parameters)
+    return sorted(map(point_of, sizes.values()), key=_place)
 
 
 def point_of(runs: Rows) -> Point:
     """One size, of the rows of each run; repeats are averaged before runs are compared."""
     first = runs[0][0]
     over = "seeds" if len(runs) > 1 else "repeats" if len(runs[0]) > 1 else ""
-    measures, costs = {}, {}
-    for key in MEASURES + COSTS:
+    measures = {}
+    for key in dict.fromkeys(key for rows in runs for row in rows for key, x in row.items() if _is_number(key, x)):
         known = [[row[key] for row in rows if row.get(key) is not None] for rows in runs]
         means = [sum(values) / len(values) for values in known if values]
-        if not means:
-            continue
-        values = known[0] if over == "repeats" else means
-        if key in COSTS:
-            costs[key] = sum(means) / len(means)
-        else:
-            measures[key] = confidence_interval(values)
-    return Point(first["kind"], first["label"], first.get("fraction"), measures, costs, over)
+        measures[key] = confidence_interval(known[0] if over == "repeats" else means)
+    return Point(first["kind"], first["label"], first.get("fraction"), measures, over, runs)
+
+
+def size_of(row: dict[str, Any], separate: bool = False) -> Hashable:
+    """What tells the size of a row from others of its kind: its length, its share of every layer, or its label."""
+    if "length" in row:
+        return (row["length"] if row["kind"] == RULES[0] else 0, row["latent_dim"])
+    if row.get("fraction") is not None:
+        return round(float(row["fraction"]), 6)
+    return (row["label"], row["parameters"]) if separate else str(row["label"])
+
+
+def differences(labels: Sequence[str]) -> list[str]:
+    """Labels without the words that all of them have; one of them may be those alone, and needs no words.
+
+    >>> differences(["cifar10/vgg11-bn3", "cifar10/vgg11-bn3-sandwich"]), differences(["a-lr=1e-05", "a-lr=1e-06"])
+    (['', 'sandwich'], ['lr=1e-05', 'lr=1e-06'])
+    """
+    words = [MARK.split(label) for label in labels]
+    common = set(words[0]).intersection(*words)
+    found = ["-".join(word for word in own if word not in common).strip("-_, ") for own in words]
+    return found if len(set(found)) == len(found) else list(labels)
+
+
+def labels_of(parts: Sequence[list[Run]]) -> list[str]:
+    """What tells families apart: their recipes, else what differs in the names of their folders, else a number."""
+    stems = [_stem(part) for part in parts]
+    for labels in ([part[0].recipe or "" for part in parts], stems, [part[0].name for part in parts]):
+        if "" not in labels and len(set(labels)) == len(labels):
+            return differences(labels)
+    short = dict(zip(dict.fromkeys(stems), differences(list(dict.fromkeys(stems))), strict=True))
+    found: list[str] = []
+    for stem in stems:
+        label, number = short[stem], 1
+        while label in found:
+            number += 1
+            label = f"{short[stem]}, no. {number}".removeprefix(", ")
+        found.append(label)
+    return found
+
+
+def _by_inference(added: str, runs: tuple[Run, ...]) -> list[Series]:
+    present = dict.fromkeys(row["inference"] for run in runs for row in run.rows)
+    method, main = runs[0].method, runs[0].inference
+    if is_certain(method) and set(DRAWN) <= set(present):
+        present.pop(DRAWN[main == DRAWN[0]])
+    found = []
+    for inference in (one for one in FORMS if one in present):
+        own = tuple(run for run in runs if any(row["inference"] == inference for row in run.rows))
+        found.append(Series(display(method, inference) + added, inference, inference == main, own))
+    return found
+
+
+def _clash(runs: Sequence[Run]) -> bool:
+    """Whether two runs have one seed and a size in common."""
+    seen: set[Hashable] = set()
+    for run in runs:
+        sizes = {(run.seed, row["kind"], size_of(row, is_separate(run.method))) for row in run.rows}
+        if seen & sizes:
+            return True
+        seen |= sizes
+    return False
+
+
+def _stem(part: Sequence[Run]) -> str:
+    """What the names of the folders of a family have in common, without seed and hash."""
+    names = [re.sub(rf"-{run.seed}(-[0-9a-f]{{8}})?$", "", run.name) for run in part]
+    first, *others = [name.split("-") for name in names]
+    return "-".join(word for word in first if all(word in other for other in others)) or names[0]
 
 
 def _learned(rows: list[dict[str, Any]]) -> list[str]:
@@ -188,14 +360,11 @@ def _learned(rows: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(row["label"] for row in sorted(shapes, key=lambda row: row["parameters"])))
 
 
-def _readings(name: str, added: str, method: str, runs: tuple[Run, ...]) -> list[Series]:
-    present = dict.fromkeys(row["inference"] for run in runs for row in run.rows)
-    main = (runs[0].results.get("inference") or [runs[0].rows[0]["inference"]])[0]
-    if method in CERTAIN and "mc" in present and "mean" in present:
-        present.pop("mean" if main == "mc" else "mc")
-    order = [reading for reading in FORMS if reading in present]
-    found = []
-    for reading in order:
-        own = tuple(run for run in runs if any(row["inference"] == reading for row in run.rows))
-        found.append(Series(display(name, method, reading) + added, method, reading, reading == main, own))
-    return found
+def _place(point: Point) -> tuple[float, ...]:
+    rule = RULES.index(point.kind) if point.kind in RULES else 0
+    size = point.mean("length") or point.mean("parameters") or 0
+    return (point.is_drawn, rule, size, 1.0 if point.fraction is None else point.fraction)
+
+
+def _is_number(key: str, value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and key not in PLACES

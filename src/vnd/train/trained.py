@@ -15,6 +15,7 @@ from vnd.data.images import Images, fit_to
 from vnd.data.registry import DATASETS
 from vnd.data.registry import load as load_images
 from vnd.evaluate import coding, segmenting
+from vnd.evaluate.declared import declare
 from vnd.evaluate.results import evaluate
 from vnd.evaluate.sweep import BestOrLast, Subject, Sweep
 from vnd.methods import Size
@@ -105,7 +106,8 @@ class TrainedRun:
         }  # fmt: skip
         found["seconds"] |= {"train": training_seconds(log, self.recipe.train.batch)}
         return {
-            **found, "series": series, "title": title, "command": command, "method": self.recipe.method_name,
+            **declare(self.recipe.method.task, self.recipe.method_name, self.recipe.data.name), **found,
+            "series": series, "title": title, "command": command,
             "checkpoint": self.checkpoint, "data": data, "curves": curves,
         }  # fmt: skip
 

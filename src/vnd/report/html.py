@@ -1,0 +1,444 @@
+"""Pages: what they are made of, and how these parts become one HTML file that needs no other file and no script."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from io import StringIO
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from vnd._files import write_text
+from vnd._text import nearest, short
+from vnd.metrics import Interval
+from vnd.report import style
+from vnd.report.results import FORMAT, RESULTS, Column, Run, find, open_run
+from vnd.report.series import Block, Point, Series, blocks_of, is_certain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAGE, NUMBERS, TABLE = "report.html", "summary.json", "summary.csv"
+DPI = 144  # of the PNG files
+REPEATED = "†"  # after an interval that is not over seeds
+NONE = "–"
+NOT_TEST = (
+    "All numbers are of validation images, not of test images. Training kept what was best on them, and thresholds and "
+    "temperatures were fitted on them: on new images the numbers may be worse."
+)
+BESIDE = "summary.csv and summary.json beside this page hold every point of the figures; figures/ holds them as PNG."
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text with what is in small after it, or below it."""
+
+    text: str
+    small: str = ""
+    bold: bool = False
+    below: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; with `fold` it is shown when asked for, under these words. Lines of `marked` stand out."""
+
+    head: Sequence[str]
+    lines: Sequence[Sequence[Cell | str]]
+    heading: str = ""
+    fold: str = ""
+    note: str = ""
+    marked: tuple[int, ...] = ()
+    kind: str = "table"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure: its file's name, how it is drawn, and whose it is where a part has one for each series."""
+
+    name: str
+    draw: Callable[[], Figure]
+    series: str = ""
+    fold: bool = False
+    kind: str = "drawing"
+
+
+@dataclass(frozen=True)
+class Items:
+    """Paragraphs, the points of a list, terms with what they mean, or cards: each a list of cells."""
+
+    lines: Sequence[Sequence[Cell]]
+    kind: Literal["paragraphs", "list", "terms", "cards"] = "list"
+    fold: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a page: heading, note, and what it shows. Without a heading it stands above all others."""
+
+    key: str
+    heading: str
+    note: str
+    content: Sequence[Table | Drawing | Items]
+    is_half: bool = False
+
+    @property
+    def drawings(self) -> list[Drawing]:
+        """Its figures."""
+        return [one for one in self.content if isinstance(one, Drawing)]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of which page the parts are: of a "run", of many ("page", and its "top" and "bottom"), or of "markdown".
+
+    `prefix` begins the names of its figures; `sizes` are those of the table of methods.
+    """
+
+    view: str
+    prefix: str = ""
+    sizes: tuple[float, ...] = ()
+
+
+View = Callable[[Block, Options], list[Part]]
+SECTIONS: dict[str, dict[str, View]] = {}  # by the names that result files have under "sections"
+
+
+def section(name: str, *views: str) -> Callable[[View], View]:
+    """Register what makes the parts of a section for some pages: "run", "page", "markdown", "top", "bottom"."""
+
+    def register(make: View) -> View:
+        SECTIONS.setdefault(name, {}).update(dict.fromkeys(views, make))
+        return make
+
+    return register
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What is compared: blocks of runs, and the names of runs that are left out."""
+
+    blocks: tuple[Block, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs, block by block."""
+        return [run for block in self.blocks for run in block.runs]
+
+    @property
+    def named(self) -> list[tuple[Block, str]]:
+        """The blocks, each with what the names of its figures begin with."""
+        many = len(self.blocks) > 1
+        return [(own, f"{slug(own.key[0])}-{index}-" * many) for index, own in enumerate(self.blocks, 1)]
+
+
+def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> Compared:
+    """Read the runs of some places, and find out what can be compared with what.
+
+    Args:
+        places: Run folders, result files, files of kept runs, or folders that hold runs.
+        say: Called with one line where runs of a folder are left out, since they were not evaluated.
+    """
+    runs, left_out = find(places)
+    if say is not None and left_out:
+        say(f"report: left out, not evaluated: {', '.join(map(str, left_out))}")
+    return Compared(tuple(blocks_of(runs)), tuple(path.name for path in left_out))
+
+
+def parts_of(block: Block, options: Options) -> list[Part]:
+    """The parts of a page that a block has numbers for, in the order that its files say."""
+    found = []
+    for name in block.sections:
+        if name not in SECTIONS:
+            raise ValueError(
+                f"report: sections of {block.runs[0].path} has {name!r}, which is none{nearest(name, SECTIONS)}"
+            )
+        make = SECTIONS[name].get(options.view)
+        found += [] if make is None else [part for part in make(block, options) if part.content]
+    return found
+
+
+def write_run(path: Path, out: Path) -> Path:
+    """Write the report of a run, and its figures as PNG files beside it.
+
+    Args:
+        path: A run folder, or its `results.json`.
+        out: Folder for `report.html` and `figures/`; it is made if need be.
+
+    Returns:
+        The path of the page.
+    """
+    run = open_run(Path(path) / RESULTS if Path(path).is_dir() else Path(path))
+    (block,) = blocks_of([run])
+    parts = parts_of(block, Options("run"))
+    made = Part("made", "How it was made", "", [_made(run)], is_half=True)
+    pictures = style.pictures(_figures(parts), Path(out) / "figures", DPI)
+    write_text(Path(out) / PAGE, html(run.results["title"], [("", "", [*parts, made])], pictures))
+    return Path(out) / PAGE
+
+
+def write(found: Compared, out: Path, title: str | None = None) -> Path:
+    """Write the page of runs that are compared, its figures, and its numbers as `summary.csv` and `summary.json`.
+
+    Args:
+        found: What `read` gave.
+        out: Folder; it is made if need be.
+        title: Heading of the page; one that says how much is compared, if not given.
+
+    Returns:
+        The path of the page.
+    """
+    out, runs = Path(out), found.runs
+    if (out / RESULTS).exists():
+        raise ValueError(f"report: out must not be a run's folder, whose {PAGE} it would replace; got {out}")
+    noun, several = runs[0].results["task"]["noun"], "s" * (len(runs) > 1)
+    title = title or f"Comparison of {len(runs)} {noun}{several}"
+    first = found.blocks[0]
+    groups = [("", "", [_introduction(found), *parts_of(first, Options("top"))])]
+    for index, (block, prefix) in enumerate(found.named, 1):
+        heading = block.name if len(found.blocks) > 1 else ""
+        groups.append((heading, f"block-{index}", parts_of(block, Options("page", prefix))))
+    groups.append(("", "", [*parts_of(first, Options("bottom")), _origins(runs)]))
+    parts = [part for _, _, own in groups for part in own]
+    pictures = style.pictures(_figures(parts), out / "figures", DPI)
+    lines = [line for block in found.blocks for line in rows(block)]
+    tables = [
+        {"part": part.heading, "head": [*one.head], "lines": [list(map(_text, line)) for line in one.lines]}
+        for part in parts
+        for one in part.content
+        if isinstance(one, Table)
+    ]
+    about = {"format": FORMAT, "task": runs[0].results["task"]["name"], "split": runs[0].split}
+    about |= {"left_out": list(found.left_out), "points": lines, "tables": tables}
+    about |= {"figures": [f"figures/{name}.png" for name in pictures]}
+    write_text(out / TABLE, as_csv(lines))
+    write_text(out / NUMBERS, json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(out / PAGE, html(title, groups, pictures))
+    return out / PAGE
+
+
+def html(title: str, groups: Sequence[tuple[str, str, Sequence[Part]]], pictures: dict[str, str]) -> str:
+    """The page, of groups of parts, each with a heading and a mark, and of each figure as SVG."""
+    shown = []
+    for heading, mark, parts in groups:
+        lines: list[list[Part]] = []
+        for is_half, some in groupby(parts, key=lambda part: part.is_half):
+            own = list(some)
+            lines += [own[at : at + 2] for at in range(0, len(own), 2)] if is_half else [[part] for part in own]
+        shown.append({"heading": heading, "mark": mark, "lines": lines})
+    template, safe = _template()
+
+    def picture(part: Part, one: Drawing) -> Any:
+        label = safe.escape(f"{part.heading} {one.series}".strip())
+        return safe(pictures[one.name].replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
+
+    return str(template.render(title=title, groups=shown, picture=picture))
+
+
+@cache
+def _template() -> tuple[Any, Any]:
+    """The template of all pages, and what marks text as HTML."""
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from markupsafe import Markup
+    except ModuleNotFoundError:
+        message = "pages of the report need Jinja2; pip install 'variational-nested-dropout[report]'"
+        raise ModuleNotFoundError(message) from None
+    loader = PackageLoader("vnd.report", "")
+    pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    return pages.get_template("report.html.j2"), Markup
+
+
+def rows(block: Block) -> list[dict[str, Any]]:
+    """Every point of every series, flat: what the figures draw."""
+    more: dict[tuple[str, str], dict[str, Any]] = {}
+    for name in block.sections:
+        for add in ROWS_OF.get(name, ()):
+            more |= add(block)
+    found = []
+    for own in block.series:
+        for point in own.points:
+            run = own.runs[0]
+            line: dict[str, Any] = {
+                "data": run.data, "image": run.image, "network": run.network, "series": own.name,
+                "method": own.method["key"], "inference": own.inference, "kind": point.kind, "label": point.label,
+                "fraction": point.fraction, "runs": len(own.runs), "interval_over": point.over,
+            }  # fmt: skip
+            for key, value in point.measures.items():
+                line[key] = value.mean
+                for side in ("low", "high"):
+                    line[f"{key}_{side}"] = getattr(value, side) if value.count > 1 else None
+            found.append(line | more.get((own.name, point.label), {}))
+    return found
+
+
+ROWS_OF: dict[str, list[Callable[[Block], dict[tuple[str, str], dict[str, Any]]]]] = {}  # what sections add to them
+
+
+def as_csv(lines: Sequence[dict[str, Any]]) -> str:
+    """Flat rows as CSV; what is not known is empty, and no text can pass for a formula of a spreadsheet."""
+    text = StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
+    writer.writeheader()
+    for line in lines:
+        unsafe = {
+            k: f"'{v}" for k, v in line.items() if isinstance(v, str) and v[:1] in ("=", "+", "-", "@", "\t", "\r")
+        }
+        writer.writerow(line | unsafe)
+    return text.getvalue()
+
+
+# How numbers and names are written
+
+
+def number(value: float | None, column: Column) -> str:
+    """A number as its column writes it; a dash where it is not known.
+
+    >>> number(0.9123, Column("accuracy", "Accuracy", "percent", 1)), number(21_000, Column("macs", "MACs", "short"))
+    ('91.2 %', '21 k')
+    """
+    if value is None:
+        return NONE
+    forms = {"short": short(value), "bytes": short(value, "B"), "ms": f"{value:.3g} ms"}
+    unit = " %" if column.form == "percent" else ""
+    return forms.get(column.form) or f"{column.factor * value:.{column.digits}f}{unit}"
+
+
+def measure(point: Point, column: Column, bold: bool = False) -> Cell:
+    """A measure of a point, with half its interval in small if it has one; marked where it is over repeats."""
+    return interval(point.measures.get(column.key), column, point.over, bold)
+
+
+def interval(found: Interval | None, column: Column, over: str = "seeds", bold: bool = False) -> Cell:
+    """A mean, with half its interval in small if it has one; marked where it is over repeats."""
+    if found is None:
+        return Cell(NONE)
+    reach = f"± {column.factor * (found.high - found.low) / 2:.{column.digits}f}{REPEATED * (over == 'repeats')}"
+    return Cell(number(found.mean, column), reach if found.count > 1 else "", bold)
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> duration(1.784), duration(95), duration(53_640)
+    ('1.78 s', '95 s', '14.9 h')
+    """
+    for scale, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words with commas and one "and".
+
+    >>> listed(["a", "b", "c"]), listed(["a"]), listed([])
+    ('a, b and c', 'a', '')
+    """
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def slug(text: str) -> str:
+    """A name as a part of a file's name.
+
+    >>> slug("DT-BN³ (cifar10/wide)"), slug("../ℓ")
+    ('dt-bn3-cifar10-wide', 'l')
+    """
+    letters = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", letters).strip("-")[:60] or "other"
+
+
+def each(series: Sequence[Series], name: str, draw: Callable[[Series], Figure | None], prefix: str) -> list[Drawing]:
+    """A figure for each series that has one, of different names; all but the first are folded."""
+    found: list[Drawing] = []
+    for own in series:
+        stem, number = f"{prefix}{name}-{slug(own.name)}", 1
+        while any(one.name == (stem if number == 1 else f"{stem}-{number}") for one in found):
+            number += 1
+        stem = stem if number == 1 else f"{stem}-{number}"
+        found.append(Drawing(stem, _bound(draw, own), own.name, fold=bool(found)))
+    return found
+
+
+def _bound(draw: Callable[[Series], Figure | None], own: Series) -> Callable[[], Any]:
+    return lambda: draw(own)
+
+
+def paragraphs(*lines: str) -> Items:
+    """Paragraphs of text."""
+    return Items([[Cell(line)] for line in lines if line], "paragraphs")
+
+
+def of_split(results: dict[str, Any], where: str) -> str:
+    """On which images a run is measured, in words; and what that means where they are not those of the test."""
+    split = results.get("split") or "test"
+    count = f"{results['data'][split]:,} " if results["data"].get(split) else ""
+    said = f"Here it is measured{where} on {count}{split} images, which it was not trained on."
+    return said if split == "test" else f"{said} {NOT_TEST}"
+
+
+def images_of(results: dict[str, Any]) -> str:
+    """The images that a run was trained on, in words."""
+    count = f"{results['data']['train']:,} images of " if results["data"].get("train") else ""
+    return f"{count}“{results['data']['name']}”"
+
+
+def _introduction(found: Compared) -> Part:
+    """What is compared, of which images its numbers are, and what is missing; with ways to the blocks."""
+    names = dict.fromkeys(own.name for block in found.blocks for own in block.series)
+    runs, where = found.runs, "; ".join(dict.fromkeys(block.name for block in found.blocks))
+    lines = [f"{len(runs)} run{'s' * (len(runs) > 1)} of {where}. Shown: {', '.join(names)}."]
+    lines += [NOT_TEST] if runs[0].split != "test" else []
+    lines += [f"Left out: {', '.join(found.left_out)}, not evaluated."] if found.left_out else []
+    return Part("top", "", "", [paragraphs(*lines)])
+
+
+def _origins(runs: Sequence[Run]) -> Part:
+    """Where the numbers come from: every run."""
+    head = ["Run", "Method", "Recipe", "Data", "Network", "Seed", "Samples", "Machine", "File"]
+    lines = []
+    for run in runs:
+        said = (run.recipe, run.data, run.network, run.seed, _samples(run), run.results.get("machine"))
+        cells = [run.name, run.method["name"], *(NONE if value is None else str(value) for value in said)]
+        lines.append([*cells, str(run.path)])
+    return Part("runs", "Where the numbers come from", BESIDE, [Table(head, lines)])
+
+
+def _made(run: Run) -> Items:
+    """Where the numbers of a run come from."""
+    results, chosen, samples = run.results, run.results.get("chosen") or {}, _samples(run)
+    data = results["data"]
+    sizes = ", ".join(f"{data[part]:,} {part}" for part in ("train", "validation", "test") if data.get(part))
+    items = {
+        "Command": results.get("command"),
+        "Method": run.method["name"],
+        "Data": f"{data['name']} ({sizes})" if sizes else data["name"],
+        "Out of domain": results.get("ood"),
+        "Samples per prediction": "none, the means of the weights" if samples == "0" else samples,
+        "Machine": results.get("machine"),
+        "Seconds": ", ".join(f"{name} {value:.1f}" for name, value in (results.get("seconds") or {}).items()),
+        "Chosen network": chosen.get("folder"),
+    }
+    return Items([[Cell(name), Cell(str(value))] for name, value in items.items() if value], "terms")
+
+
+def _samples(run: Run) -> str | None:
+    samples = run.results.get("samples")
+    if samples is None or is_certain(run.method):  # weights without a posterior: none are drawn
+        return None
+    return ", ".join(map(str, samples)) if isinstance(samples, list) else str(samples)
+
+
+def _figures(parts: Sequence[Part]) -> dict[str, Figure]:
+    return {one.name: one.draw() for part in parts for one in part.drawings}
+
+
+def _text(cell: Cell | str) -> str:
+    return cell if isinstance(cell, str) else " ".join(filter(None, (cell.text, cell.small)))

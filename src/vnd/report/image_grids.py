@@ -1,0 +1,399 @@
+"""Sheets of images: labeled rows, trees, and masks over an image.
+
+Each image of rows and trees is enlarged by a whole factor, so that its pixels stay as they are.
+
+A sheet is drawn pixel by pixel: its images lie in one array, at places that are whole numbers, and words and lines over
+it. Images are uint8, (count, channels, height, width), of one channel or three.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vnd.report.style import BLUE, GRID, INK, MUTED, ORANGE, canvas, one_line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Pixels = NDArray[np.uint8]
+
+DPI = 128  # a power of two: inches are then exact, and a pixel of the sheet is one of the file
+SMALL, LARGE, ACROSS = 56, 128, 1500  # pixels: least and most of an enlarged image, and of all images side by side
+MARGIN, GAP, LETTER, LINE = 24, 6, 8, 18  # pixels: of the sheet, between images, of a letter, of a line of words
+NARROW = 620  # pixels of the narrowest sheet, so that its heading has room
+BLOCK = 9  # pixels of a coloured block, which stands for one value of a code
+LOW, HIGH = BLUE, ORANGE  # the two values of a tree
+CERTAIN = math.log(2)  # nats of a pixel that is as likely foreground as not: the most there is
+MASKS_ACROSS = 8  # masks in a row
+GRID_GAP = 2  # pixels between the masks of a grid
+TINT = 0.35  # of a mask over its image; its edge is all colour
+
+
+@dataclass(frozen=True)
+class Row:
+    """Images that belong together.
+
+    Args:
+        label: What they are, at their left.
+        images: (count, channels, height, width).
+        note: What else is to be said of them, below the label.
+        captions: Words below each image; none, or as many as there are images.
+    """
+
+    label: str
+    images: Pixels
+    note: str = ""
+    captions: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        _checked(self.images, "Row")
+        if self.captions and len(self.captions) != len(self.images):
+            raise ValueError(
+                f"Row: captions must be as many as the {len(self.images)} images; got {len(self.captions)}"
+            )
+
+
+@dataclass
+class Sheet:
+    """White paper of some pixels, and what is to be written and drawn over its images."""
+
+    width: int
+    height: int
+    pixels: Pixels = field(init=False)
+    words: list[tuple[float, float, str, dict[str, Any]]] = field(default_factory=list)
+    lines: list[tuple[tuple[float, float], tuple[float, float], str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pixels = np.full((self.height, self.width, 3), 255, np.uint8)
+
+    def paste(self, image: Pixels, left: int, top: int, factor: int) -> None:
+        """Lay an image (channels, height, width) down, enlarged, with a hair-line around it."""
+        large = enlarged(image, factor)
+        height, width = large.shape[:2]
+        self.fill(left - 1, top - 1, width + 2, height + 2, GRID)
+        self.pixels[top : top + height, left : left + width] = large
+
+    def fill(self, left: int, top: int, width: int, height: int, colour: str) -> None:
+        """A rectangle of one colour, #rrggbb."""
+        self.pixels[top : top + height, left : left + width] = tuple(bytes.fromhex(colour[1:]))
+
+    def write(self, x: float, y: float, text: str, size: float = 8, colour: str = INK, **look: Any) -> None:
+        """Words at a place; their middle is there but for what `look` says."""
+        style = {"ha": "center", "va": "center", "fontsize": size, "color": colour}
+        self.words.append((x, y, one_line(text, 400), style | look))
+
+    def figure(self) -> Figure:
+        """The sheet as a figure of exactly its pixels."""
+        figure, axis = canvas(self.width / DPI, self.height / DPI)
+        figure.set_layout_engine("none")
+        figure.set_dpi(DPI)
+        axis.set_position((0, 0, 1, 1))
+        axis.set_axis_off()
+        axis.imshow(self.pixels, interpolation="nearest", aspect="auto", extent=(0, self.width, self.height, 0))
+        for (x, y), (to_x, to_y), colour in self.lines:
+            axis.plot([x, to_x], [y, to_y], color=colour, linewidth=1.3, solid_capstyle="round")
+        for x, y, text, look in self.words:
+            axis.text(x, y, text, **look)
+        axis.set(xlim=(0, self.width), ylim=(self.height, 0))
+        return figure
+
+
+def enlarged(image: Pixels, factor: int) -> Pixels:
+    """An image (channels, height, width) as (height, width, 3), each pixel a square of so many.
+
+    >>> enlarged(np.array([[[7, 9]]], np.uint8), 2)[..., 0].tolist()
+    [[7, 7, 9, 9], [7, 7, 9, 9]]
+    """
+    three = np.broadcast_to(image, (3, *image.shape[1:])).transpose(1, 2, 0)
+    return three.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def factor_of(side: int, across: int) -> int:
+    """How much to enlarge images of a longer side: as much as so many of them side by side have room for.
+
+    >>> factor_of(28, 8), factor_of(28, 16), factor_of(32, 12), factor_of(64, 16), factor_of(300, 4)
+    (4, 3, 3, 1, 1)
+    """
+    room = min(LARGE, ACROSS // across - GAP)
+    return max(-(-SMALL // side), room // side, 1)
+
+
+def rows(
+    shown: Sequence[Row],
+    heading: str,
+    about: str,
+    heads: Sequence[str] = (),
+    above: str = "",
+    first: Row | None = None,
+    across: int = 12,
+) -> Figure:
+    """Labelled rows of images; a row that is longer than `across` goes on below itself.
+
+    Args:
+        shown: The rows, whose images all have the same size.
+        heading: What the sheet shows.
+        about: Sentences below the heading.
+        heads: Words above the columns; none, or as many as there are.
+        above: What the heads are.
+        first: A row above the heads, of what is not in these columns.
+        across: The most columns.
+    """
+    every = [*([first] if first else []), *shown]
+    if not shown or not all(len(row.images) for row in every):
+        raise ValueError("rows: shown must hold at least one row, each of at least one image; got none")
+    columns = min(across, max(len(row.images) for row in every))
+    if heads and len(heads) != columns:
+        raise ValueError(f"rows: heads must be as many as the {columns} columns; got {len(heads)}")
+    height, width = shown[0].images.shape[2:]
+    place = _Places(columns, width, height, factor_of(max(height, width), columns))
+    gutter = LETTER * max(len(words) for row in every for words in (row.label, row.note, above)) + 2 * GAP
+    inside = gutter + columns * (place.wide + GAP)
+    below = sum(map(place.room, every)) + (LINE + GAP if heads else 0)
+    sheet, top = _begin(inside, below, heading, about)
+    left = MARGIN + gutter
+    for row in every:
+        if heads and row is shown[0]:
+            for column, words in enumerate(heads):
+                sheet.write(left + column * (place.wide + GAP) + place.wide / 2, top + LINE / 2, words)
+            sheet.write(left - 2 * GAP, top + LINE / 2, above, colour=MUTED, ha="right")
+            top += LINE + GAP
+        _lay(sheet, row, left, top, place)
+        top += place.room(row)
+    return sheet.figure()
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the images of rows lie: columns, and the size of each image before it is enlarged by a factor."""
+
+    columns: int
+    width: int
+    height: int
+    factor: int
+
+    @property
+    def wide(self) -> int:
+        return self.width * self.factor
+
+    @property
+    def high(self) -> int:
+        return self.height * self.factor
+
+    def line(self, row: Row) -> int:
+        """Pixels from one line of a row to the next."""
+        return self.high + GAP + LINE * bool(row.captions)
+
+    def room(self, row: Row) -> int:
+        """Pixels from one row to the next."""
+        return -(-len(row.images) // self.columns) * self.line(row) + 2 * GAP
+
+
+def _lay(sheet: Sheet, row: Row, left: int, top: int, place: _Places) -> None:
+    """Put a row on a sheet."""
+    middle = top + (place.room(row) - 3 * GAP - LINE * bool(row.captions)) / 2
+    sheet.write(left - 2 * GAP, middle - LINE / 2 * bool(row.note), row.label, ha="right")
+    sheet.write(left - 2 * GAP, middle + LINE / 2, row.note, colour=MUTED, ha="right")
+    for index, image in enumerate(row.images):
+        line, column = divmod(index, place.columns)
+        x, y = left + column * (place.wide + GAP), top + line * place.line(row)
+        sheet.paste(image, x, y, place.factor)
+        if row.captions:
+            sheet.write(x + place.wide / 2, y + place.high + LINE / 2 + 1, row.captions[index], 7.5, MUTED)
+
+
+def tree(levels: Sequence[Pixels], heading: str, about: str, values: tuple[str, str]) -> Figure:
+    """A binary tree of images: image j of level b has the images 2 j and 2 j + 1 of the next below it.
+
+    Above each image are as many coloured blocks as its level says: the values on the way to it, the first at the left.
+
+    Args:
+        levels: Level b has $2^b$ images, b = 0, 1 …
+        heading: What the sheet shows.
+        about: Sentences below the heading.
+        values: What the left and the right way stand for.
+    """
+    for level, images in enumerate(levels):
+        _checked(images, "tree")
+        if len(images) != 2**level:
+            raise ValueError(f"tree: level {level} must have {2**level} images; got {len(images)}")
+    height, width = levels[0].shape[2:]
+    leaves = 2 ** (len(levels) - 1)
+    factor = factor_of(max(height, width), leaves)
+    high, wide = height * factor, width * factor
+    gutter, step, edge = LETTER * 9, wide + 2 * GAP, max(44, min(72, 3 * leaves + 30))
+    pitch = high + edge + BLOCK + GAP
+    inside = gutter + leaves * step
+    sheet, top = _begin(inside, LINE + 2 * GAP + len(levels) * pitch - edge, heading, about)
+    _key(sheet, top, values)
+    top += LINE + 3 * GAP + BLOCK
+    for level, images in enumerate(levels):
+        y = top + level * pitch
+        sheet.write(MARGIN, y + high / 2, f"length {level}", ha="left")
+        for index, image in enumerate(images):
+            middle = _middle(MARGIN + gutter, step, leaves, level, index)
+            sheet.paste(image, round(middle - wide / 2), y, factor)
+            signs = [index >> (level - 1 - place) & 1 for place in range(level)]
+            start = round(middle - (level * (BLOCK + 2) - 2) / 2)
+            for place, high_one in enumerate(signs):
+                sheet.fill(start + place * (BLOCK + 2), y - BLOCK - 4, BLOCK, BLOCK, HIGH if high_one else LOW)
+            if level:
+                above = _middle(MARGIN + gutter, step, leaves, level - 1, index // 2)
+                colour = HIGH if index % 2 else LOW
+                sheet.lines.append(((above, y - pitch + high + 3), (middle, y - BLOCK - 7), colour))
+    return sheet.figure()
+
+
+def png(figure: Figure, dpi: int = DPI) -> bytes:
+    """A sheet as a PNG file in all its colors."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _begin(inside: int, below: int, heading: str, about: str) -> tuple[Sheet, int]:
+    """A sheet with its heading and what is said below it, and where the rest begins."""
+    width = max(NARROW, inside + 2 * MARGIN, 11 * len(heading) + 2 * MARGIN)
+    lines = textwrap.wrap(about, (width - 2 * MARGIN) // LETTER)
+    top = MARGIN + LINE + GAP + len(lines) * LINE + 2 * GAP
+    sheet = Sheet(width, top + below + MARGIN - GAP)
+    sheet.write(MARGIN, MARGIN + LINE / 2, heading, 11, ha="left")
+    for index, line in enumerate(lines):
+        sheet.write(MARGIN, MARGIN + LINE + GAP + (index + 0.5) * LINE, line, colour=MUTED, ha="left")
+    return sheet, top
+
+
+def _key(sheet: Sheet, top: int, values: tuple[str, str]) -> None:
+    """What the two colours stand for."""
+    x = MARGIN
+    for words, colour in zip(values, (LOW, HIGH), strict=True):
+        sheet.fill(x, top + (LINE - BLOCK) // 2, BLOCK, BLOCK, colour)
+        sheet.write(x + BLOCK + GAP, top + LINE / 2, words, ha="left")
+        x += BLOCK + 4 * GAP + LETTER * len(words)
+
+
+def _middle(left: int, step: int, leaves: int, level: int, index: int) -> float:
+    """Where the middle of an image of a tree is: over that of the leaves below it."""
+    below = leaves >> level
+    return left + step * below * (index + 0.5)
+
+
+def _checked(images: Pixels, who: str) -> None:
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise ValueError(
+            f"{who}: images must be uint8 (count, 1 or 3, height, width); got {images.dtype} {images.shape}"
+        )
+
+
+def overview(
+    image: Pixels,
+    mean: NDArray[np.float64],
+    entropy: NDArray[np.float64],
+    samples: Sequence[Pixels],
+    heading: str,
+    about: str,
+) -> Figure:
+    """The image, the mean of the masks, their entropy with its scale, and below them each mask over the image.
+
+    Args:
+        image: (height, width) or (height, width, 3).
+        mean: Probability of the foreground, (height, width).
+        entropy: Nats of a pixel, (height, width).
+        samples: Each mask over the image, as `tinted` has it: small, or its edge is too thin to be seen.
+        heading: What the sheet shows.
+        about: A line below it.
+    """
+    count, tall = len(samples), min(max(image.shape[0] / image.shape[1], 0.4), 2.5)
+    across = min(MASKS_ACROSS, count)
+    rows, small = -(-count // across), 10.2 / MASKS_ACROSS
+    heights = 3.1 * tall + 0.35, rows * (small * tall + 0.24) + 0.1
+    figure, _ = canvas(10.8, sum(heights) + 0.75)
+    figure.clear()
+    figure.suptitle(one_line(heading, 120), x=0.012, ha="left", fontsize=12, color=INK)
+    parts: Any = figure.subfigures(2, 1, height_ratios=heights)
+    top, below = parts
+    for axis, title in zip(top.subplots(1, 3), ("image", "mean probability", "uncertainty"), strict=True):
+        axis.set_title(title, fontsize=10, color=INK)
+        axis.set_axis_off()
+        if title == "image":
+            _show(axis, image)
+        elif title == "uncertainty":
+            _bar(top, axis, entropy)
+        else:
+            _show(axis, mean, vmin=0, vmax=1)
+    grid = below.subplots(rows, MASKS_ACROSS, squeeze=False)
+    for axis in grid.flat:
+        axis.set_axis_off()
+    for index, sample in enumerate(samples):
+        axis = grid[index // across][index % across]
+        _show(axis, sample)
+        axis.set_title(str(index + 1), fontsize=8, color=MUTED, pad=2)
+    figure.supxlabel(one_line(about, 200), x=0.012, ha="left", fontsize=8.5, color=MUTED)
+    return figure
+
+
+def uncertainty(entropy: NDArray[np.float64], heading: str) -> Figure:
+    """The entropy of each pixel as colours, with their scale."""
+    tall = min(max(entropy.shape[0] / entropy.shape[1], 0.4), 2.5)
+    figure, axis = canvas(5.4, 4.2 * tall + 0.5)
+    axis.set_axis_off()
+    axis.set_title(one_line(heading, 60), fontsize=10, color=INK)
+    _bar(figure, axis, entropy)
+    return figure
+
+
+def tinted(image: Pixels, mask: NDArray[np.bool_]) -> Pixels:
+    """An image (height, width) or (height, width, 3) in colours, with a mask laid over it and its edge drawn.
+
+    >>> tinted(np.zeros((3, 3), np.uint8), np.ones((3, 3), bool)).shape
+    (3, 3, 3)
+    """
+    three = np.broadcast_to(image[..., None] if image.ndim == 2 else image, (*image.shape[:2], 3)).astype(np.float64)
+    around = np.pad(mask, 1, mode="edge")
+    inside = around[:-2, 1:-1] & around[2:, 1:-1] & around[1:-1, :-2] & around[1:-1, 2:]
+    share = np.where(mask & ~inside, 1.0, np.where(mask, TINT, 0.0))[..., None]
+    colour = np.array(tuple(bytes.fromhex(ORANGE[1:])), np.float64)
+    return np.asarray((1 - share) * three + share * colour).round().astype(np.uint8)
+
+
+def grid(masks: NDArray[np.bool_]) -> Pixels:
+    """Masks (samples, height, width) side by side, white on black, in rows with grey lines between.
+
+    >>> grid(np.ones((3, 4, 4), bool)).shape
+    (14, 14)
+    """
+    count, height, width = masks.shape
+    across = min(count, math.ceil(math.sqrt(count)))
+    rows = -(-count // across)
+    sheet = np.full((rows * (height + GRID_GAP) + GRID_GAP, across * (width + GRID_GAP) + GRID_GAP), 128, np.uint8)
+    for index, mask in enumerate(masks):
+        top, left = (
+            place * (side + GRID_GAP) + GRID_GAP
+            for place, side in zip(divmod(index, across), (height, width), strict=True)
+        )
+        sheet[top : top + height, left : left + width] = 255 * mask
+    return sheet
+
+
+def _bar(figure: Any, axis: Axes, entropy: NDArray[np.float64]) -> None:
+    """The entropy, and the scale of its colours in nats."""
+    shown = _show(axis, entropy, cmap="inferno", vmin=0, vmax=CERTAIN)
+    bar = figure.colorbar(shown, ax=axis, fraction=0.045, pad=0.03)
+    bar.set_label("entropy, nats", fontsize=8.5, color=INK)
+    bar.set_ticks([0, 0.2, 0.4, 0.6, CERTAIN], labels=["0", "0.2", "0.4", "0.6", "ln 2"])
+    bar.ax.tick_params(labelsize=8, colors=INK)
+    bar.outline.set_visible(False)
+
+
+def _show(axis: Axes, image: Any, **look: Any) -> Any:
+    grey: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 255} if image.ndim == 2 else {}
+    large = max(image.shape[:2]) > 400  # more pixels than the paper has: then smoothed
+    return axis.imshow(image, interpolation="antialiased" if large else "nearest", **grey | look)

@@ -1,0 +1,275 @@
+"""Sections on codes: errors, rates and generated images at every length, and how long the code of an image is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from vnd.report.html import (
+    NONE,
+    NOT_TEST,
+    Cell,
+    Drawing,
+    Options,
+    Part,
+    Table,
+    images_of,
+    of_split,
+    paragraphs,
+    section,
+)
+from vnd.report.markdown import spread
+from vnd.report.results import RULES, Run, measure_names
+from vnd.report.series import Block, Point, Series
+from vnd.report.style import BLUE, HALF, ORANGE, WIDE, Look, canvas, legend, looks, one_line, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FIXED, HEIGHT = RULES[0], 4.2
+WORDS = {"posterior": "by image", "target": "by target"}
+NOTE = (
+    "MSE: mean squared error of a pixel between 0 and 1, of the most likely codes; summed: over the pixels of an "
+    "image. Rate: what a code costs; distortion: what is then missing to the image, of codes drawn from the posterior; "
+    "−ELBO: both, in nats per image. Of all these less is better."
+)
+WAYS = (
+    " By image: each at the length that its posterior says. By target: each at the shortest with an error of at most "
+    "{target}, or at all of the code where none has it."
+)
+RATE = (
+    "Left: what codes cost and what is then missing; further down and left is better, a point is a length. Right: "
+    "their sum, an upper bound on −log p(x)."
+)
+DISTANCE = "{distance} of {counts}, at each length; lower is better. Numbers of other extractors do not compare."
+LENGTHS = (
+    "Left: at how many dimensions codes end, by what the posterior of each image says (its median), and by where its "
+    "error is at most {target}. Right: the same against how many bytes the image takes as a PNG, a measure of how much "
+    "there is to see in it."
+)
+
+
+@section("code_lengths", "run")
+def overview(block: Block, options: Options) -> list[Part]:
+    """What was trained, at how many lengths it is measured, and what came of it."""
+    results, own = block.runs[0].results, block.series[0]
+    rows, code = sorted(results["rows"], key=lambda row: row["length"]), results["latent_dim"]
+    trained = f"An auto-encoder with a code of {code} numbers was trained on {images_of(results)}."
+    if not own.is_separate:
+        trained += " Its numbers stand in an order, so that a code can end after any of them."
+    errors = [f"{row['mse']:.5f} with {row['length']:g}" for row in rows]
+    said = f"The mean squared error of a pixel is {', '.join(errors[:-1])}{' and ' * (len(errors) > 1)}{errors[-1]}"
+    where = f" at {len(rows)} lengths" if len(rows) > 1 else ""
+    lines = [f"{trained} {of_split(results, where)}", f"{said} of {code} numbers.", *(results.get("notes") or [])]
+    return [Part("summary", "", "", [paragraphs(*lines)]), *numbers(block, options)]
+
+
+@section("code_lengths", "page", "markdown")
+def numbers(block: Block, options: Options) -> list[Part]:
+    """The table of lengths: one line a series and length, the best of each length bold."""
+    note = note_of(block.series)
+    if options.view == "markdown" and block.runs[0].split != "test":
+        note = f"{note} {NOT_TEST}"
+    names = distances(block.series), distances(block.series, "score_name")
+    known = dict.fromkeys(key for own in block.series for point in own.points for key in point.measures)
+    columns = block.columns
+    measured = [key for key in columns if key not in _named(block.runs)]
+    wanted = dict.fromkeys([*measured, *names[0], *names[1], *columns])
+    keys = [key for key in wanted if key in known]
+    places: dict[tuple[str, float], list[float]] = {}
+    for own in block.series:
+        for point in own.of(FIXED):
+            for key in keys:
+                if key in point.measures and columns[key].better == "less":
+                    places.setdefault((key, point.length), []).append(point.measures[key].mean)
+    lines = []
+    for own in block.series:
+        for point in own.points:
+            line = [Cell(own.name), Cell(_length(own, point))]
+            for key in keys:
+                value, others = point.measures.get(key), places.get((key, point.length), [])
+                leads = value is not None and point.kind == FIXED and len(others) > 1 and value.mean == min(others)
+                shape = f"{{:.{columns[key].digits}{'f' if columns[key].form == 'number' else 'g'}}}"
+                line.append(Cell(NONE if value is None else spread(value, shape), bold=leads))
+            lines.append(line)
+    # one extractor: the note says whose they are
+    heads = {key: columns[key].heading if len(names[0]) < 2 or key not in _named(block.runs) else key for key in keys}
+    heads |= {name: name for name in names[0] if name == "FID"}
+    return [Part("numbers", "In numbers", note, [Table(["Method", "Length", *heads.values()], lines)])]
+
+
+def note_of(series: Sequence[Series]) -> str:
+    """What the columns of the table mean."""
+    note, runs = NOTE, [run for own in series for run in own.runs]
+    targets = {f"{row['target']:.4g}" for run in runs for row in run.rows if row.get("target")}
+    if targets:
+        note += WAYS.format(target=" or ".join(sorted(targets)))
+    if any(len({p.rows[0][0]["latent_dim"] for p in own.points}) > 1 for own in series):
+        note += " Retrained: a training for each length."
+    if any(point.seeds > 1 for own in series for point in own.points):
+        note += " ± is half a 95 % interval over trainings from other seeds."
+    if names := distances(series):
+        note += f" {' and '.join(names)}: of {_counts(series)}; less is better."
+        note += f" Score: {' and '.join(distances(series, 'score_name'))}; more is better."
+        known = [run.results["features"] for run in runs if run.results.get("features")]
+        real = " or ".join(sorted({f"{one['real_diversity']:.3g}" for one in known}))
+        note += f" Diversity: mean distance of two images by their features; of real ones it is {real}."
+    return note
+
+
+def distances(series: Sequence[Series], key: str = "distance_name") -> list[str]:
+    """What the Fréchet distances of some series are called, one name an extractor; or their scores."""
+    features = [run.results.get("features") or {} for own in series for run in own.runs]
+    return list(dict.fromkeys(one[key] for one in features if key in one))
+
+
+@section("code_error", "run", "page", "markdown")
+def error(block: Block, options: Options) -> list[Part]:
+    """The error at every length, and generated images against real ones."""
+    found = []
+    if _many(block.series, "mse"):
+        draw = partial(against_length, block.series, "mse", "mean squared error of a pixel (0 … 1)")
+        note = "Further left is a shorter code, lower is better."
+        found.append(Part("error", "Error at every length", note, [Drawing(f"{options.prefix}error", draw)], True))
+    for index, name in enumerate(one for one in distances(block.series) if _many(block.series, one)):
+        draw = partial(against_length, block.series, name, name)
+        key = f"distance-{index + 1}" if index else "distance"
+        note = DISTANCE.format(distance=name, counts=_counts([own for own in block.series if own.of(having=name)]))
+        drawing = Drawing(f"{options.prefix}{key}", draw)
+        found.append(Part(key, "Generated images against real ones", note, [drawing], is_half=True))
+    return found
+
+
+@section("rate_distortion", "run", "page", "markdown")
+def rate(block: Block, options: Options) -> list[Part]:
+    """Rate, distortion and their sum."""
+    drawing = Drawing(f"{options.prefix}rate", partial(rate_distortion, block.series))
+    return [Part("rate", "Rate and distortion", RATE, [drawing] if _many(block.series, "negative_elbo") else [])]
+
+
+@section("image_lengths", "run", "page", "markdown")
+def image_lengths(block: Block, options: Options) -> list[Part]:
+    """How long the codes of images are, a part for each series that has a length for each image."""
+    found = []
+    for index, own in enumerate(own for own in block.series if own.runs[0].results.get("lengths")):
+        results, whose = own.runs[0].results, f": {own.name}" if len(block.series) > 1 else ""
+        target = next((f"{row['target']:.4g}" for row in own.runs[0].rows if row.get("target") is not None), "a target")
+        key = f"lengths-{index + 1}" if index else "lengths"
+        drawing = Drawing(f"{options.prefix}{key}", partial(draw_lengths, results))
+        heading = f"How long the code of an image is{whose}"
+        found.append(Part(key, heading, LENGTHS.format(target=target), [drawing]))
+    return found
+
+
+def against_length(series: Sequence[Series], key: str, name: str) -> Figure:
+    """A measure against the length of the code; hollow markers have a length for each image."""
+    figure, axis = canvas(HALF, HEIGHT)
+    _over_lengths(axis, series, key)
+    axis.set_ylabel(name)
+    legend(figure, axis)
+    return figure
+
+
+def rate_distortion(series: Sequence[Series]) -> Figure:
+    """Distortion against rate, on the left, and the negative ELBO, which is their sum, against length."""
+    figure, (left, right) = canvas(WIDE, HEIGHT, columns=2)
+    styles = looks(series)
+    for own in series:
+        known = [point for point in own.of(having="rate") if "distortion" in point.measures]
+        _draw(left, [p.measures["rate"].mean for p in known], known, "distortion", own.name, styles[own.name])
+    left.set_xlabel("rate (nats per image)")
+    left.set_ylabel("distortion (nats per image)")
+    tidy(left)
+    _over_lengths(right, series, "negative_elbo")
+    right.set_ylabel("negative ELBO (nats per image)")
+    figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr, call-arg]
+    legend(figure, left, right)
+    return figure
+
+
+def draw_lengths(results: dict[str, Any]) -> Figure:
+    """How long the codes of images are, and on the right their lengths against the images' sizes as PNG files."""
+    from matplotlib.ticker import MaxNLocator
+
+    complexity = results.get("complexity")
+    figure, axes = canvas(WIDE if complexity else HALF, HEIGHT, columns=2 if complexity else 1)
+    left, *others = axes if complexity else [axes]
+    for (name, counts), color, share in zip(results["lengths"].items(), (BLUE, ORANGE), (-0.2, 0.2), strict=False):
+        places = [length + share for length in range(1, len(counts))]
+        label = "_" if others else WORDS.get(name, name)  # once is enough
+        left.bar(places, [100 * n / sum(counts) for n in counts[1:]], 0.4, color=color, label=label)
+        for right in others:
+            said, shown = complexity["correlation"].get(name), complexity["shown"]  # type: ignore[index]
+            if said is not None:
+                label = f"{WORDS.get(name, name)}: Spearman {said['spearman']:.2f}, Pearson {said['pearson']:.2f}"
+                marker = "o" if share < 0 else "^"
+                right.plot(shown["png"], shown[name], marker, color=color, alpha=0.5, markersize=3.5, label=label)
+    left.set(xlabel="length of the code (dimensions)", ylabel="images (%)")
+    left.xaxis.set_major_locator(MaxNLocator(integer=True))
+    tidy(left)
+    for right in others:
+        right.yaxis.set_major_locator(MaxNLocator(integer=True))
+        right.set(xlabel="image as a PNG file (bytes)", ylabel="length of the code (dimensions)")
+        tidy(right)
+        figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr, call-arg]
+    legend(figure, left, *others)
+    return figure
+
+
+def _over_lengths(axis: Axes, series: Sequence[Series], key: str) -> None:
+    styles = looks(series)
+    for own in series:
+        known = own.of(having=key)
+        _draw(axis, [p.length for p in known], known, key, own.name, styles[own.name])
+        for p in own.of(FIXED, having=key):
+            if p.seeds > 1:
+                low, high = p.measures[key].low, p.measures[key].high
+                axis.vlines(p.length, low, high, color=styles[own.name][0], linewidth=1.2)
+    ticks = sorted({p.length for own in series for p in own.of(FIXED, having=key)})
+    if ticks and len(ticks) <= 8:
+        apart = [x for i, x in enumerate(ticks) if i + 1 == len(ticks) or ticks[i + 1] - x > 0.05 * ticks[-1]]
+        axis.set_xticks(apart, [f"{x:g}" for x in apart])
+    axis.set_xlim(left=0)
+    axis.set_xlabel("length of the code (dimensions)")
+    tidy(axis)
+
+
+def _draw(axis: Axes, places: list[float], known: list[Point], key: str, name: str, look: Look) -> None:
+    """A line of fixed lengths; lengths by other rules are hollow markers, each with its words."""
+    color, marker, line = look
+    pairs = [(x, point.measures[key].mean, point) for x, point in zip(places, known, strict=True)]
+    fixed = [(x, y) for x, y, point in pairs if point.kind == FIXED]
+    if fixed:
+        style: dict[str, Any] = {"linestyle": line, "marker": marker, "markersize": 5.5 if len(fixed) > 1 else 8}
+        axis.plot(*zip(*fixed, strict=True), color=color, label=one_line(name, 60), linewidth=1.7, zorder=3, **style)
+    for x, y, point in pairs:
+        if point.kind != FIXED:
+            label = one_line(f"{name}, {WORDS[point.kind]}", 70)
+            shape, size = ("*", 11) if point.kind == "posterior" else ("D", 6)
+            spot: dict[str, Any] = {"marker": shape, "markersize": size, "markerfacecolor": "white"}
+            axis.plot([x], [y], color=color, linestyle="none", label=label, zorder=4, **spot)
+
+
+def _many(series: Sequence[Series], key: str) -> bool:
+    return sum(len(own.of(FIXED, having=key)) for own in series) > 1
+
+
+def _named(runs: Sequence[Run]) -> set[str]:
+    return {name for run in runs for name in measure_names(run.results.get("features") or {}).values()}
+
+
+def _counts(series: Sequence[Series]) -> str:
+    """How many images were generated, and how many real ones they are held against."""
+    features = [run.results.get("features") for own in series for run in own.runs]
+    found = sorted({(one["num_generated"], one["real"]) for one in features if one})
+    said = " or ".join(f"{drawn:,} drawn images against {real:,} real ones" for drawn, real in found)
+    return said if len(found) == 1 else f"{said} (of fewer images a distance is larger: these do not compare)"
+
+
+def _length(own: Series, point: Point) -> str:
+    code = point.rows[0][0]["latent_dim"]
+    if point.kind == FIXED:
+        return f"{point.length:g}" if own.is_separate else f"{point.length:g} of {code}"
+    return f"{point.length:.1f} of {code}, {WORDS[point.kind]}"
