@@ -15,11 +15,11 @@ from torch import nn
 
 import vnd
 from train.small import recipe
-from vnd.evaluate.sweep import Subject, Sweep
 from vnd.methods import Size, Sizes, USNet
 from vnd.methods.nested import Nested
 from vnd.nn import OrderingUnit
 from vnd.nn.plan import plan_of
+from vnd.tasks.classification import Subject, Sweep
 from vnd.train.loop import fit
 from vnd.train.trained import TrainedRun, open_run
 

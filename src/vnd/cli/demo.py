@@ -10,13 +10,12 @@ from typing import Any
 
 from rich.console import Console
 
-from vnd.cli.table import sizes_table
-from vnd.evaluate.results import choose, write
-from vnd.evaluate.sweep import accuracy_of
+from vnd.evaluation import choose, write
 from vnd.methods import Size
 from vnd.nn.plan import Shape
 from vnd.report import html
 from vnd.store import save
+from vnd.tasks.classification import accuracy_of, sizes_table
 from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.run import LOCK, lock

@@ -14,10 +14,11 @@ from torch.distributions import Dirichlet
 
 import vnd.nn as nested
 from vnd.functional import concentration, to_float32
-from vnd.methods.method import Batch, Step, Terms, check
+from vnd.methods.method import Batch, Step, Terms, check, register
 from vnd.methods.mmd import median_distance, squared_mmd
 from vnd.methods.nested import Nested
 from vnd.methods.pruning import fitting, leading, prune, tied
+from vnd.methods.traits import Traits
 from vnd.nn import Shape
 from vnd.nn.plan import plan_of, unwrap
 from vnd.nn.sliced import sliced
@@ -27,6 +28,16 @@ from vnd.store import load
 SHARE = 0.25  # of the groups of every layer that a student has, unless told otherwise
 
 
+@register(
+    "sn3",
+    Traits(
+        rank=7,
+        name="SN³",
+        about="A student of a Bayesian nested network: its leading channels, deterministic but for the last layer, "
+        "taught the spread of its answers as a Dirichlet.",
+        order="learned",
+    ),
+)
 @dataclass(frozen=True)
 class SN3(Nested):
     r"""Prune a Bayesian nested network to its leading groups, and teach what is left the spread of its answers.

@@ -19,12 +19,21 @@ from vnd import metrics
 from vnd.data.augment import Augment
 from vnd.data.batches import in_order
 from vnd.data.images import Images
-from vnd.evaluate import results as results_module
-from vnd.evaluate import sweep as sweep_module
-from vnd.evaluate.results import choose, evaluate
-from vnd.evaluate.scores import scores
-from vnd.evaluate.sweep import Answers, Subject, Sweep, accuracy_of, answer, at_temperature, sweep
 from vnd.methods import Plain, Sizes
+from vnd.tasks import classification as results_module
+from vnd.tasks import classification as sweep_module
+from vnd.tasks.classification import (
+    Answers,
+    Subject,
+    Sweep,
+    accuracy_of,
+    answer,
+    at_temperature,
+    choose,
+    evaluate,
+    scores,
+    sweep,
+)
 from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.trained import TrainedRun, open_run, settings_of
