@@ -19,6 +19,7 @@ from vnd import metrics
 from vnd.data.augment import Augment
 from vnd.data.batches import in_order
 from vnd.data.images import Images
+from vnd.evaluation import choose
 from vnd.methods import Plain, Sizes
 from vnd.tasks import classification as results_module
 from vnd.tasks import classification as sweep_module
@@ -29,7 +30,6 @@ from vnd.tasks.classification import (
     accuracy_of,
     answer,
     at_temperature,
-    choose,
     evaluate,
     scores,
     sweep,

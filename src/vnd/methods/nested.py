@@ -15,7 +15,7 @@ import vnd.nn as nested
 from vnd._text import short
 from vnd.distributions import BernoulliChain
 from vnd.methods.method import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, cross_entropy, rules_of
-from vnd.nn.extract import cut
+from vnd.nn.extract import cut, exact
 from vnd.nn.plan import OutputMask, plan_of, unwrap
 from vnd.nn.sliced import Sliced, can_be_sliced, sliced
 from vnd.nn.width import Width, as_shape
@@ -71,7 +71,7 @@ class Nested(ClassificationDefaults):
         """The extracted network of posterior means; one masked before its norms, cut to the same size."""
         if plan_of(model).options["placement"] == "before_norm":
             return _unmasked(cut(model, as_shape(model, width)))
-        return nested.extract(model, width)
+        return exact(model, as_shape(model, width))  # for its cost: no statistics are asked for
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
         """That of the extracted network."""
