@@ -66,7 +66,7 @@ def test_runs_are_kept_and_a_page_of_documentation_is_written(
     text = Path("page.md").read_text(encoding="utf-8")
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
-    command = "vnd report runs/b runs/a --out one --keep kept.jsonl --markdown page.md --sizes '[200000, 1000000]'"
+    command = "vnd report runs/b runs/a --out one --keep kept.jsonl --markdown page.md --sizes 200000,1000000"
     assert f"\n{command}\n" in text
     assert "| Method | ≤ 200 k | ≤ 1 M | Full |" in text
     main(["report", "kept.jsonl", "--out", "two"])

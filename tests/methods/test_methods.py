@@ -15,6 +15,7 @@ import vnd
 from vnd.methods import BN3, METHODS, Method, Plain, Size, Sizes, Step
 from vnd.models import ConvNet
 from vnd.nn import BayesConv2d, BayesLinear, OrderingUnit
+from vnd.nn.extract import exact
 
 OWN = dataclasses.replace  # a method is a frozen dataclass
 
@@ -236,7 +237,7 @@ def test_every_method_is_a_frozen_dataclass_of_plain_values() -> None:
 
 
 def parameters(model: nn.Module, size: Size) -> int:
-    return sum(p.numel() for p in vnd.extract(model, size.width).parameters())
+    return sum(p.numel() for p in exact(model, size.width).parameters())
 
 
 def uneven(method: BN3) -> nn.Module:

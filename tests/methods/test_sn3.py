@@ -27,6 +27,7 @@ from vnd.functional import concentration
 from vnd.methods import SN3, pruning, sn3
 from vnd.methods.mmd import squared_mmd
 from vnd.nn import BayesLayer, Shape
+from vnd.nn.extract import exact
 from vnd.nn.plan import plan_of
 from vnd.train.loop import fit
 from vnd.train.trained import open_run
@@ -71,10 +72,10 @@ def test_a_student_is_the_leading_part_of_its_teacher(keep: float) -> None:
     teacher = teacher_of().eval()
     student = pruning.prune(teacher, keep, IMAGES[:2]).eval()
     shape = SN3(keep=keep).kept(teacher)
-    assert torch.equal(student(IMAGES), vnd.extract(teacher, shape)(IMAGES))
+    assert torch.equal(student(IMAGES), exact(teacher, shape)(IMAGES))
     layers = [module for module in student.modules() if isinstance(module, BayesLayer)]
     assert [layer.bayesian for layer in layers] == [False] * (len(layers) - 1) + [True]
-    theirs: Any = [m for m in vnd.extract(teacher, shape, bayesian=True).modules() if isinstance(m, BayesLayer)][-1]
+    theirs: Any = [m for m in exact(teacher, shape, bayesian=True).modules() if isinstance(m, BayesLayer)][-1]
     assert torch.equal(layers[-1].log_alpha, theirs.log_alpha)
     for name, unit in plan_of(student).units.items():
         assert unit.group_sizes == plan_of(teacher).units[name].group_sizes[: unit.num_groups]
@@ -124,7 +125,7 @@ def test_a_student_of_so_many_parameters_has_the_learned_shape(
     assert len(set(shape.values())) == 4  # not one share for all
     count = sum(parameter.numel() for parameter in vnd.extract(student, 1.0).parameters())
     assert 0.7 * BUDGET < count <= BUDGET
-    assert torch.equal(student.eval()(IMAGES), vnd.extract(teacher.eval(), shape)(IMAGES))
+    assert torch.equal(student.eval()(IMAGES), exact(teacher.eval(), shape)(IMAGES))
     survival_is_that_of_the_ratio(teacher, student)
     right = pruning.coarsened
 
@@ -478,7 +479,7 @@ def test_a_student_is_saved_and_cut_as_any_nested_network(tmp_path: Path, bayesi
     loaded = vnd.load(tmp_path / "student")
     with vnd.width(student, 1.0), vnd.width(loaded, 1.0):
         assert torch.equal(loaded(IMAGES), student(IMAGES))
-    small = vnd.extract(student, vnd.shape(student, fraction=0.5), bayesian=bayesian).eval()
+    small = exact(student, vnd.shape(student, fraction=0.5), bayesian=bayesian).eval()
     if not bayesian:  # of which the statistics of sampled weights were not asked for
         with vnd.width(student, 0.5):
             torch.testing.assert_close(small(IMAGES), student(IMAGES))
@@ -489,7 +490,7 @@ def test_a_student_is_saved_and_cut_as_any_nested_network(tmp_path: Path, bayesi
         said = [vnd.predict(net, IMAGES, samples=0) for net in (student, vnd.load(tmp_path / "copy"))]
         wanted = vnd.predict(student, IMAGES, samples=0, link="dirichlet")
     assert all(torch.equal(one.mutual_information, wanted.mutual_information) for one in said)  # it knows its link
-    again = vnd.extract(loaded, vnd.shape(loaded, fraction=0.5), bayesian=bayesian).eval()  # of the one that was loaded
+    again = exact(loaded, vnd.shape(loaded, fraction=0.5), bayesian=bayesian).eval()  # of the one that was loaded
     vnd.save(again, tmp_path / "again")
     assert torch.equal(vnd.load(tmp_path / "again")(IMAGES), small(IMAGES))
 

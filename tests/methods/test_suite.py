@@ -22,6 +22,7 @@ from vnd.methods.ordered_l0 import expected_size
 from vnd.methods.single import with_means
 from vnd.methods.temperature_scaling import fit_temperature, scaled
 from vnd.nn import BayesLayer, OrderingUnit
+from vnd.nn.extract import exact
 from vnd.train.loop import fit
 
 SMALL: dict[str, Method] = {
@@ -274,7 +275,7 @@ def test_a_dear_order_grows_short() -> None:
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
 def test_a_network_of_one_width_is_as_wide_as_the_nested_one_at_that_width(fraction: float) -> None:
     nested = model_of(BN3(num_groups=4))
-    wanted = {n: p.shape for n, p in vnd.extract(nested, fraction).named_parameters()}
+    wanted = {n: p.shape for n, p in exact(nested, fraction).named_parameters()}
     for method in (IBNN(fraction=fraction, num_groups=4), Plain(fraction=fraction, num_groups=4)):
         model = model_of(method)
         assert {n: p.shape for n, p in with_means(model).named_parameters()} == wanted
@@ -294,7 +295,7 @@ def test_a_network_of_a_learned_shape() -> None:
     nested = model_of(BN3(num_groups=4))
     shape = dict(vnd.shape(nested, fraction=0.5)) | {"features.4": 3}
     model = model_of(Plain(shape=shape, num_groups=4))
-    wanted = vnd.extract(nested, vnd.Shape.of(shape))
+    wanted = exact(nested, vnd.Shape.of(shape))
     assert [p.shape for p in model.parameters()] == [p.shape for p in wanted.parameters()]
     with pytest.raises(ValueError, match=r"shape and fraction cannot both be given; got the fraction 0\.5"):
         Plain(shape=shape, fraction=0.5)

@@ -86,6 +86,7 @@ def test_a_class_that_inherits_from_batch_norm_is_recalibrated_as_torchs_own(kin
     assert isinstance(net[4], kind)
 
 
+@pytest.mark.filterwarnings("ignore:1, 4")
 def test_a_class_that_is_left_out_answers_otherwise(monkeypatch):
     x = torch.randn(16, 3, 8, 8).double()
     own = lived(nn.Sequential(nn.BatchNorm2d(6), nn.ReLU()), x)
@@ -119,3 +120,42 @@ def test_so_are_the_statistics_of_a_norm_that_another_module_reads():
     assert type(net.norm) is nn.BatchNorm1d
     with pytest.warns(UserWarning, match=r"recalibrate: norm normalises by F\.batch_norm"):
         vnd.recalibrate(net, [torch.randn(4, 3)])
+
+
+class Buffers(nn.Module):
+    """Calls `F.batch_norm` with buffers of its own, under names of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 2)
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("variance", torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(self.last(F.relu(self.first(x))), self.mean, self.variance, training=self.training)
+
+
+def test_and_buffers_of_any_name():
+    net = vnd.to_nested(Buffers(), torch.randn(4, 3), num_groups=4)
+    with pytest.warns(UserWarning, match=r"recalibrate: the network normalises by F\.batch_norm"):
+        vnd.recalibrate(net, [torch.randn(4, 3)])
+
+
+def test_a_norm_that_comes_in_after_the_conversion_is_named_once():
+    x = torch.randn(16, 3, 8, 8).double()
+    net = nn.SyncBatchNorm.convert_sync_batchnorm(lived(nn.BatchNorm2d(6), x))
+    with pytest.warns(
+        UserWarning, match="1, 4: BatchNorm that came in after the conversion has no statistics of widths"
+    ):
+        vnd.predict(net, x, samples=0, dim=1)
+    vnd.predict(net, x, samples=0, dim=1)  # warnings are errors: this one is silent
+    before = nn.SyncBatchNorm.convert_sync_batchnorm(network(nn.BatchNorm2d(6)))
+    vnd.to_nested(before, x[:2], num_groups=4).eval()(x)
+
+
+def test_a_norm_without_a_count_of_batches_is_nested():
+    x = torch.randn(16, 3, 8, 8).double()
+    norm = nn.BatchNorm2d(6)
+    norm.num_batches_tracked = None
+    counted = lived(nn.BatchNorm2d(6), x)
+    assert all(torch.equal(a, b) for a, b in zip(answers(lived(norm, x), x), answers(counted, x), strict=True))

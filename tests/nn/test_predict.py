@@ -326,6 +326,14 @@ def test_bad_arguments_are_refused(options, message):
         vnd.predict(network(), X, **options)
 
 
+def test_replicas_in_threads_are_refused():
+    net = nn.DataParallel(network())
+    vnd.predict(net, X, samples=0)
+    net.device_ids = [0, 1]
+    with pytest.raises(ValueError, match=r"nn\.DataParallel runs a network in threads, which no width reaches"):
+        vnd.predict(net, X, samples=0)
+
+
 # -- inputs and outputs of any form -----------------------------------------------------------------------------------
 
 

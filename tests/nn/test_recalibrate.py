@@ -471,6 +471,28 @@ def test_the_call_that_the_warning_names_mends_it():
         vnd.predict(net, x, samples=0)
 
 
+@pytest.mark.parametrize("frozen", [[1], []])
+def test_training_with_frozen_norms_makes_statistics_stale(frozen):
+    """BatchNorm in evaluation mode does not count batches; nor need the one that counts most be the one that trains."""
+    net = make("flatten")[1]
+    net[1].num_batches_tracked.fill_(100)
+    vnd.recalibrate(net, batches(), widths=(0.5, 1.0), samples="both")
+    with torch.no_grad():
+        net(batches()[0])
+    vnd.set_width(net, 0.5)  # nothing of this is training
+    net.train()
+    for index, norm in enumerate(norms(net)):
+        norm.train(index in frozen)
+    net(batches()[0]).square().mean().backward()
+    net.eval()
+    with pytest.warns(UserWarning, match=r"widths=\(0\.5,\)\) first"):
+        net(batches()[0])
+    assert "_vnd_statistics" not in net.state_dict()
+    vnd.recalibrate(net, batches(), widths=(0.5,))
+    net(batches()[0])  # warnings are errors: this one is silent
+    assert "_vnd_statistics" in net.state_dict()
+
+
 def test_in_training_nothing_warns():
     net = make("flatten")[1].train()
     with vnd.width(net, 0.5):

@@ -3,11 +3,14 @@
 import asyncio
 import contextvars
 import copy
+import os
 import pickle
 import sys
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -95,7 +98,7 @@ def test_threads_at_different_widths_answer_as_one_after_the_other(name):
     assert wrong(calls_of(net, x), repeats=8)[0] == 0
     assert torch.equal(run(net, x), before)
     assert plan_of(net).shape is None
-    assert not context.everything()
+    assert not context._HERE.get()
 
 
 def test_10_000_answers_of_eight_threads_are_those_of_one():
@@ -211,6 +214,83 @@ def test_a_thread_pool_within_a_block_is_refused():
         assert torch.equal(pool.submit(prediction(net, x, 0.25, 0)).result(), prediction(net, x, 0.25, 0)())
     with ThreadPoolExecutor(1) as pool:
         assert torch.equal(pool.submit(run, net, x).result(), run(net, x))
+
+
+def test_blocks_that_cross_are_refused_and_leave_no_width_behind():
+    net, x = recalibrated("flatten")
+    full = run(net, x)
+
+    def generator(width: float) -> Iterator[Tensor]:
+        with vnd.width(net, width):
+            yield run(net, x)
+
+    first, second = generator(0.25), generator(0.75)
+    assert torch.equal(next(first), block(net, x, 0.25)())
+    assert torch.equal(next(second), block(net, x, 0.75)())
+    for opened in (first, second):
+        with pytest.raises(RuntimeError, match="blocks must close in their own thread or task, the innermost first"):
+            next(opened)
+    assert torch.equal(run(net, x), full)
+
+    def close_elsewhere() -> None:
+        opened = vnd.width(net, 0.5)
+        opened.__enter__()
+        with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="blocks must close"):
+            pool.submit(opened.__exit__, None, None, None).result()
+
+    contextvars.copy_context().run(close_elsewhere)
+    assert not context._BLOCKS
+    assert torch.equal(run(net, x), full)
+
+
+def test_a_pass_that_was_interrupted_does_not_end_a_block_that_opens_later():
+    net, x = recalibrated("flatten")
+    full, quarter, half = run(net, x), block(net, x, 0.25)(), prediction(net, x, 0.5, 3)()
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        handle = net[5].register_forward_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(net, x)
+        handle.remove()
+
+    interrupted()
+    with vnd.width(net, 0.25):
+        assert torch.equal(run(net, x), quarter)
+        interrupted()
+        assert torch.equal(run(net, x), quarter)
+    interrupted()
+    assert torch.equal(prediction(net, x, 0.5, 3)(), half)
+    assert torch.equal(run(net, x), full)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_leaves_the_blocks_of_other_threads_behind():
+    net, x = recalibrated("flatten")
+    full = run(net, x)
+    opened, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with vnd.width(net, 0.5):
+            opened.set()
+            done.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(hold)
+        opened.wait()
+        child = os.fork()
+        if child == 0:
+            answer = 1
+            with suppress(RuntimeError):
+                answer = 0 if torch.equal(run(net, x), full) else 2
+            os._exit(answer)
+        with pytest.raises(RuntimeError, match="another thread"):
+            run(net, x)
+        done.set()
+        holding.result()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_pool_that_nobody_refuses_answers_at_another_width(monkeypatch):
@@ -363,7 +443,8 @@ def test_threads_share_one_compiled_graph_at_all_widths():
     net, x = recalibrated("flatten")
     compiled = torch.compile(net, backend="eager", fullgraph=True)
     calls = [block(compiled, x, width) for width in WIDTHS] + [lambda: run(vnd.extract(net, 1.0), x)]
-    calls += [prediction(compiled, x, width, 0) for width in WIDTHS] + [block(net, x, 0.25)]
+    calls += [prediction(compiled, x, width, 0) for width in WIDTHS]
+    calls += [prediction(net, x, width, 0) for width in WIDTHS]  # eagerly, meanwhile
     with torch.no_grad():
         compiled(x)
         [call() for call in calls]

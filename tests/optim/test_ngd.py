@@ -19,7 +19,7 @@ import vnd.optim.ngd as ngd
 from vnd import parameter_groups
 from vnd.models import build
 from vnd.optim.ngd import NGD
-from vnd.optim.state import flatten_optimizer, restore_optimizer
+from vnd.train.checkpoint import flatten_optimizer, restore_optimizer
 
 SHAPES = {"matrix": (12, 9), "kernel": (10, 8, 3, 3), "wide": (8, 14), "flat axes": (1, 7, 1, 6), "cube": (5, 2, 4)}
 

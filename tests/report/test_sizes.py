@@ -171,7 +171,7 @@ def test_a_band_is_the_interval_as_far_as_it_can_be() -> None:
 
 
 def test_every_number_of_images_is_a_line_and_its_spread_a_band() -> None:
-    one = fake_run(statistics=(0, 64), repeats=3)
+    one = fake_run(bn_images_sweep=(0, 64), repeats=3)
     (own,) = series(one)
     assert sizes.image_counts(own) == [64, 1024, 0]
     axis, _ = sizes.draw_statistics(own).axes

@@ -30,7 +30,7 @@ def report(
     Segmenters are compared with segmenters, whatever their network.
 
     Example: vnd report runs/cifar10-bn3-* runs/cifar10-fn3-* --out runs/report
-    Example: vnd report runs/cifar10 --keep kept/cifar10.jsonl --markdown docs/benchmarks.md --sizes "[1e5, 1e6]"
+    Example: vnd report runs/cifar10 --keep kept/cifar10.jsonl --markdown docs/benchmarks.md --sizes 1e5,1e6
 
     Args:
         runs: Folders of runs that `vnd evaluate` was run on, their results.json, kept files, or folders that hold such
@@ -67,7 +67,7 @@ def report(
     if markdown is not None:
         given = {"out": out if out != OUT else None, "title": title, "keep": keep, "markdown": markdown}
         options = [word for name, value in given.items() if value is not None for word in (f"--{name}", _shown(value))]
-        options += ["--sizes", f"[{', '.join(f'{size:.12g}' for size in sizes)}]"] if by_size else []
+        options += ["--sizes", ",".join(f"{size:.12g}" for size in sizes)] if by_size else []
         command = shlex.join(["vnd", "report", *map(_shown, runs), *options])
         drawn = write_markdown(found, markdown, sizes, command)
         words += f"\ntables:  {markdown.resolve()} ({len(drawn)} figures in {IMAGES}/)"

@@ -61,7 +61,7 @@ class Nested(ClassificationDefaults):
         """
         if plan_of(model).options["placement"] == "before_norm":
             return _masked(model, width, samples=self.bayesian and samples > 0)
-        return nested.extract(model, width, bayesian=self.bayesian and samples > 0)
+        return exact(model, width, bayesian=self.bayesian and samples > 0)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> nested.Prediction:
         """Average the probabilities over draws of the weights."""
@@ -71,7 +71,7 @@ class Nested(ClassificationDefaults):
         """The extracted network of posterior means; one masked before its norms, cut to the same size."""
         if plan_of(model).options["placement"] == "before_norm":
             return _unmasked(cut(model, as_shape(model, width)))
-        return exact(model, as_shape(model, width))  # for its cost: no statistics are asked for
+        return exact(model, width)
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
         """That of the extracted network."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import vnd.nn as nested
 from vnd.nn import BayesLayer, OrderingUnit, Shape
+from vnd.nn.extract import exact
 from vnd.nn.plan import plan_of, unwrap
 
 
@@ -77,11 +78,11 @@ def prune(teacher: nn.Module, keep: Shape | float, example: Tensor) -> nn.Module
     options = {k: v for k, v in plan.arguments.items() if k not in ("rules", "prior", "bayesian", "num_groups", "base")}
     options |= {"rescale": "none", "gradient": "survival"}  # factors are in the weights by now
     options["link"] = "dirichlet"
-    student = nested.to_nested(nested.extract(teacher, shape), example, bayesian=False, rules=rules, **options)
+    student = nested.to_nested(exact(teacher, shape), example, bayesian=False, rules=rules, **options)
     for name, unit in plan_of(student).units.items():
         unit.keep_logits.copy_(orders[name][1])
         unit.keep_logits.requires_grad_(False)
-    theirs: Any = nested.extract(teacher, shape, bayesian=True).get_submodule(last)
+    theirs: Any = exact(teacher, shape, bayesian=True).get_submodule(last)
     ours: Any = student.get_submodule(last)
     for name in ("log_alpha", "log_variance"):
         if getattr(theirs, name, None) is not None and getattr(ours, name, None) is not None:

@@ -12,7 +12,7 @@ import vnd.nn as nested
 from vnd.methods.method import Batch, ClassificationDefaults, Size, Sizes, Step, Terms, cost_of, cross_entropy, rules_of
 from vnd.models.initialise import initialise
 from vnd.nn import BayesLayer, Prediction
-from vnd.nn.extract import ORIGINS
+from vnd.nn.extract import ORIGINS, exact
 from vnd.nn.plan import Shape
 from vnd.nn.width import Width
 
@@ -76,7 +76,7 @@ def narrowed(
     groups = {name: getattr(method, name) for name in ("num_groups", "base") if hasattr(method, name)}
     wide = nested.to_nested(network, example, rules=rules_of(method.rules), **groups, **options)
     width = Shape.of(shape) if shape else nested.shape(wide, fraction=getattr(method, "fraction", 1.0))
-    small = nested.extract(wide, width, bayesian=options.get("bayesian", True))
+    small = exact(wide, width, bayesian=options.get("bayesian", True))
     initialise(small)
     for module in small.modules():
         if isinstance(module, BayesLayer):

@@ -12,6 +12,7 @@ is refused; the second answers as it first did.
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -73,14 +74,34 @@ def saying(values: Mapping[Any, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def open_to_this_thread(owners: frozenset[Any]) -> Iterator[None]:
-    """Refuse, for as long as the block is open, what other threads run of these at their defaults."""
+def block(values: Mapping[Any, Any]) -> Iterator[None]:
+    """Say more within a block of `vnd.width`, and refuse meanwhile what other threads run of this at its defaults."""
     key = object()
-    _BLOCKS[id(key)] = threading.get_ident(), owners
+    before = put({**values, "blocks": (*_HERE.get().get("blocks", ()), key)})
+    _BLOCKS[id(key)] = threading.get_ident(), frozenset(values)
     try:
         yield
     finally:
         del _BLOCKS[id(key)]
+        blocks = _HERE.get().get("blocks", ())
+        if key in blocks:  # not so where another thread closes it
+            put_back(before)
+        if blocks[-1:] != (key,):
+            raise RuntimeError(
+                "vnd.width: blocks must close in their own thread or task, the innermost first, or calls between have "
+                "run at the width of another; close them before a generator yields"
+            )
+
+
+def _leave_other_threads() -> None:
+    """A forked process has only the thread that forked it."""
+    for key, (thread, _) in list(_BLOCKS.items()):
+        if thread != threading.get_ident():
+            del _BLOCKS[key]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_other_threads)
 
 
 def said_of(owner: Any) -> Any:

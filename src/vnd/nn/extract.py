@@ -58,14 +58,16 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
     return small
 
 
-def exact(net: nn.Module, shape: Shape, bayesian: bool = False) -> nn.Module:
-    """`extract` without its warning; refuses a network that has no exact smaller form."""
+def exact(net: nn.Module, width: Width, bayesian: bool = False) -> nn.Module:
+    """`extract` for those who need no statistics: without its warning; None is full width."""
+    from vnd.nn.width import as_shape
+
     plan = plan_of(net)
     if plan.options["placement"] == "before_norm":
         raise ValueError("extract: a network with placement='before_norm' has no exact smaller form")
     if bayesian and plan.elements and plan.arguments.get("weight_prior", "vnd") not in get_args(LogUniformForm):
         raise ValueError("extract: bayesian=True has no form for single weights cut under a Gaussian prior")
-    return cut(net, shape, bayesian)
+    return cut(net, as_shape(net, width), bayesian)
 
 
 @torch.no_grad()

@@ -129,6 +129,8 @@ class CalibratedNorm(nn.Module):
         new = cls.__new__(cls)
         new.__dict__ = attributes_of(norm)
         mean, variance = new.trained
+        if new.num_batches_tracked is None:  # as in networks of old files
+            new.num_batches_tracked = torch.zeros((), dtype=torch.long, device=mean.device)
         new.register_buffer("active_mean", mean.clone(), persistent=False)
         new.register_buffer("active_var", variance.clone(), persistent=False)
         new.register_buffer("active_at", torch.full_like(new.num_batches_tracked, -1), persistent=False)

@@ -164,7 +164,9 @@ class Plan:
     stamps: dict[Key, int] = field(default_factory=dict)  # batches trained when they were collected
     converted_at: int = 0  # batches trained at the conversion: until there are more, full width needs no statistics
     warned: set[Key] = field(default_factory=set)
+    others: list[str] = field(default_factory=list)  # BatchNorms that came in later and were warned of
     ready: dict[Key, Table] = field(default_factory=dict)  # statistics where the norms are
+    trained: bool = False  # whether there was a training pass since: BatchNorm may have been frozen, and not count it
     settled: bool = True  # whether statistics were looked up since training or loading
     collecting: int | None = None  # the thread in which `recalibrate` runs the masked network
     blocks: int = 0  # open blocks of `vnd.width`
@@ -213,7 +215,14 @@ class Plan:
 
     def valid_statistics(self, root: nn.Module, key: Key) -> Statistics | None:
         """The statistics of a width, unless the network was trained since they were collected."""
+        self.let_go()
         return self.statistics.get(key) if self.stamps.get(key) == self.stamp(root) else None
+
+    def let_go(self) -> None:
+        """Let go of all statistics if there was a training pass since they were collected."""
+        if self.trained:
+            self.trained = False
+            self.stamps.clear()
 
     def look_up(self, root: nn.Module, setting: Setting, again: bool = True, warn: bool = True) -> Table:
         """What each BatchNorm normalises with at a width; warns where that is of another one.
@@ -228,7 +237,16 @@ class Plan:
         table = self.ready.get(key) if self.settled else None
         if table is not None and not again and all(_fits(norm, held) for norm, held in table.items()):
             return table
-        norms, found = dict(batch_norms(root)), self.valid_statistics(root, key)
+        norms: dict[str, CalibratedNorm] = {}
+        others: list[str] = []
+        for name, module in root.named_modules():
+            if isinstance(module, CalibratedNorm):
+                norms[name] = module
+            elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+                others.append(name)
+        found = self.valid_statistics(root, key)
+        if warn and others:
+            self._warn_of_others(others)
         if found is None:
             table = dict.fromkeys(norms.values(), ())
             if warn and norms and (setting.shape != self.full or self.stamp(root) != self.converted_at):
@@ -241,6 +259,16 @@ class Plan:
         self.ready = {key: table} if not self.settled or len(self.ready) > 100 else self.ready | {key: table}
         self.settled = True
         return table
+
+    def _warn_of_others(self, others: list[str]) -> None:
+        """Warn once of BatchNorms that came in after the conversion, as `convert_sync_batchnorm` puts them in."""
+        if new := [name for name in others if name not in (*self.functional, *self.others)]:
+            self.others += new
+            warnings.warn(
+                f"{', '.join(new)}: BatchNorm that came in after the conversion has no statistics of widths; put it in "
+                "before vnd.to_nested",
+                stacklevel=_outside(),
+            )
 
     def warn(self, setting: Setting) -> None:
         """Warn once that a width was not recalibrated, and name the call that mends it."""
@@ -258,8 +286,12 @@ class Plan:
 
     def said(self, root: nn.Module, setting: Setting, warn: bool = True) -> dict[Any, Any]:
         """What the context has to say for the network to run at a width."""
-        groups = {unit: -1 if setting.free else setting.shape[name] for name, unit in self.units.items()}
-        return {self: setting, **groups, **self.look_up(root, setting, warn=warn and not root.training)}
+        return {self: setting, **self._groups(setting), **self.look_up(root, setting, warn=warn and not root.training)}
+
+    def _groups(self, setting: Setting) -> dict[OrderingUnit, int]:
+        """How many groups each unit keeps at a width; −1 for as many as are drawn."""
+        kept = dict(setting.shape.groups)
+        return {unit: -1 if setting.free else kept[name] for name, unit in self.units.items()}
 
     # -- a forward pass ------------------------------------------------------------------------------------------------
 
@@ -278,7 +310,8 @@ class Plan:
         if self.collecting not in (None, threading.get_ident()):
             raise RuntimeError("vnd.recalibrate runs this network, masked, in another thread; wait for it")
         if (left := context.here(("pass", self))) is not None:
-            left.close()  # of a pass that was interrupted
+            left.leave()  # of a pass that was interrupted, as by Ctrl-C
+            self._forget_masks()
         setting = context.said_of(self)
         values: dict[Any, Any] = {}
         if root.training:
@@ -288,18 +321,21 @@ class Plan:
             values |= self.look_up(root, setting or self.default, again=False)
         with lock_of(root) if setting is None else nullcontext(), context.outside_of_regions():
             masks = dict(self._draw(root, args, kwargs, setting))  # no compiled call sets the default width meanwhile
-        if setting is None:
+        if setting is None and root.training:
             for unit, mask in masks.items():
-                unit.current = mask  # for parts that were compiled
+                unit.current = mask  # for parts that were compiled; in evaluation they make the same ones
         before = context.put(values | masks)
         stack = ExitStack()
-        stack.callback(context.put_back, before)
         if (as_defaults := context.here(("compiled", self))) is not None:
             stack.enter_context(as_defaults(root))
-        context.put({("pass", self): stack})
+        run = _Pass(before, stack)
+        context.put({("pass", self): run})
+        run.own = context.everything()
 
     def _begin_training(self, root: nn.Module) -> None:
         self.settled = False
+        if torch.is_grad_enabled():
+            self.trained = True
         if self.quantile is not None:
             self.quantile.draw()
 
@@ -310,11 +346,7 @@ class Plan:
         batch = None
         if root.training and any(unit.per_example for unit in self.units.values()):
             batch = next((x.size(0) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-        groups = (
-            None
-            if setting is None
-            else {unit: -1 if setting.free else setting.shape[name] for name, unit in self.units.items()}
-        )
+        groups = None if setting is None else self._groups(setting)
         for units in alike(self.units.values()):
             fixed = None if groups is None else [groups[unit] for unit in units]
             masks = draw_masks(units, batch if units[0].per_example else None, fixed)
@@ -323,13 +355,15 @@ class Plan:
 
     def after_forward(self, root: nn.Module, args: Any, output: Any) -> None:
         """Let go of the masks."""
+        run = None if torch.compiler.is_compiling() else context.here(("pass", self))
+        if run is not None:
+            run.end()
+        if run is None or root.training:  # compiled, or maybe in parts
+            self._forget_masks()
+
+    def _forget_masks(self) -> None:
         for unit in self.units.values():
             unit.current = None
-        if torch.compiler.is_compiling():
-            return
-        stack = context.here(("pass", self))
-        if stack is not None:
-            stack.close()
 
     # -- state dicts ---------------------------------------------------------------------------------------------------
 
@@ -370,6 +404,7 @@ class Plan:
         self.warned.clear()
         self.statistics.clear()
         self.stamps.clear()
+        self.trained = False
         if converted_at is not None:
             self.converted_at = int(converted_at)
             if widths is not None and statistics is not None:
@@ -428,6 +463,26 @@ class Plan:
                 pieces.append(start + (channels[:, None] * segment.repeat + torch.arange(segment.repeat)).flatten())
             start += size
         return torch.cat(pieces)
+
+
+class _Pass:
+    """A forward pass under way: what the context said before it, and what is to be closed after it."""
+
+    own: Mapping[Any, Any]
+
+    def __init__(self, before: Mapping[Any, Any], stack: ExitStack) -> None:
+        self.before, self.stack = before, stack
+
+    def end(self) -> None:
+        """Let go of what the pass put into the context."""
+        self.stack.close()
+        context.put_back(self.before)
+
+    def leave(self) -> None:
+        """Let go of a pass that never ended; what a block that was opened since says stays."""
+        self.stack.close()
+        if context.everything() is self.own:
+            context.put_back(self.before)
 
 
 def alike(units: Iterable[OrderingUnit]) -> list[list[OrderingUnit]]:

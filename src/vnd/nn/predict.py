@@ -100,6 +100,8 @@ def predict(
     if not isinstance(samples, int) or samples < 0:
         raise ValueError(f"predict: samples must be a whole number, 0 (posterior means) or more; got {samples}")
     root = unwrap(net)
+    if net is not root and any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in net.modules()):
+        raise ValueError("predict: nn.DataParallel runs a network in threads, which no width reaches; give its .module")
     plan: Plan | None = getattr(root, "_vnd_plan", None)
     if plan is None and width is not None:
         plan_of(net)  # refuses it: there is no width to set

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, exact
 from vnd.nn.plan import arguments_of, plan_of, unwrap
-from vnd.nn.width import Width, as_shape
+from vnd.nn.width import Width
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _set_modes(modes: list[tuple[nn.Module, bool]]) -> None:
 def _small(net: nn.Module, width: Width) -> nn.Module:
     if width is None and not hasattr(unwrap(net), "_vnd_plan"):
         return net
-    return exact(net, plan_of(net).setting().shape if width is None else as_shape(net, width))
+    return exact(net, plan_of(net).setting().shape if width is None else width)
 
 
 def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

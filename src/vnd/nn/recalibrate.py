@@ -93,6 +93,7 @@ def recalibrate(
         (shape, kind): average.statistics(plan, dict(shape) if sliced[kind] else None)
         for (shape, kind), average in averages.items()
     }
+    plan.let_go()
     for key, statistics in found.items():  # not before all of them are known to be good
         plan.statistics[key] = statistics
         plan.stamps[key] = plan.stamp(root)

@@ -69,9 +69,10 @@ def analyse(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _functional_norms(nodes: list[fx.Node]) -> list[str]:
     """The modules whose running statistics are given to `F.batch_norm` by the network itself."""
-    found = [x for node in nodes if node.target is F.batch_norm for x in node.all_input_nodes]
-    buffers = [str(x.target).rpartition(".") for x in found if x.op == "get_attr"]
-    return list(dict.fromkeys(owner or "the network" for owner, _, name in buffers if name == "running_mean"))
+    calls = [node for node in nodes if node.target is F.batch_norm]
+    means = [node.args[1] if len(node.args) > 1 else node.kwargs.get("running_mean") for node in calls]
+    owners = [str(x.target).rpartition(".")[0] for x in means if isinstance(x, fx.Node) and x.op == "get_attr"]
+    return list(dict.fromkeys(owner or "the network" for owner in owners))
 
 
 def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:

@@ -236,7 +236,7 @@ def width(net: nn.Module, width: Width, *, samples: bool = False) -> Iterator[nn
     serve(net)
     if is_compiled(root):
         said["compiled", plan] = as_defaults  # for every pass: parts of it cannot read the context
-    with context.saying(said), context.open_to_this_thread(frozenset(said)):
+    with context.block(said):
         _count(root, plan, 1)
         try:
             yield net

@@ -55,6 +55,7 @@ def cut(net: nn.Module, shape: Shape, said: Mapping[str, Any], widths: Iterable[
     example = torch.rand(1, *said["image"])
     small = to_nested(plain_of(own), example, **_arguments(plan, shape))
     state = {PREFIX + key: value.cpu() for key, value in tensors.items()}
+    state["_vnd_converted_at"] = torch.tensor(plan.converted_at)
     small.load_state_dict({"scale": small.scale, "shift": small.shift, **state})
     assert isinstance(small, FromPixels)
     for width in dict.fromkeys((shape, *widths)):
@@ -129,3 +130,4 @@ def _carry_statistics(root: nn.Module, plan: Plan, shape: Shape, width: Shape, s
             mean, variance = (x.cpu() if kept is None else x.cpu()[kept] for x in pair)
             own.statistics[key, samples][PREFIX + norm] = mean.clone(), variance.clone()
         own.stamps[key, samples] = own.stamp(small)
+    own.settled = False

@@ -12,8 +12,7 @@ import torch
 
 from vnd.data.batches import key
 from vnd.methods import Step
-from vnd.optim.optimizer import set_rates
-from vnd.optim.schedule import value
+from vnd.optim import set_rates, value
 from vnd.train.diagnose import Arrival, diagnosis
 from vnd.train.parse import parse_run
 from vnd.train.progress import GracefulStop, ProgressLogger

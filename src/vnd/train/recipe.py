@@ -15,9 +15,7 @@ from torch import nn
 from vnd.data.augment import Augment
 from vnd.methods import Method
 from vnd.models import build
-from vnd.optim.optimizer import Optimizer
-from vnd.optim.schedule import Schedule
-from vnd.tasks import Sweep
+from vnd.optim import Optimizer, Schedule
 
 Precision = Literal["no", "bf16", "fp16"]
 LARGEST_SEED = 2**63 - 1  # that torch's generators take

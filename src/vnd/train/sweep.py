@@ -503,7 +503,7 @@ def _last_words(path: Path, since: int, code: int) -> str:
 
 
 def _lock(log: BinaryIO, look: bool = False) -> bool:
-    """Hold a log, or look whether it is held: the processes that write to it hold it too, when this one is gone."""
+    """Hold a log, or only look whether it is held: those that write to it hold it too, when this one is gone."""
     import fcntl
 
     try:
