@@ -21,7 +21,7 @@ def test_codes_trained_one_by_one_are_one_series_and_ordered_ones_are_not() -> N
     assert [(own.name, len(own.runs)) for own in found] == [("VND-AE", 1), ("VAE (retrained)", 5)]
     assert [point.length for point in found[1].points] == [32, 64, 96, 128]
     assert found[1].points[1].measures["mse"].count == 2
-    assert len(series(fake_code(latent_dim=64), fake_code(latent_dim=128))) == 2
+    assert len(series(fake_code(code=64), fake_code(code=128))) == 2
 
 
 def test_other_settings_seeds_and_extractors_are_told_apart() -> None:

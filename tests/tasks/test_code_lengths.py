@@ -149,7 +149,7 @@ def test_faulty_rows_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_vae_has_the_one_length_it_was_trained_with() -> None:
-    subject, images = subject_of(VAE(likelihood_std=NOISE), latent_dim=3), made()
+    subject, images = subject_of(VAE(likelihood_std=NOISE), code=3), made()
     results = evaluate(subject, HALF, images)
     (row,) = results["tidy"]
     assert (row["length"], row["label"]) == (3, "3 of 3")

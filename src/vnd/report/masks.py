@@ -432,7 +432,7 @@ def figures(block: Block, options: Options) -> list[Part]:
     if any(bins_of(own) for own in block.series):
         first = " Of several trainings, the first is shown." if repeated else ""
         note = CALIBRATION.format(beside="Below" if lone else "Right", first=first)
-        add("bn_images", "Can the probability of a pixel be believed?", note, partial(draw_calibration, lone), lone)
+        add("calibration", "Can the probability of a pixel be believed?", note, partial(draw_calibration, lone), lone)
     return found
 
 

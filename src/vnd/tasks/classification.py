@@ -545,7 +545,7 @@ class Classification(Task):
     name = "classification"
     kind, noun = "a classifier", "classifier"
     options = frozenset(
-        ("levels", "parameters", "learned", "augmented", "mc", "inference", "repeats", "bn_images_sweep")
+        ("levels", "parameters", "learned", "augmented", "samples", "inference", "repeats", "bn_images_sweep")
     )
     scored = ("accuracy", lambda share: f"{100 * share:.2f} %")
     compare = ("data", "network")
