@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vnd.data.batches import Normalise, in_order, statistics
 from vnd.data.images import Images
 from vnd.methods import Method, Size, Sizes
+from vnd.methods.traits import describe
 
 PERCENT: dict[str, Any] = {"form": "percent", "digits": 1}
 COSTS: list[dict[str, Any]] = [
@@ -269,3 +270,9 @@ def register(task: type[Task]) -> type[Task]:
 def task_of(method: Method) -> Task:
     """The task of a method."""
     return TASKS[method.task]
+
+
+def declare(task: str, method: str, data: str) -> dict[str, Any]:
+    """What a result file begins with: format, task, method, columns and sections."""
+    known = TASKS[task]
+    return {"format": 2, **known.describe(), "method": describe(method), **known.of_data(data)}

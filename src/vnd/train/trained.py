@@ -15,10 +15,9 @@ from vnd.data.images import Images, fit_to
 from vnd.data.registry import DATASETS
 from vnd.data.registry import load as load_images
 from vnd.methods import Size
-from vnd.methods.traits import describe
 from vnd.store import load
 from vnd.tasks import Subject, Sweep, task_of
-from vnd.tasks.base import BestOrLast
+from vnd.tasks.base import BestOrLast, declare
 from vnd.train.parse import parse_run
 from vnd.train.recipe import Recipe, digest_of
 from vnd.train.run import Log
@@ -102,8 +101,7 @@ class TrainedRun:
         }  # fmt: skip
         found["seconds"] |= {"train": training_seconds(log, self.recipe.train.batch)}
         return {
-            "format": 2, **task.describe(), "method": describe(self.recipe.method_name),
-            **task.of_data(self.recipe.data.name), **found,
+            **declare(self.recipe.method.task, self.recipe.method_name, self.recipe.data.name), **found,
             "series": series, "title": title, "command": command,
             "checkpoint": self.checkpoint, "data": data, "curves": curves,
         }  # fmt: skip
