@@ -20,6 +20,7 @@ from vnd.methods import METHODS
 from vnd.methods.traits import TRAITS
 from vnd.report import html
 from vnd.report.html import SECTIONS, Options, read, rows, write, write_run
+from vnd.tasks import TASKS
 
 SOURCE = Path(vnd.report.__file__).parent
 STUDIES = ("selective", "cascade", "correlation")

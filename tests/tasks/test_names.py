@@ -13,7 +13,7 @@ from vnd.methods import METHODS
 from vnd.tasks import TASKS
 
 ROOT = Path(vnd.__file__).parent
-THEIRS = ("methods", "tasks", "report")  # report: see test_the_report_knows_few
+THEIRS = ("methods", "tasks")
 NAMES = {*TASKS, *METHODS} - {"plain"}  # an English word, too: a saved network says so of its layers
 CLASSES = {kind.__name__ for kind in METHODS.values()} | {type(task).__name__ for task in TASKS.values()}
 

@@ -52,5 +52,5 @@ TRAITS: dict[str, Traits] = {}
 
 
 def describe(key: str) -> dict[str, Any]:
-    """What a result file says of a method under "method"."""
-    return {"key": key, **asdict(TRAITS[key])}
+    """What a result file says of a method under "method"; of one that declares nothing, its key."""
+    return {"key": key, "name": key} | (asdict(TRAITS[key]) if key in TRAITS else {})
