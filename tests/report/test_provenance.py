@@ -12,9 +12,9 @@ from fake_runs import fake_run, suite
 from fake_segments import fake_segment
 from pages import put
 
-from vnd.report import provenance
+from vnd.report import markdown
 from vnd.report.html import as_csv, read, rows
-from vnd.report.provenance import keep, origin, thinned
+from vnd.report.markdown import keep, origin, thinned
 from vnd.report.results import open_run
 
 ENVIRONMENT = {
@@ -78,7 +78,7 @@ def test_a_report_of_what_is_kept_is_that_of_the_runs(kind: str, tmp_path: Path)
     file = kept(tmp_path, *places)
     assert table(file) == table(*places)
     for one, other in zip(read([file]).runs, read(places).runs, strict=True):
-        assert one.results == {k: v for k, v in other.results.items() if k not in provenance.DROPPED}  # to the last bit
+        assert one.results == {k: v for k, v in other.results.items() if k not in markdown.DROPPED}  # to the last bit
     again = tmp_path / "again" / "kept.jsonl"
     keep(read([file]).runs, again)
     assert again.read_bytes() == file.read_bytes()
@@ -95,7 +95,7 @@ def test_rounded_numbers_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (run,) = put(tmp_path, fake_run())
     real = json.dumps
     with monkeypatch.context() as patch:
-        patch.setattr(provenance.json, "dumps", lambda value, **options: real(rounded(value), **options))
+        patch.setattr(markdown.json, "dumps", lambda value, **options: real(rounded(value), **options))
         file = kept(tmp_path, run)
     assert table(file) != table(run)
 
@@ -109,7 +109,7 @@ def test_no_weights_no_pictures_and_no_path_of_a_machine_are_kept(tmp_path: Path
     assert str(tmp_path) not in text
     found = json.loads(text)
     assert sorted(found) == ["data", "environment", "log", "recipe", "results"]
-    assert len(json.dumps(found["log"])) <= 1.1 * provenance.LONGEST
+    assert len(json.dumps(found["log"])) <= 1.1 * markdown.LONGEST
     assert found["recipe"] == RECIPE.replace("/home/secret/data", "null").replace("'/home/secret: x'", "null")
     assert found["environment"]["command"] == ["__main__.py", "train", "bn3.yaml", "--out", "a", "--x=b"]
     assert found["environment"]["git"] == {"commit": ENVIRONMENT["git"]["commit"], "dirty": True}
@@ -132,7 +132,7 @@ def test_the_origin_of_a_run_is_what_lies_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_short_log_is_kept_whole_and_a_long_one_evenly_with_first_and_last(tmp_path: Path) -> None:
-    short, long = (provenance._log(trained(tmp_path / str(n), n) / "metrics.jsonl") for n in (2, 300))
+    short, long = (markdown._log(trained(tmp_path / str(n), n) / "metrics.jsonl") for n in (2, 300))
     assert thinned(short) == short
     thin = thinned(long)
     assert 8 <= sum("units" in row for row in thin) < len(thin)

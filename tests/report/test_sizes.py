@@ -10,7 +10,7 @@ from fake_runs import FULL, fake_run, suite
 from pages import block, series, table_of
 
 from vnd.metrics import Interval
-from vnd.report import html, sizes
+from vnd.report import curves, html, sizes, style
 from vnd.report.html import Cell, Items, Options, interval
 from vnd.report.results import Column
 from vnd.report.series import Block, Series
@@ -90,7 +90,7 @@ def test_scaled_answers_are_not_called_more_often_right() -> None:
     ]
     assert names == [["FN³", "US-Net"], ["FN³-TS", "US-Net"]]
     alone = block(fake_run("fn3"), fake_run("us_net", inference=("temperature_scaled",)))  # read in no other way
-    assert len(sizes.over_sizes(alone.series, column(alone, "accuracy")).axes[0].lines) == 2
+    assert len(curves.over_sizes(alone.series, column(alone, "accuracy")).axes[0].lines) == 2
 
 
 def test_less_is_better_of_errors() -> None:
@@ -127,7 +127,7 @@ def test_the_time_table_sums_over_widths() -> None:
 
 def test_withheld_answers_are_those_of_the_files() -> None:
     runs = suite(full=False)
-    (table,) = sizes.withheld(block(*runs.values()))
+    (table,) = curves.withheld(block(*runs.values()))
     lines = {(line[0], line[1]): line for line in table.lines}
     share = mean(runs[f"bn3-{seed}"]["selective"]["rows"][2]["coverage"] for seed in (0, 1))
     assert lines["BN³", "25 %"][3].text == f"{100 * share:.1f} %"
@@ -149,7 +149,7 @@ def test_numbers_are_written_with_their_intervals() -> None:
 
 def test_the_points_of_a_curve_are_drawn_where_they_are() -> None:
     own, _ = series(fake_run(learned=2, inference=("mc", "mc_mask")))
-    left, right = sizes.over_sizes([own], column(own, "accuracy")).axes
+    left, right = curves.over_sizes([own], column(own, "accuracy")).axes
     points = own.of("uniform")
     np.testing.assert_allclose(left.lines[0].get_xdata(), [point.fraction for point in points])
     np.testing.assert_allclose(left.lines[0].get_ydata(), [100 * point.measures["accuracy"].mean for point in points])
@@ -159,7 +159,7 @@ def test_the_points_of_a_curve_are_drawn_where_they_are() -> None:
 
 def test_a_band_is_the_interval_as_far_as_it_can_be() -> None:
     (own,) = series(fake_run(seed=0), fake_run(seed=1))
-    left, _ = sizes.over_sizes([own], column(own, "ece")).axes
+    left, _ = curves.over_sizes([own], column(own, "ece")).axes
     band = left.collections[0].get_paths()[0].vertices
     assert any(point.measures["ece"].low < 0 for point in own.points)  # t over two seeds is 12.7
     for point in own.points:
@@ -173,8 +173,8 @@ def test_a_band_is_the_interval_as_far_as_it_can_be() -> None:
 def test_every_number_of_images_is_a_line_and_its_spread_a_band() -> None:
     one = fake_run(statistics=(0, 64), repeats=3)
     (own,) = series(one)
-    assert sizes.image_counts(own) == [64, 1024, 0]
-    axis, _ = sizes.draw_statistics(own).axes
+    assert curves.image_counts(own) == [64, 1024, 0]
+    axis, _ = curves.draw_statistics(own).axes
     assert [line.get_label() for line in axis.lines] == ["64 images", "1,024 images", "all images"]
     rows = [row for row in one["tidy"] if row["bn_images"] == 64 and row["fraction"] == 1.0]
     edges = axis.collections[0].get_paths()[0].vertices
@@ -186,22 +186,22 @@ def test_every_number_of_images_is_a_line_and_its_spread_a_band() -> None:
 def test_lengths_are_differences_of_survival() -> None:
     one = fake_run()
     one["survival"] = {"first": [1.0, 1.0, 0.75, 0.25]}
-    geometric, uniform, first = sizes.tail_index(series(one)[0]).axes
+    geometric, uniform, first = curves.tail_index(series(one)[0]).axes
     assert [bar.get_height() for bar in first.patches] == pytest.approx([0, 0, 0.25, 0.5, 0.25])
     assert [bar.get_height() for bar in uniform.patches] == pytest.approx([0.2] * 5)
     assert geometric.patches[0].get_height() == pytest.approx(0.1)
     for fixed in ([0.75, 0.5, 0.25], [1.0, 1.0, 1.0]):  # uniform lengths, and no choice at all
         one["survival"] = {"first": fixed}
-        assert sizes.learned_layers(series(one)[0]) == {}
+        assert curves.learned_layers(series(one)[0]) == {}
 
 
 def test_correlations_are_means_over_runs() -> None:
     runs = [fake_run(seed=seed, studies=True) for seed in range(3)]
     runs[1]["correlation"]["inside"][0][1] = 0.0
     runs[2]["correlation"] |= {"labels": list("uvwxyz")}  # of other sizes
-    labels, maps = sizes.mean_correlation(series(*runs)[0])
+    labels, maps = curves.mean_correlation(series(*runs)[0])
     assert maps["in domain"][0][1] == pytest.approx(runs[0]["correlation"]["inside"][0][1] / 2)
-    image = sizes.heat_maps(labels, maps, "a").axes[0].images[0]
+    image = curves.heat_maps(labels, maps, "a").axes[0].images[0]
     np.testing.assert_allclose(image.get_array(), maps["in domain"])
 
 
@@ -209,14 +209,14 @@ def test_a_legend_of_many_series_leaves_the_curves_their_room(tmp_path: Any) -> 
     names = [f"bn3 of a rather long name and number {number}" for number in range(30)]
     found, heights = block(*(fake_run(name, fractions=(0.5, 1.0), learned=2) for name in names)), []
     for some in (found.series[:3], found.series):
-        figure = sizes.over_sizes(some, column(found, "ece"))
+        figure = curves.over_sizes(some, column(found, "ece"))
         figure.savefig(tmp_path / "figure.png", dpi=100)
         (key,) = figure.legends
         place, left = key.get_window_extent(), figure.axes[0].get_window_extent()
         assert (place.x1 <= figure.bbox.x1, place.y0 >= left.y1) == (True, True)
         heights.append(left.height / figure.dpi)
     assert heights[1] == pytest.approx(heights[0], abs=0.3)
-    assert len({look[:2] for look in sizes.looks(found.series[:21]).values()}) == 21  # also of points without a line
+    assert len({look[:2] for look in style.looks(found.series[:21]).values()}) == 21  # also of points without a line
 
 
 @pytest.mark.parametrize("name", sorted(html.SECTIONS))
@@ -241,11 +241,11 @@ def test_captions_say_which_of_several_trainings_is_shown() -> None:
     runs = [fake_run(seed=seed, learned=1, studies=True) for seed in (0, 1)]
     many, once = block(*runs), block(runs[0])
     for make, at in (
-        (sizes.survival, 0),
-        (sizes.trust, 0),
-        (sizes.trust, 1),
-        (sizes.reliability, 0),
-        (sizes.correlation, 0),
+        (curves.survival, 0),
+        (curves.trust, 0),
+        (curves.trust, 1),
+        (curves.reliability, 0),
+        (curves.correlation, 0),
     ):
         assert "Of several trainings" in make(many, PAGE)[at].note
         assert "Of several trainings" not in make(once, PAGE)[at].note

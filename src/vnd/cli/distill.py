@@ -139,7 +139,7 @@ def _print(console: Console, words: str) -> None:
 
 
 def _draw_maps(said: dict[str, Any], path: Path, name: str) -> None:
-    from vnd.report.sizes import heat_maps
+    from vnd.report.curves import heat_maps
     from vnd.report.style import png
 
     maps = {"in domain": said["inside"]} | ({"out of domain": said["outside"]} if said["outside"] else {})

@@ -45,7 +45,7 @@ def report(
     """
     from vnd.report import html
     from vnd.report.markdown import IMAGES, marked, write_markdown
-    from vnd.report.provenance import keep as write_kept
+    from vnd.report.markdown import keep as write_kept
 
     def say(line: str) -> None:
         Console(stderr=True).print(f"vnd: {line}", soft_wrap=True, highlight=False, markup=False)

@@ -1,5 +1,5 @@
 """Reports: result files as pages, figures and Markdown. `vnd.report.html` writes them."""
 
-from vnd.report import lengths, masks, sizes
+from vnd.report import curves, lengths, masks, sizes
 
-__all__ = ["lengths", "masks", "sizes"]
+__all__ = ["curves", "lengths", "masks", "sizes"]
