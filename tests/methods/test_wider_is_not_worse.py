@@ -140,7 +140,7 @@ def swapped(cut: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
     def wrong(self: USNet, model: nn.Module, width: Any, samples: int) -> nn.Module:
         most = {name: unit.num_groups + unit.base for name, unit in plan_of(model).units.items()}
-        other = vnd.Shape.of({name: most[name] - kept for name, kept in dict(width).items()})
+        other = vnd.Shape({name: most[name] - kept for name, kept in dict(width).items()})
         return cut(self, model, other, samples)
 
     return wrong

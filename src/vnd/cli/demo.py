@@ -77,7 +77,7 @@ def _extract(run: TrainedRun, rows: list[dict[str, Any]], folder: Path) -> dict[
     """Choose a size by the validation images, and save its network."""
     method, model, validation = run.recipe.method, run.model, run.splits.validation
     normalise, samples = run.splits.normalise(run.device), run.recipe.evaluate.samples
-    sizes = {row["label"]: Size(row["kind"], row["label"], Shape.of(row["shape"])) for row in rows}
+    sizes = {row["label"]: Size(row["kind"], row["label"], Shape(row["shape"])) for row in rows}
     found = {label: accuracy_of(method, model, size, validation, normalise, samples) for label, size in sizes.items()}
     row = choose(rows, found, MARGIN)
     save(run.cut(sizes[row["label"]], samples=0), folder)

@@ -211,8 +211,8 @@ class SN3(Nested):
     def _fixed(self, student: nn.Module) -> list[Shape]:
         """The lengths of every step: the narrow ones, and all it has."""
         units = plan_of(student).units
-        smallest = Shape.of({name: max(1, unit.base) for name, unit in units.items()})
-        full = Shape.of({name: unit.num_groups for name, unit in units.items()})
+        smallest = Shape({name: max(1, unit.base) for name, unit in units.items()})
+        full = Shape({name: unit.num_groups for name, unit in units.items()})
         narrow = [nested.shape(student, fraction=share) for share in self.widths] or [smallest] * self.smallest
         return narrow + [full] * self.full
 
@@ -220,9 +220,9 @@ class SN3(Nested):
         """The teacher's lengths for the student's."""
         units = plan_of(lesson.teacher).units
         if not self.tie:
-            return Shape.of({name: unit.num_groups for name, unit in units.items()})
+            return Shape({name: unit.num_groups for name, unit in units.items()})
         known = {name: own.get(name, kept) for name, kept in lesson.kept.items()}  # too narrow: all
-        return Shape.of({name: tied(known[name], unit, lesson.kept[name]) for name, unit in units.items()})
+        return Shape({name: tied(known[name], unit, lesson.kept[name]) for name, unit in units.items()})
 
     @torch.no_grad()
     def _answers(
