@@ -29,13 +29,14 @@ WORDS = {  # private word → the field's own; also as a part of a longer name, 
     "Plan": "NestedState", "readings": "inference", "rungs": "fixed_budgets",
     "Scene": "LatentViews", "Session": "TrainState", "settle": "freeze_order_after", "Sliced": "TrainableSubnet",
     "Subject": "TrainedRun", "temper": "loss_temperature", "Turn": "PreconditionGroup", "Untempered": "…Defaults",
-    "views": "repeat_epochs", "widen": "to_float32",
+    "widen": "to_float32",
 }  # fmt: skip
 WHOLE = {  # the same, where the whole name is this word: as a part it has a plain meaning
     "both_ends": "min", "every": "step_size", "out_of_domain": "ood", "second": "beta2",
     "Stop": "GracefulStop", "warm_up": "warmup", "Watch": "ProgressLogger", "which": "checkpoint",
 }  # fmt: skip
 KEYS = {  # of recipes and of results, by their section
+    "data.views": "repeat_epochs",
     "evaluate.calibration": "bn_images", "evaluate.counts": "num_mask_samples",
     "evaluate.drawn": "num_generated", "evaluate.statistics": "bn_images_sweep", "method.noise": "likelihood_std",
     "method.spread": "length_kl_weight",

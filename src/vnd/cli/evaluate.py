@@ -43,9 +43,9 @@ def evaluate(
     auto-encoder are shares of its code. Masks of a network that segments are held against those of all graders.
     `vnd report` compares runs.
 
-    Example: vnd evaluate runs/first --fractions "[0.25, 1.0]" --learned 4 --inference "[mc, mean]" --repeats 3
-    Example: vnd evaluate runs/codes --fractions "[0.25, 0.5, 0.75, 1.0]" --num_generated 10000 --target 0.01
-    Example: vnd evaluate runs/lungs --fractions "[0.33, 1.0]" --num_mask_samples "[1, 4, 8, 16]"
+    Example: vnd evaluate runs/first --fractions 0.25,1.0 --learned 4 --inference mc,mean --repeats 3
+    Example: vnd evaluate runs/codes --fractions 0.25,0.5,0.75,1.0 --num_generated 10000 --target 0.01
+    Example: vnd evaluate runs/lungs --fractions 0.33,1.0 --num_mask_samples 1,4,8,16
 
     Args:
         runs: Folders of the runs.
