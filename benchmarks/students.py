@@ -43,7 +43,7 @@ def main() -> None:
         estimator: vnd.to_nested(VGG11(width=1.5), example, num_groups=32, base=1, estimator=estimator, rules=rules)
         for estimator in ("weight", "local")
     }
-    learned = vnd.Shape.of(dict(zip(vnd.shape(teachers["local"], fraction=1.0), LEARNED, strict=True)))
+    learned = vnd.Shape(dict(zip(vnd.shape(teachers["local"], fraction=1.0), LEARNED, strict=True)))
     students = {"student": prune(teachers["local"], 0.25, example)}
     students["learned student"] = prune(teachers["local"], learned, example)
     means = vnd.extract(teachers["local"], 1.0)

@@ -2,10 +2,11 @@
 
 VGG11, converted to BN³, at the fractions .1 … 1 of its groups, on images as many and as large as CIFAR-10's test set.
 The contestant runs the ten extracted networks, torch's own layers, over batches that lie on the device normalised,
-under `inference_mode`, and keeps nothing. The sweep is `vnd.evaluate.sweep`, as `vnd evaluate` runs it with the means
-of the weights: it extracts, normalises, predicts, counts parameters and multiply-accumulates, times single images and
-scores the answers; with calibration it collects BatchNorm's statistics for each width as well. float32, channels last,
-the same batches. They take turns; medians over rounds, ratios within this run. A last round says what each part takes.
+under `inference_mode`, and keeps nothing. The sweep is that of `vnd.tasks.classification`, as `vnd evaluate` runs it
+with the means of the weights: it extracts, normalises, predicts, counts parameters and multiply-accumulates, times
+single images and scores the answers; with calibration it collects BatchNorm's statistics for each width as well.
+float32, channels last, the same batches. They take turns; medians over rounds, ratios within this run. A last round
+says what each part takes.
 
     python benchmarks/sweep.py [--device cuda] [--width 1.5] [--images 10000] [--out benchmarks/results/sweep-cpu.json]
 """
@@ -27,12 +28,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import vnd.evaluate.sweep as module
+import vnd.tasks.classification as module
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
-from vnd.evaluate.sweep import Subject, Sweep, sweep
 from vnd.methods import BN3, Sizes
 from vnd.models import build
+from vnd.tasks.classification import Subject, Sweep, sweep
 
 FRACTIONS = tuple(round(0.1 * tenth, 1) for tenth in range(1, 11))
 # Parts that follow each other, of a sweep and of a method; what is left is the sweep's own.

@@ -27,13 +27,11 @@ import vnd
 from vnd import pretrained
 from vnd.data.batches import in_order
 from vnd.data.images import Images
-from vnd.evaluate.results import machine
-from vnd.evaluate.scores import scores
-from vnd.evaluate.sweep import Answers, answer
 from vnd.methods import Size
 from vnd.nn import Shape
 from vnd.nn.plan import plan_of
 from vnd.pretrained.cut import cut, outside, write
+from vnd.tasks.classification import Answers, answer, machine, scores
 from vnd.train.trained import TrainedRun, open_run
 
 MOST = 1_000_000  # bytes

@@ -32,7 +32,7 @@ WORDS = {  # private word → the field's own; also as a part of a longer name, 
     "views": "repeat_epochs", "widen": "to_float32",
 }  # fmt: skip
 WHOLE = {  # the same, where the whole name is this word: as a part it has a plain meaning
-    "both_ends": "min", "every": "step_size", "out_of_domain": "ood", "Part": "DistillationBatch", "second": "beta2",
+    "both_ends": "min", "every": "step_size", "out_of_domain": "ood", "second": "beta2",
     "Stop": "GracefulStop", "warm_up": "warmup", "Watch": "ProgressLogger", "which": "checkpoint",
 }  # fmt: skip
 KEYS = {  # of recipes and of results, by their section
@@ -48,7 +48,8 @@ MODULES = {  # files
     "opening": "summary", "origins": "provenance", "plan": "state", "plates": "figures", "scene": "…", "sliced": "…",
     "trace": "dependency", "trial": "verify_slicing", "watch": "progress", "words": "_text",
 }  # fmt: skip
-CLEAN = ("distributions", "models", "optim")  # packages that must have none
+SECTIONS = {key.partition(".")[0] for key in KEYS}
+CLEAN = ("data", "distributions", "metrics", "models", "optim", "recipes", "sweeps")  # packages that must have none
 
 
 def names_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -91,10 +92,13 @@ def in_yaml(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]
     """Each key that is a private word, and what it should be."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            better = private(str(key)) or (KEYS.get(f"{path[0]}.{key}") if path else None)
+            names = (*path, *str(key).split("."))  # sweeps have dotted keys
+            better = next(filter(None, map(private, str(key).split("."))), None)
+            section = next((i for i, name in enumerate(names) if name in SECTIONS), len(names))
+            better = better or KEYS.get(".".join((*names[section : section + 1], names[-1])))
             if better:
-                yield ".".join((*path, str(key))), better
-            yield from in_yaml(inner, (*path, str(key)))
+                yield ".".join(names), better
+            yield from in_yaml(inner, names)
 
 
 def hits(src: Path) -> Iterator[tuple[str, str]]:

@@ -78,7 +78,7 @@ def opened(run: Path) -> TrainedRun:
 
 
 def widths(net: FromPixels) -> list[Shape]:
-    return [Shape.of(row["shape"]) for row in net.card["results"]]
+    return [Shape(row["shape"]) for row in net.card["results"]]
 
 
 def images(net: FromPixels, count: int = 16) -> torch.Tensor:
@@ -111,7 +111,7 @@ def test_a_network_loads_offline_and_predicts_at_the_widths_of_its_card(
     x = images(net)
     bare = net(x)  # by the statistics of full width, before anyone has set a width
     for row in net.card["results"]:
-        assert vnd.shape(net, fraction=row["width"]) == Shape.of(row["shape"])
+        assert vnd.shape(net, fraction=row["width"]) == Shape(row["shape"])
         assert vnd.profile(net, row["width"], count_macs=False).parameters == row["parameters"]
         assert 0 <= row["test"]["accuracy"] <= 1
         for samples in (0, 3):  # a width without statistics would warn, which is an error
@@ -135,7 +135,7 @@ def test_every_width_is_bit_for_bit_the_run_s_network(made: FromPixels, opened: 
     test, normalise = opened.test(), opened.splits.normalise("cpu")
     fed = torch.cat(list(in_order(test, normalise, "cpu"))).clone(memory_format=torch.contiguous_format)
     pixels = torch.from_numpy(test.pixels.copy()).float() / 255
-    full = Shape.of({unit: module.num_groups for unit, module in plan_of(opened.model).units.items()})
+    full = Shape({unit: module.num_groups for unit, module in plan_of(opened.model).units.items()})
     assert outside(widths(made)[0]) != full  # something was cut away
     for width in widths(made):
         theirs = opened.cut(Size("learned", "", outside(width)), 2 if bayesian else 0)
@@ -179,7 +179,7 @@ def test_the_card_has_the_numbers_of_the_evaluation(
         main(["evaluate", str(run), "--parameters", f"[{BUDGET}]", "--split", split, "--out", str(tmp_path)])
         (row,) = json.loads((tmp_path / "results.json").read_text())["rows"]
         mine = made.card["results"][0]
-        assert within(Shape.of(row["shape"])) == Shape.of(mine["shape"])
+        assert within(Shape(row["shape"])) == Shape(mine["shape"])
         assert (row["parameters"], row["macs"]) == (mine["parameters"], mine["macs"])
         assert {key: row[key] for key in mine[split]} == mine[split]
         assert mine[split].keys() >= {"accuracy", "nll", "ece", "aurc"}
@@ -323,7 +323,7 @@ def test_what_has_no_smaller_nested_form_is_refused() -> None:
             cut(net, vnd.shape(net, fraction=0.5), SAID)
     net = nested(base=0)
     with pytest.raises(ValueError, match=r"^cut: the shape must keep a group of each unit; got none of features.0$"):
-        cut(net, Shape.of(dict.fromkeys(plan_of(net).units, 0)), SAID)
+        cut(net, Shape(dict.fromkeys(plan_of(net).units, 0)), SAID)
     other = vnd.to_nested(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.rand(1, 4), num_groups=4)
     with pytest.raises(ValueError, match=r"^cut: the network must be one of vgg11, .*; got a Sequential$"):
         cut(other, vnd.shape(other, fraction=0.5), SAID)

@@ -189,7 +189,7 @@ def _nested(entry: dict[str, Any], model: nn.Module) -> nn.Module:
 
 def _extracted(entry: dict[str, Any], model: nn.Module) -> nn.Module:
     """The network that was cut out of it."""
-    return exact(_nested(entry, model).eval(), Shape.of(entry["shape"]), bayesian=entry["bayesian"])
+    return exact(_nested(entry, model).eval(), Shape(entry["shape"]), bayesian=entry["bayesian"])
 
 
 def _encode_origin(origin: dict[str, Any]) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) 
         for name, size in sizes.items():
             if any(value.shape != size for value in found[name]):
                 raise ValueError(f"statistics {index} of {name} have another size than its {size[0]} channels")
-        key = Shape.of(entry["shape"]), bool(entry["samples"])
+        key = Shape(entry["shape"]), bool(entry["samples"])
         plan.statistics[key] = found  # type: ignore[assignment]
         plan.stamps[key] = plan.stamp(net)
     plan.settled = False

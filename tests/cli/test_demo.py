@@ -15,8 +15,8 @@ import pytest
 
 import vnd
 from vnd.cli import main
-from vnd.cli.table import COLUMNS
 from vnd.report import html
+from vnd.tasks.classification import TABLE as COLUMNS
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
 from vnd.train.run import lock

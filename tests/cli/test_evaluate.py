@@ -20,10 +20,11 @@ from cli.refusals import fails
 from train.small import blobs, recipe, write_blobs
 from vnd import metrics
 from vnd.cli import main
-from vnd.cli.table import COLUMNS, sizes_table
-from vnd.evaluate import sweep
 from vnd.nn import BayesConv2d
 from vnd.report import html
+from vnd.tasks import classification as sweep
+from vnd.tasks.classification import TABLE as COLUMNS
+from vnd.tasks.classification import sizes_table
 from vnd.train.loop import fit
 
 COST = {"parameters", "macs", "bytes"}

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from cli.refusals import fails
 from train.small import recipe, write_blobs
 from vnd.cli import main
-from vnd.evaluate import drawing
-from vnd.evaluate.features import Extractor
 from vnd.report import html, style
+from vnd.tasks import autoencoding as drawing
+from vnd.tasks.features import Extractor
 from vnd.train.loop import fit
 from vnd.train.trained import settings_of
 

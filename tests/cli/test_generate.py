@@ -21,10 +21,10 @@ from train.small import recipe, write_blobs
 from vnd.cli import main
 from vnd.cli import scene as scenes
 from vnd.cli.scene import Scene, scene
-from vnd.evaluate.drawing import as_pixels
 from vnd.models.autoencoder import reached
 from vnd.report import image_grids
 from vnd.report.image_grids import Row
+from vnd.tasks.autoencoding import as_pixels
 from vnd.train.loop import fit
 from vnd.train.trained import open_run
 

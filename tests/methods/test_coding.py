@@ -22,11 +22,11 @@ from train.small import recipe, settings
 from train.test_loop import assert_same_run, rows_of, stopping_at
 from vnd.data.batches import Normalise
 from vnd.data.images import Images
-from vnd.evaluate.coding import error_of
 from vnd.methods import METHODS, VAE, VNDAE, AutoencoderMethod, NestedAE, Sizes, Step
 from vnd.methods.coding import LOG_VARIANCE, Code, coded, distortion, length_of, masked, shortest, squared_error
 from vnd.models import AutoEncoder, ConvNet
 from vnd.models.autoencoder import CodedNetwork, PrefixLinear
+from vnd.tasks.autoencoding import error_of
 from vnd.train.loop import fit, make_accelerator
 from vnd.train.state import TrainState
 from vnd.train.trained import open_run

@@ -17,6 +17,7 @@ import vnd
 from train.small import recipe, write_blobs
 from train.test_loop import assert_same_run, state_of, stopping_at
 from vnd.data.batches import in_order
+from vnd.tasks import task_of
 from vnd.train import state as module
 from vnd.train.loop import fit, make_accelerator
 from vnd.train.recipe import Recipe
@@ -44,7 +45,7 @@ def wanted(data: Path, method: str = "plain", ema: float | None = 0.97, **sectio
 
 
 def pixels_of(made: Recipe) -> tuple[Tensor, Tensor]:
-    splits = read_splits(made.data)
+    splits = read_splits(made.data, task_of(made.method))
     return torch.cat(list(in_order(splits.train, splits.normalise("cpu"), "cpu"))), torch.tensor(splits.train.labels)
 
 

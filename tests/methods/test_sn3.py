@@ -265,7 +265,7 @@ def test_the_loss_by_hand(tmp_path: Path, divergence: str) -> None:
     assert len(lesson.parts) == 3
     for lengths, taught in ((part.lengths, part.taught) for part in lesson.parts):
         assert taught.shape == (3, 6, 3)
-        vnd.set_width(student, Shape.of({name: int(value) for name, value in lengths.items()}))
+        vnd.set_width(student, Shape({name: int(value) for name, value in lengths.items()}))
         spread = concentration(student(IMAGES))
         mean = spread / spread.sum(1, keepdim=True)
         if divergence == "mmd":
@@ -278,7 +278,7 @@ def test_the_loss_by_hand(tmp_path: Path, divergence: str) -> None:
     vnd.set_width(student, None)
     expected = sum(apart) / 3 + 0.3 * sum(nll) / 3 + 0.5 / step().num_data * vnd.kl(student)
     assert float(terms.total.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
-    last = Shape.of({name: unit.num_groups for name, unit in plan_of(student).units.items()})
+    last = Shape({name: unit.num_groups for name, unit in plan_of(student).units.items()})
     assert {name: int(value) for name, value in lesson.parts[1].lengths.items()} == dict(last)
     assert {int(value) for value in lesson.parts[0].lengths.values()} == {
         1
@@ -301,7 +301,7 @@ def test_some_widths_in_every_step_and_their_shares_of_the_loss_by_hand(tmp_path
     torch.manual_seed(7)
     wanted = 0.0
     for part, share, log_loss_temperature in zip(parts, (0.2, 0.2, 0.4, 0.2), (0.1, 0.2, 0.6, 0.3), strict=True):
-        vnd.set_width(student, Shape.of({name: int(value) for name, value in part.lengths.items()}))
+        vnd.set_width(student, Shape({name: int(value) for name, value in part.lengths.items()}))
         outputs, loss_temperature = student(IMAGES[:: part.every]), torch.tensor(log_loss_temperature).exp()
         spread = concentration((loss_temperature * outputs).softmax(1).log() + outputs.exp().sum(1, keepdim=True).log())
         mean, taught = spread / spread.sum(1, keepdim=True), part.taught.mean(0)
@@ -345,7 +345,7 @@ def test_the_teacher_is_cut_where_it_is_asked_again_and_says_the_same(tmp_path: 
         if isinstance(layer, BayesLayer):
             layer.log_alpha.data.fill_(-30.0)  # no noise, which would be drawn in other numbers
     lesson.move(IMAGES.device)
-    lengths = Shape.of(dict.fromkeys(plan_of(lesson.teacher).units, 4))
+    lengths = Shape(dict.fromkeys(plan_of(lesson.teacher).units, 4))
     cut, masked = (method._answers(lesson, lengths, IMAGES, again) for again in (True, False))
     assert list(lesson.slices) == [lengths]
     torch.testing.assert_close(cut, masked, atol=1e-5, rtol=1e-4)

@@ -295,7 +295,7 @@ def test_a_network_of_a_learned_shape() -> None:
     nested = model_of(BN3(num_groups=4))
     shape = dict(vnd.shape(nested, fraction=0.5)) | {"features.4": 3}
     model = model_of(Plain(shape=shape, num_groups=4))
-    wanted = exact(nested, vnd.Shape.of(shape))
+    wanted = exact(nested, vnd.Shape(shape))
     assert [p.shape for p in model.parameters()] == [p.shape for p in wanted.parameters()]
     with pytest.raises(ValueError, match=r"shape and fraction cannot both be given; got the fraction 0\.5"):
         Plain(shape=shape, fraction=0.5)

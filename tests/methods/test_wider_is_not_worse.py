@@ -15,11 +15,11 @@ from torch import nn
 
 import vnd
 from train.small import recipe
-from vnd.evaluate.sweep import Subject, Sweep
 from vnd.methods import Size, Sizes, USNet
 from vnd.methods.nested import Nested
 from vnd.nn import OrderingUnit
 from vnd.nn.plan import plan_of
+from vnd.tasks.classification import Subject, Sweep
 from vnd.train.loop import fit
 from vnd.train.trained import TrainedRun, open_run
 
@@ -140,7 +140,7 @@ def swapped(cut: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
     def wrong(self: USNet, model: nn.Module, width: Any, samples: int) -> nn.Module:
         most = {name: unit.num_groups + unit.base for name, unit in plan_of(model).units.items()}
-        other = vnd.Shape.of({name: most[name] - kept for name, kept in dict(width).items()})
+        other = vnd.Shape({name: most[name] - kept for name, kept in dict(width).items()})
         return cut(self, model, other, samples)
 
     return wrong

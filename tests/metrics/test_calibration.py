@@ -298,13 +298,23 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.__name__)
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_refused_by_name(measure, case) -> None:
+def test_bad_input_is_refused_by_name(
+    case,
+) -> None:  # the checks are shared; the next test is that all measures call them
     probs, labels, message = REFUSED[case]
     with pytest.raises(ValueError, match=r"^[^\n]+$") as refused:
-        measure(probs, labels)
-    assert str(refused.value).startswith(f"{measure.__name__}: {message}")
+        metrics.accuracy(probs, labels)
+    assert str(refused.value).startswith(f"accuracy: {message}")
+
+
+@pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.__name__)
+def test_every_measure_refuses_in_its_own_name(measure) -> None:
+    for case in ("logits", "label too large"):
+        probs, labels, message = REFUSED[case]
+        with pytest.raises(ValueError, match=r"^[^\n]+$") as refused:
+            measure(probs, labels)
+        assert str(refused.value).startswith(f"{measure.__name__}: {message}")
 
 
 @pytest.mark.parametrize("bins", [0, -1, 1.5, True, None])

@@ -668,7 +668,7 @@ def uniform_shapes(net: nn.Module) -> list[vnd.Shape]:
     units = plan_of(net).units
     most = max(unit.num_groups for unit in units.values())
     found = [{n: max(u.base, min(k, u.num_groups)) for n, u in units.items()} for k in range(1, most + 1)]
-    return [vnd.Shape.of(groups) for groups in found]
+    return [vnd.Shape(groups) for groups in found]
 
 
 def mixed_shapes(net: nn.Module, count: int = 4) -> list[vnd.Shape]:
@@ -679,4 +679,4 @@ def mixed_shapes(net: nn.Module, count: int = 4) -> list[vnd.Shape]:
     def groups(low: int, high: int) -> int:
         return int(torch.randint(low, high + 1, (), generator=draw))
 
-    return [vnd.Shape.of({n: groups(u.base, u.num_groups) for n, u in units.items()}) for _ in range(count)]
+    return [vnd.Shape({n: groups(u.base, u.num_groups) for n, u in units.items()}) for _ in range(count)]

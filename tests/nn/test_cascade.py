@@ -16,7 +16,7 @@ import vnd
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.plan import plan_of
 
-module = importlib.import_module("vnd.nn.cascade")  # its function has its name
+module = importlib.import_module("vnd.nn.selective")  # its function has its name
 cascade, Cascade = module.cascade, module.Cascade
 LEVELS = (0.25, 0.5, 1.0)
 NETWORKS = ("flatten", "functional", "transformer", "convnext, stream")

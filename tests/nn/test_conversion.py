@@ -240,7 +240,7 @@ def parts(plain: nn.Module, at: int) -> tuple[nn.Sequential, nn.Sequential]:
 def test_a_dropped_channel_is_zero_after_norm_and_activation():
     plain, net, x = make("flatten")
     first, rest = parts(plain, 4)
-    with torch.no_grad(), vnd.width(net, vnd.Shape.of({"0": 2, "5": GROUPS})):
+    with torch.no_grad(), vnd.width(net, vnd.Shape({"0": 2, "5": GROUPS})):
         hidden = first(x)
         hidden[:, 4:] = 0  # two groups of two channels are left
         assert gap(rest(hidden), net(x)) <= 1e-12
@@ -249,7 +249,7 @@ def test_a_dropped_channel_is_zero_after_norm_and_activation():
 def test_before_norm_a_dropped_channel_still_emits_what_the_norm_makes_of_zero():
     plain, net, x = make("flatten", placement="before_norm")
     first, rest = parts(plain, 1)
-    with torch.no_grad(), vnd.width(net, vnd.Shape.of({"0": 2, "5": GROUPS})):
+    with torch.no_grad(), vnd.width(net, vnd.Shape({"0": 2, "5": GROUPS})):
         hidden = first(x)
         hidden[:, 4:] = 0
         assert gap(rest(hidden), net(x)) <= 1e-12
@@ -393,7 +393,7 @@ def test_measured_differences_of_a_converted_network_give_the_enumerated_gradien
         for index in (None, *order.tolist()):
             if index is not None:
                 groups[owners[index]] += 1
-            losses.append(F.cross_entropy(vnd.extract(net, vnd.Shape.of(groups))(x), y))
+            losses.append(F.cross_entropy(vnd.extract(net, vnd.Shape(groups))(x), y))
     expected = losses[0] + (log_survival[order].exp() * torch.stack(losses).diff()).sum()
     truth = torch.autograd.grad(expected, [unit.keep_logits for unit in units])
     for estimate, exact in zip(measured, truth, strict=True):

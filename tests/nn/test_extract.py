@@ -218,7 +218,7 @@ def test_channels_last_stay_so(name, bayesian):
 def test_single_weights_are_cut_in_their_order_whatever_their_layout():
     rules = {"5": vnd.Rule(nest=False), "0": vnd.Rule(granularity="weight")}
     _, net, _ = make("flatten", rules=rules)
-    shape = vnd.Shape.of({"0[weight]": 1})
+    shape = vnd.Shape({"0[weight]": 1})
     expected = vnd.extract(net, shape)[0].weight
     found = vnd.extract(net.to(memory_format=torch.channels_last), shape)[0].weight
     assert torch.equal(expected, found)
@@ -261,7 +261,7 @@ def test_samples_of_the_masked_and_of_the_extracted_network_have_the_same_law():
     net = nn.Sequential(nn.Linear(4, 9), nn.Tanh(), nn.LayerNorm(9), nn.Linear(9, 1)).double()
     x = torch.randn(1, 4).double().expand(40_000, 4)
     nested = vnd.to_nested(net, x[:2], num_groups=3, log_alpha_init=-1.0)
-    shape = vnd.Shape.of({"0": 2})
+    shape = vnd.Shape({"0": 2})
     with torch.no_grad(), vnd.width(nested.train(), shape):
         masked = nested(x).squeeze()
         small = vnd.extract(nested, shape, bayesian=True).train()(x).squeeze()

@@ -33,7 +33,7 @@ def test_masked_and_extracted_agree_at_every_width(kind, bayesian):
     outputs = []
     with torch.no_grad():
         for groups in range(1, 5):
-            shape = vnd.Shape.of(dict.fromkeys(plan_of(net).units, groups))
+            shape = vnd.Shape(dict.fromkeys(plan_of(net).units, groups))
             with vnd.width(net, shape):
                 masked = net(x)
             outputs.append(masked)
@@ -46,7 +46,7 @@ def test_cut_rows_are_physically_gone_and_single_weights_are_zeros():
     small = vnd.extract(net.eval(), 0.5)
     assert small[2][1].weight.shape == (6, 6)
     net, _ = make("weight")
-    small = vnd.extract(net.eval(), vnd.Shape.of({"0": 4, "2[weight]": 1}))
+    small = vnd.extract(net.eval(), vnd.Shape({"0": 4, "2[weight]": 1}))
     assert small[2].weight.shape == (6, 12)
     assert int((small[2].weight != 0).sum()) == 18
 

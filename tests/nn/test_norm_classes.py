@@ -159,3 +159,16 @@ def test_a_norm_without_a_count_of_batches_is_nested():
     norm.num_batches_tracked = None
     counted = lived(nn.BatchNorm2d(6), x)
     assert all(torch.equal(a, b) for a, b in zip(answers(lived(norm, x), x), answers(counted, x), strict=True))
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_an_instance_norm_with_running_statistics_is_named(tracked, recwarn):
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, track_running_stats=tracked), nn.ReLU(), nn.Conv2d(8, 2, 3)
+    )
+    x = torch.randn(4, 3, 8, 8)
+    vnd.recalibrate(vnd.to_nested(net, x, num_groups=4), [x])
+    assert [
+        str(w.message) for w in recwarn if "1 is an InstanceNorm with running" in str(w.message)
+    ] != [] or not tracked
+    assert tracked or not recwarn.list

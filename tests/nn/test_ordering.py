@@ -11,7 +11,7 @@ from scipy import stats
 from torch import nn
 
 import vnd
-import vnd.nn.masks as masks
+import vnd.nn.ordering as masks
 from vnd.functional import length_mask
 from vnd.nn import OrderingUnit, couple
 

@@ -365,7 +365,7 @@ def test_where_there_is_no_extracted_network_the_masked_one_collects(case):
     options, change = MASKED[case]
     net = make("flatten", **options)[1]
     change(net)
-    shape = vnd.Shape.of({"0": 2, "5": 0 if "base" in options else 2})
+    shape = vnd.Shape({"0": 2, "5": 0 if "base" in options else 2})
     assert not _sliced(net, plan_of(net), [shape], False)
     before = state(net)
     vnd.recalibrate(net, batches(), widths=(shape,))
@@ -455,7 +455,7 @@ def test_an_uncalibrated_width_warns_once_naming_the_call_that_mends_it():
         vnd.predict(net, x, width=0.25, samples=2)
     vnd.predict(net, x, width=0.25, samples=2)
     vnd.set_width(net, None)  # nor is there more to say: full width is as it was converted
-    shape = vnd.Shape.of({"0": 1, "5": 4})
+    shape = vnd.Shape({"0": 1, "5": 4})
     with pytest.warns(UserWarning, match=r"widths=\(shape,\)\) first"):
         vnd.set_width(net, shape)
 

@@ -3,7 +3,6 @@
 import importlib
 import json
 import math
-from dataclasses import FrozenInstanceError
 from itertools import pairwise
 
 import pytest
@@ -34,11 +33,11 @@ def at_most(small: vnd.Shape, large: vnd.Shape) -> bool:
 
 
 def full(net: nn.Module) -> vnd.Shape:
-    return vnd.Shape.of({name: unit.num_groups for name, unit in plan_of(net).units.items()})
+    return vnd.Shape({name: unit.num_groups for name, unit in plan_of(net).units.items()})
 
 
 def smallest(net: nn.Module) -> vnd.Shape:
-    return vnd.Shape.of({name: unit.base for name, unit in plan_of(net).units.items()})
+    return vnd.Shape({name: unit.base for name, unit in plan_of(net).units.items()})
 
 
 # -- a shape is a value -----------------------------------------------------------------------------------------------
@@ -46,7 +45,7 @@ def smallest(net: nn.Module) -> vnd.Shape:
 
 @given(st.dictionaries(st.text(min_size=1), st.integers(0, 64)))
 def test_a_shape_goes_through_json_and_is_a_mapping(groups):
-    shape = vnd.Shape.of(groups)
+    shape = vnd.Shape(groups)
     again = vnd.Shape.from_json(shape.to_json())
     assert again == shape
     assert hash(again) == hash(shape)
@@ -55,8 +54,8 @@ def test_a_shape_goes_through_json_and_is_a_mapping(groups):
 
 
 def test_a_shape_is_frozen():
-    shape = vnd.Shape.of({"a": 1})
-    with pytest.raises(FrozenInstanceError):
+    shape = vnd.Shape({"a": 1})
+    with pytest.raises(AttributeError):
         shape.groups = ()
     with pytest.raises(TypeError):
         shape["a"] = 2
@@ -171,7 +170,7 @@ def test_a_budget_gives_the_longest_prefix_that_fits_and_growing_ones_are_nested
         assert dict(shape) == prefix
         if taken < len(order):
             prefix[order[taken][2]] += 1
-            assert cost_of(net, kind, vnd.Shape.of(prefix)) > budget + 0.5
+            assert cost_of(net, kind, vnd.Shape(prefix)) > budget + 0.5
     assert before == full(net)
 
 
@@ -203,7 +202,7 @@ def test_a_budget_that_is_no_number_is_refused():
 
 def test_a_profile_counts_the_extracted_network():
     net = make("flatten", torch.float32)[1]
-    shape = vnd.Shape.of({"0": 2, "5": 1})  # 4 of 6 and 3 of 10 channels
+    shape = vnd.Shape({"0": 2, "5": 1})  # 4 of 6 and 3 of 10 channels
     profile = vnd.profile(net, shape)
     parameters = (4 * 9 + 4) + 2 * 4 + (36 * 3 + 3) + 2 * 3 + (3 * 3 + 3)
     assert profile.parameters == parameters
@@ -277,7 +276,7 @@ def test_a_width_counts_in_training_and_then_no_mask_is_drawn():
 def test_a_shape_that_does_not_fit_is_refused(groups, message):
     net = make("uneven")[1]
     with pytest.raises(ValueError, match=message):
-        vnd.set_width(net, vnd.Shape.of(groups))
+        vnd.set_width(net, vnd.Shape(groups))
     assert plan_of(net).shape is None
 
 

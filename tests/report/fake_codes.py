@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from vnd.evaluate.declared import declare
+import vnd.tasks  # noqa: F401
+from vnd.tasks.base import declare
 
 
 def fake_code(

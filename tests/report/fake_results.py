@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from vnd.evaluate.declared import declare
+import vnd.tasks  # noqa: F401
+from vnd.tasks.base import declare
 
 CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from fake_results import SMALL, fake_results
 
-from vnd.evaluate.declared import declare
+import vnd.tasks  # noqa: F401
+from vnd.tasks.base import declare
 
 FRACTIONS = (0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
 FULL = 9_230_000

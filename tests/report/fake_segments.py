@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from vnd.evaluate.declared import declare
+import vnd.tasks  # noqa: F401
 from vnd.metrics import bootstrap_interval, group_mean
+from vnd.tasks.base import declare
 
 COUNTS = (1, 4, 8, 16)
 # Energy distance at endless samples and the diversity of samples, of the full size; its sizes.

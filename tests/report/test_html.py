@@ -16,11 +16,11 @@ from fake_segments import fake_segment
 from pages import HOSTILE, Reader, block, lines, put, words
 
 import vnd.report
-from vnd.evaluate.declared import DECLARED
 from vnd.methods import METHODS
 from vnd.methods.traits import TRAITS
 from vnd.report import html
 from vnd.report.html import SECTIONS, Options, read, rows, write, write_run
+from vnd.tasks import TASKS
 
 SOURCE = Path(vnd.report.__file__).parent
 STUDIES = ("selective", "cascade", "correlation")
@@ -238,7 +238,7 @@ def names_in(source: str) -> set[str]:
 
 
 def test_the_report_names_no_task_and_no_method() -> None:
-    known = {*DECLARED, *METHODS, *(kind.__name__ for kind in METHODS.values()), *(t.name for t in TRAITS.values())}
+    known = {*TASKS, *METHODS, *(kind.__name__ for kind in METHODS.values()), *(t.name for t in TRAITS.values())}
     for path in SOURCE.glob("*.py"):
         assert not names_in(path.read_text(encoding="utf-8")) & known, path.name
     assert names_in('if isinstance(x, BN3) or task == "segmentation": from a import plain') >= {
@@ -249,7 +249,7 @@ def test_the_report_names_no_task_and_no_method() -> None:
 
 
 def test_sections_of_all_tasks_are_registered() -> None:
-    named = {name for task in DECLARED.values() for name in task["sections"]}
+    named = {name for task in TASKS.values() for name in task.sections}
     assert named == set(SECTIONS)
     assert all(callable(make) for views in SECTIONS.values() for make in views.values())
 

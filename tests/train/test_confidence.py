@@ -12,6 +12,7 @@ import torch
 import vnd
 from vnd.data.batches import in_order
 from vnd.methods import BN3, Step
+from vnd.tasks import task_of
 from vnd.train import checkpoint, confidence
 from vnd.train.loop import fit, make_accelerator
 from vnd.train.recipe import Recipe
@@ -117,7 +118,7 @@ def noisy(path: Path) -> Path:
 
 def gap_of(wanted: Recipe, folder: Path) -> float:
     """Confidence less accuracy of a finished run, on the validation images."""
-    net, splits = vnd.load(folder / "last").eval(), read_splits(wanted.data)
+    net, splits = vnd.load(folder / "last").eval(), read_splits(wanted.data, task_of(wanted.method))
     images = torch.cat(list(in_order(splits.validation, splits.normalise("cpu"), "cpu")))
     with torch.no_grad():
         probs = net(images).softmax(1)

@@ -15,6 +15,7 @@ from data import layouts
 from train.masks import CHANNELS, METHODS, few, recipe
 from vnd.data import synthetic
 from vnd.data.images import Images
+from vnd.tasks import TASKS
 from vnd.train import splits as module
 from vnd.train.loop import fit
 from vnd.train.recipe import Recipe
@@ -104,7 +105,7 @@ def test_owners_without_names_are_numbers(monkeypatch: pytest.MonkeyPatch) -> No
     images = synthetic.read(None, "train")
     numbered = Images(images.pixels, masks=images.masks, groups=np.arange(len(images)) // 4)
     monkeypatch.setattr(module, "load", lambda *given: numbered)
-    found = groups_of(read_splits(recipe("dropout_unet").data, "segmentation"))["groups"]
+    found = groups_of(read_splits(recipe("dropout_unet").data, TASKS["segmentation"]))["groups"]
     assert not set(found["train"]) & set(found["validation"])
     assert all(isinstance(number, int) for number in found["train"])
     assert groups_of(Splits(images, images, (0.5,), (0.5,))) == {}

@@ -10,13 +10,12 @@ from typing import Any
 
 from rich.console import Console
 
-from vnd.cli.table import sizes_table
-from vnd.evaluate.results import choose, write
-from vnd.evaluate.sweep import accuracy_of
+from vnd.evaluation import choose, write
 from vnd.methods import Size
 from vnd.nn.plan import Shape
 from vnd.report import html
 from vnd.store import save
+from vnd.tasks.classification import accuracy_of, sizes_table
 from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.run import LOCK, lock
@@ -78,7 +77,7 @@ def _extract(run: TrainedRun, rows: list[dict[str, Any]], folder: Path) -> dict[
     """Choose a size by the validation images, and save its network."""
     method, model, validation = run.recipe.method, run.model, run.splits.validation
     normalise, samples = run.splits.normalise(run.device), run.recipe.evaluate.samples
-    sizes = {row["label"]: Size(row["kind"], row["label"], Shape.of(row["shape"])) for row in rows}
+    sizes = {row["label"]: Size(row["kind"], row["label"], Shape(row["shape"])) for row in rows}
     found = {label: accuracy_of(method, model, size, validation, normalise, samples) for label, size in sizes.items()}
     row = choose(rows, found, MARGIN)
     save(run.cut(sizes[row["label"]], samples=0), folder)

@@ -16,11 +16,11 @@ from rich.progress import track
 from vnd._files import write_text
 from vnd.cli.train import check_free
 from vnd.data.batches import in_order
-from vnd.evaluate.results import correlation
-from vnd.evaluate.sweep import BestOrLast, sweep
 from vnd.functional import concentration
-from vnd.methods import SN3, Size, Sizes
+from vnd.methods import Distills, Size, Sizes
 from vnd.metrics import smallest_width
+from vnd.tasks.base import BestOrLast
+from vnd.tasks.classification import correlation, sweep
 from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
@@ -64,8 +64,7 @@ def distill(
     if keep is not None and parameters is not None:
         raise ValueError(f"distill: give --keep or --parameters, not both; got {keep:g} and {parameters:g}")
     teacher, console = open_run(run, checkpoint), Console()
-    of_weights = getattr(teacher.recipe.method, "bayesian", False) and not isinstance(teacher.recipe.method, SN3)
-    if not (hasattr(teacher.model, "_vnd_plan") and of_weights and teacher.recipe.method.task == "classification"):
+    if not getattr(teacher.recipe.method, "student", None):
         raise ValueError(
             f"distill: {run} is no Bayesian nested network that classifies; train one with vnd train, method bn3"
         )
@@ -121,15 +120,17 @@ def student_recipe(
     """The teacher's recipe with method sn3 for a share of every layer or so many parameters, some keys replaced."""
     own = teacher.recipe.to_dict()
     own["about"] = f"SN³ of {teacher.folder.resolve().name}"
+    teachers: Any = teacher.recipe.method
     own["method"] = {
-        "name": "sn3", "teacher": str(teacher.folder.resolve()), "checkpoint": teacher.checkpoint, "keep": keep,
+        "name": teachers.student, "teacher": str(teacher.folder.resolve()), "checkpoint": teacher.checkpoint,
+        "keep": keep,
         "parameters": parameters,
     }  # fmt: skip
     own["train"]["loss_temperature"] = 0.0  # what it learns is the teacher's confidence
     own["evaluate"] |= {"inference": ["mean"], "samples": 0, "bn_images_sweep": [], "repeats": 1}
     own["evaluate"]["sizes"] = {"fractions": [0.25, 0.5, 0.75, 1.0]}
     recipe = parse(own, overrides)
-    if isinstance(recipe.method, SN3):
+    if isinstance(recipe.method, Distills):
         recipe.method.kept(teacher.model)  # a size that this teacher does not have
     return recipe
 

@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 
-from vnd.cli.coding import codes_table, evaluate_codes
-from vnd.cli.flags import check_flags
-from vnd.cli.segmenting import evaluate_masks, masks_table
-from vnd.cli.table import sizes_table
-from vnd.data.images import Images
-from vnd.evaluate.results import rows_of, write, write_rows
-from vnd.evaluate.sweep import BestOrLast, Inference, Sweep
+from vnd.evaluation import write, write_rows
 from vnd.methods import Sizes
+from vnd.tasks import TASKS, Sweep, Task, task_of
+from vnd.tasks.base import BestOrLast, Inference
 from vnd.train.trained import TrainedRun, find_network, open_run
 
 
@@ -96,7 +92,7 @@ def evaluate(
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"evaluate: two runs are called {twice}, and both would go to {out / twice}; leave out --out")
     for run in runs:  # what is wrong with the last is said before the first is worked on
-        check_flags(str(run), find_network(run, checkpoint)[0].method.task, said)
+        check_flags(str(run), task_of(find_network(run, checkpoint)[0].method), said)
     every = []
     for run in runs:
         folder = run if out is None else out if len(runs) == 1 else out / run.resolve().name
@@ -115,24 +111,21 @@ def evaluate(
 def _evaluate(
     opened: TrainedRun, options: Sweep, split: Literal["test", "validation"], folder: Path, command: str
 ) -> dict[str, Any]:
-    """Evaluate one run, and write and show what came of it."""
+    """Evaluate one run with a progress bar, and write and show what came of it."""
     images = opened.test() if split == "test" else opened.splits.validation
-    console, task = Console(), opened.recipe.method.task
-    ways = {"classification": _sweep, "autoencoding": evaluate_codes, "segmentation": evaluate_masks}
-    results = ways[task](opened, options, images, command)
+    console, said, task = Console(), Console(stderr=True), task_of(opened.recipe.method)
+    task.check_options(options)
+    with Progress(console=said, transient=True, disable=not said.is_terminal) as progress:
+        bar = progress.add_task("evaluate", total=task.work(opened.subject(), options, images))
+        results = opened.results(options, images, command, done=lambda count: progress.advance(bar, count))
+    for note in results.get("notes", ()):
+        said.print(f"vnd: {note}", soft_wrap=True, highlight=False, markup=False)
     results["split"] = split
     if split != "test":
         del results["data"]["test"]
     path = write(results, folder)
-    if task == "autoencoding":
-        console.print(codes_table(results, split))
-    elif task == "segmentation":
-        console.print(masks_table(results, split))
-    else:
-        console.print(sizes_table(results["rows"], f"{results['title']}: {split}, {results['samples']} samples"))
-        for reading in options.inference[1:]:
-            rows = rows_of(results["tidy"], reading, results["bn_images"])
-            console.print(sizes_table(rows, f"the same, read by {reading}"))
+    for table in task.tables(results, split, options):
+        console.print(table)
     console.print(
         f"numbers: {path.resolve()}\n         {folder.resolve() / 'rows.csv'}\nreport:  {_page(path, folder)}",
         soft_wrap=True,
@@ -142,19 +135,12 @@ def _evaluate(
     return results
 
 
-def _sweep(opened: TrainedRun, options: Sweep, images: Images, command: str) -> dict[str, Any]:
-    """Evaluate a classifier at its sizes, with a progress bar."""
-    sizes = len(opened.recipe.method.sizes(opened.model, options.sizes))
-    masks = "mc_mask" in options.inference
-    count = options.repeats * (sizes * (len(options.inference) - masks + len(options.bn_images_sweep)) + masks)
-    shown = track(range(count), description="evaluate", console=Console(stderr=True), transient=True)
-    bar = (row for row in shown)
-    try:
-        results = opened.results(options, images, command, done=lambda row: next(bar, None))
-        next(bar, None)
-    finally:
-        bar.close()  # or its line stays
-    return results
+def check_flags(opened: str, task: Task, given: dict[str, Any]) -> None:
+    """Refuse flags that make no sense for what a run does."""
+    for name in {name for known in TASKS.values() for name in known.options} - task.options:
+        if given.get(name) is not None:
+            kinds = " or ".join(known.kind for known in TASKS.values() if name in known.options)
+            raise ValueError(f"evaluate: --{name} is for {kinds}, and {opened} is {task.kind}; leave it out")
 
 
 def _word(value: Any) -> str:

@@ -10,15 +10,15 @@ import torch
 from rich.console import Console
 
 from vnd._files import write_text
-from vnd.cli.table import sizes_table
 from vnd.data.batches import in_order
-from vnd.evaluate.scores import scores
-from vnd.evaluate.sweep import BestOrLast, answer, row_of
 from vnd.methods import Size
 from vnd.methods.single import Single
 from vnd.nn import profile, shape
 from vnd.nn.profile import latency
 from vnd.store import save
+from vnd.tasks import task_of
+from vnd.tasks.base import BestOrLast
+from vnd.tasks.classification import answer, row_of, scores, sizes_table
 from vnd.train.trained import open_run
 
 
@@ -57,14 +57,8 @@ def extract(
         out: Folder of the network; RUN/extracted/SIZE if not given.
     """
     opened = open_run(run, checkpoint)
-    if opened.recipe.method.task == "autoencoding":
-        raise ValueError(
-            f"extract: {run} is an auto-encoder, whose decoder takes codes of every length; use vnd generate"
-        )
-    if opened.recipe.method.task == "segmentation":
-        raise ValueError(
-            f"extract: {run} segments images; vnd segment draws its masks at a size, vnd evaluate measures it"
-        )
+    if why := task_of(opened.recipe.method).not_extracted:
+        raise ValueError(f"extract: {run} is {task_of(opened.recipe.method).kind}: {why}")
     if isinstance(opened.recipe.method, Single):
         raise ValueError(
             f"extract: {run} has one size, as {opened.recipe.method_name} was trained; "

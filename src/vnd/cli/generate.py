@@ -14,10 +14,11 @@ from rich.progress import track
 
 from vnd._files import write_text
 from vnd.cli.scene import Scene, check, coder, painted, scene
-from vnd.evaluate.sweep import BestOrLast
+from vnd.methods import AutoencoderMethod
 from vnd.methods.coding import masked, of_pixel, squared_error
 from vnd.report import image_grids
 from vnd.report.image_grids import Row
+from vnd.tasks.base import BestOrLast
 from vnd.train.trained import find_network, open_run
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def generate(
         depth: Levels of the tree below its root.
     """
     recipe, _ = find_network(run, checkpoint)
-    if recipe.method.task != "autoencoding":
+    if not isinstance(recipe.method, AutoencoderMethod):
         raise ValueError(
             f"generate: {run} was trained by {recipe.method_name}, which learns no codes of images; "
             "give a run of vnd_ae or of another auto-encoder"

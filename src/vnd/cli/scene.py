@@ -12,10 +12,10 @@ from torch import Tensor
 
 from vnd.data.batches import in_order
 from vnd.data.images import Images
-from vnd.evaluate.drawing import as_pixels
 from vnd.methods import AutoencoderMethod, Sizes
 from vnd.methods.coding import DeterministicAutoencoder, LearnsLength
 from vnd.report.image_grids import Pixels
+from vnd.tasks.autoencoding import as_pixels
 from vnd.train.trained import TrainedRun
 
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of the code, as in the paper

@@ -23,12 +23,12 @@ from vnd import metrics
 from vnd._files import write_text
 from vnd.data.batches import Normalise
 from vnd.data.decode import LARGEST, Form, picture, probe
-from vnd.evaluate.segmenting import THRESHOLD, ready
-from vnd.evaluate.sweep import BestOrLast, Subject, repeatable
 from vnd.methods import Size, Sizes
 from vnd.methods.nested import Nested
-from vnd.methods.segmenting import Drawer
+from vnd.methods.segmenting import Drawer, Segmenter
 from vnd.report import image_grids as drawn
+from vnd.tasks.base import BestOrLast, Subject, repeatable
+from vnd.tasks.segmentation import THRESHOLD, ready
 from vnd.train.trained import fed, find_network, load_network, open_run
 
 MOST = 256  # masks of an image
@@ -70,7 +70,7 @@ def segment(
     if not 0 <= seed < 2**63:
         raise ValueError(f"segment: seed must lie in 0 … {2**63 - 1}; got {seed}")
     recipe, checkpoint = find_network(run, checkpoint)
-    if recipe.method.task != "segmentation":
+    if not isinstance(recipe.method, Segmenter):
         raise ValueError(
             f"segment: {run} was trained by {recipe.method_name}, which draws no masks; give a run of vnd_punet or of "
             "another method that segments"

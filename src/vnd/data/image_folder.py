@@ -156,7 +156,7 @@ def read_chairs(folder: Path, split: Literal["train", "test"]) -> Images:
         raise ValueError(f"{folder}: must hold at least 2 folders CHAIR/renders; got {len(chairs)}")
     first = len(chairs) - max(1, len(chairs) // 10)
     numbered = list(enumerate(chairs))[slice(first, None) if split == "test" else slice(0, first)]
-    views = [(number, pictures(chair / "renders", (".png",))) for number, chair in numbered]
-    files = [file for _, own in views for file in own]
-    groups = np.array([number for number, own in views for _ in own], np.int64)
+    renders = [(number, pictures(chair / "renders", (".png",))) for number, chair in numbered]
+    files = [file for _, own in renders for file in own]
+    groups = np.array([number for number, own in renders for _ in own], np.int64)
     return Images(decode(folder, f"chairs-{split}", files, CHAIRS), groups=groups)

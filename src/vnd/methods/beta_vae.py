@@ -8,9 +8,11 @@ from typing import Literal
 from torch import nn
 
 from vnd.methods.coding import CapacitySchedule, check_options, coded
-from vnd.methods.method import Batch, Step, Terms
+from vnd.methods.method import Batch, Step, Terms, register
+from vnd.methods.traits import Traits, mc
 
 
+@register("beta_vae", Traits(rank=10, name="BetaVAE", sizes="each", looks=mc("#009e73", "^", "-.")))
 @dataclass(frozen=True)
 class BetaVAE(CapacitySchedule):
     r"""Ask for independent dimensions, by a penalty on the KL.

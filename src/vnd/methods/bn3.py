@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import vnd.nn as nested
 from vnd.functional import LogUniformForm
-from vnd.methods.method import Batch, Step, Terms, check, cross_entropy
+from vnd.methods.method import Batch, Step, Terms, check, cross_entropy, register
 from vnd.methods.nested import (
     Nested,
     count_loss_temperatures,
@@ -21,6 +21,7 @@ from vnd.methods.nested import (
     sandwiched,
     with_fixed_budgets,
 )
+from vnd.methods.traits import DASHED, Look, Traits
 from vnd.nn.bayesian import Estimator
 from vnd.nn.nested import Coupling, Placement, Rescale
 from vnd.nn.objective import KeepProb
@@ -28,6 +29,21 @@ from vnd.nn.ordering import Gradient, Sampler
 from vnd.nn.plan import plan_of
 
 
+@register(
+    "bn3",
+    Traits(
+        rank=0,
+        name="BN³",
+        about="Bayesian nested network: the order and the weights are learned as distributions; predictions average "
+        "over draws of the weights.",
+        order="learned",
+        looks={
+            "mc": Look("#0072b2", "o"),
+            "mean": Look("#56b4e9", "v", DASHED),
+            "mc_mask": Look("#1f2933", "*"),
+        },
+    ),
+)
 @dataclass(frozen=True)
 class BN3(Nested):
     r"""Learn the order of a network's channels together with a posterior over its weights.
@@ -107,6 +123,11 @@ class BN3(Nested):
         if self.prior_length is not None and not self.base < self.prior_length < self.num_groups:
             span = f"base = {self.base} and num_groups = {self.num_groups}"
             raise ValueError(f"prior_length must lie strictly between {span}; got {self.prior_length}")
+
+    @property
+    def student(self) -> str | None:
+        """The method that distills it, of a Bayesian network."""
+        return "sn3" if self.bayesian else None
 
     @property
     def num_loss_temperatures(self) -> int:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from vnd.functional import to_float32
 from vnd.methods.bn3 import BN3
-from vnd.methods.method import Size
+from vnd.methods.method import Size, register
 from vnd.methods.segmenting import Drawer, Segmenter, check_unet, likelihood
+from vnd.methods.traits import Traits, mc
 from vnd.nn import BayesLayer
 
 
+@register("bn3_unet", Traits(rank=15, name="BN³-UNet", order="learned", looks=mc("#009e73", "^", "-.")))
 @dataclass(frozen=True)
 class BN3UNet(Segmenter, BN3):
     r"""Learn the order of a UNet's channels together with a posterior over its weights.
@@ -28,6 +31,7 @@ class BN3UNet(Segmenter, BN3):
     """
 
     base: int = 6
+    student: ClassVar[None] = None  # masks are not distilled
 
     def __post_init__(self) -> None:
         super().__post_init__()

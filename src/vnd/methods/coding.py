@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.functional import length_mask, to_float32
-from vnd.methods.method import Batch, Size, Sizes, Step, Task, Terms, refuse_several_processes
+from vnd.methods.method import Batch, Size, Sizes, Step, Terms, refuse_several_processes
 from vnd.methods.single import Single
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import Prediction
@@ -58,7 +58,7 @@ class AutoencoderMethod(Single, ABC):
     ordered = False  # whether a code may stop early
 
     @property
-    def task(self) -> Task:
+    def task(self) -> str:
         """It encodes."""
         return "autoencoding"
 

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from vnd.functional import to_float32
-from vnd.methods.method import Batch, Size, Step, Terms
+from vnd.methods.method import Batch, Size, Step, Terms, register
 from vnd.methods.segmenting import Drawer, Segmenter, check_unet, evaluating, likelihood
 from vnd.methods.single import Single
+from vnd.methods.traits import DOTTED, Traits, mc
 from vnd.models.unet import UNet
 from vnd.nn.plan import unwrap
 
 
+@register("dropout_unet", Traits(rank=18, name="dropout UNet", looks=mc("#cc79a7", "X", DOTTED)))
 @dataclass(frozen=True)
 class DropoutUNet(Segmenter, Single):
     r"""Learn with dropout, and leave it on: every pass draws a mask.

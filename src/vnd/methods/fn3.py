@@ -7,11 +7,23 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vnd.methods.method import Batch, Step, Terms, check, cross_entropy
+from vnd.methods.method import Batch, Step, Terms, check, cross_entropy, register
 from vnd.methods.nested import FixedOrder, in_parts, with_uniform_lengths
+from vnd.methods.traits import DASHED, Look, Traits
 from vnd.nn.nested import Coupling
 
 
+@register(
+    "fn3",
+    Traits(
+        rank=1,
+        name="FN³",
+        about="Nested network with plain weights; in training the width is drawn at random, with equal probability.",
+        order="fixed",
+        stochastic=False,
+        looks={"mc": Look("#d55e00", "s"), "temperature_scaled": Look("#e69f00", "D", DASHED)},
+    ),
+)
 @dataclass(frozen=True)
 class FN3(FixedOrder):
     r"""Train all widths of a network at once, every length as likely as another.

@@ -8,11 +8,22 @@ from typing import Any
 from torch import Tensor, nn
 
 from vnd.functional import LogUniformForm
-from vnd.methods.method import Batch, Step, Terms, check
+from vnd.methods.method import Batch, Step, Terms, check, register
 from vnd.methods.single import Single, narrowed, variational_loss
+from vnd.methods.traits import Traits, mc
 from vnd.nn.bayesian import Estimator
 
 
+@register(
+    "ibnn",
+    Traits(
+        rank=2,
+        name="IBNN",
+        about="An independent Bayesian network for each width: one training a width, the mark to aim for.",
+        sizes="each",
+        looks=mc("#009e73", "^", "-."),
+    ),
+)
 @dataclass(frozen=True)
 class IBNN(Single):
     r"""Train one width by itself, with a posterior over its weights and no masks.

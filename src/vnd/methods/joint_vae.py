@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vnd.methods.coding import CapacitySchedule, Code, check_options, coded
-from vnd.methods.method import Batch, Step, Terms
+from vnd.methods.method import Batch, Step, Terms, register
+from vnd.methods.traits import Traits, mc
 
 
+@register("joint_vae", Traits(rank=11, name="JointVAE", sizes="each", looks=mc("#cc79a7", "X", ":")))
 @dataclass(frozen=True)
 class JointVAE(CapacitySchedule):
     r"""Gaussian dimensions for what varies smoothly, a category for what does not.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vnd.nn as nested
+from vnd.methods.traits import TRAITS, Traits
 from vnd.nn import Prediction
 from vnd.nn.width import Width
 
-Task = Literal["classification", "autoencoding", "segmentation"]
+Kind = TypeVar("Kind")
+
 # Images (batch, channels, height, width); labels (batch,) or (batch, classes), or masks (batch, height, width) of 0, 1.
 Batch = tuple[Tensor, Tensor]
 
@@ -93,7 +95,7 @@ class Method(Protocol):
     """A frozen dataclass of options, with what a system of the paper does in its own way."""
 
     @property
-    def task(self) -> Task:
+    def task(self) -> str:
         """What its model does with an image."""
 
     @property
@@ -133,11 +135,32 @@ class Method(Protocol):
         """What a network that `extract` gave takes: its `parameters`, `macs` an example and `bytes`."""
 
 
+@runtime_checkable
+class Distills(Protocol):
+    """A method whose network is a student of a trained one."""
+
+    def kept(self, teacher: nn.Module) -> Any:
+        """What a student of this teacher has of it; refused where it cannot have it."""
+
+
+METHODS: dict[str, type[Any]] = {}
+
+
+def register(name: str, traits: Traits | None = None) -> Callable[[type[Kind]], type[Kind]]:
+    """Make a method known by the name that recipes give it: a decorator of its class."""
+
+    def known(kind: type[Kind]) -> type[Kind]:
+        METHODS[name], TRAITS[name] = kind, traits or Traits(name)
+        return kind
+
+    return known
+
+
 class ClassificationDefaults:
     """Defaults: a classification method without loss temperatures."""
 
     @property
-    def task(self) -> Task:
+    def task(self) -> str:
         """It classifies."""
         return "classification"
 

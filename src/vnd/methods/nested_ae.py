@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from vnd.distributions import BernoulliChain
 from vnd.methods.coding import DeterministicAutoencoder, check_options, masked
-from vnd.methods.method import Batch, Step, Terms
+from vnd.methods.method import Batch, Step, Terms, register
+from vnd.methods.traits import DOTTED, Traits, mc
 
 
+@register("nested_ae", Traits(rank=13, name="nested AE", order="fixed", looks=mc("#7a4b9a", "P", DOTTED)))
 @dataclass(frozen=True)
 class NestedAE(DeterministicAutoencoder):
     r"""Learn an order by dropping the end of every code, at lengths that nothing learns.

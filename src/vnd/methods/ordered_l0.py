@@ -9,14 +9,26 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vnd.methods.method import Batch, Step, Terms, check, cross_entropy
+from vnd.methods.method import Batch, Step, Terms, check, cross_entropy, register
 from vnd.methods.nested import Nested, in_parts, measure_order, nested_model, order_term
+from vnd.methods.traits import DASH_DOTS, Traits, mc
 from vnd.nn.extract import CONVOLUTIONS
 from vnd.nn.nested import Coupling
 from vnd.nn.ordering import Gradient
 from vnd.nn.plan import plan_of, unwrap
 
 
+@register(
+    "ordered_l0",
+    Traits(
+        rank=4,
+        name="ordered ℓ0",
+        about="Nested network with plain weights that learns the order, and pays for every unit that it keeps.",
+        order="learned",
+        stochastic=False,
+        looks=mc("#7a4b9a", "P", DASH_DOTS),
+    ),
+)
 @dataclass(frozen=True)
 class OrderedL0(Nested):
     r"""Learn the order of a network's channels at a price for each that is expected to be kept.

@@ -7,10 +7,23 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vnd.methods.method import Batch, Step, Terms, check, cross_entropy
+from vnd.methods.method import Batch, Step, Terms, check, cross_entropy, register
 from vnd.methods.single import Single, narrowed
+from vnd.methods.traits import DOTTED, Traits, mc
 
 
+@register(
+    "plain",
+    Traits(
+        rank=6,
+        name="plain",
+        about="An ordinary network for each width: one training a width.",
+        sizes="each",
+        stochastic=False,
+        reference=True,
+        looks=mc("#5f6b76", "h", DOTTED),
+    ),
+)
 @dataclass(frozen=True)
 class Plain(Single):
     """Train a network by cross-entropy, as it is or as narrow as a nested one is tested at.

@@ -18,7 +18,7 @@ from vnd.nn.plan import plan_of, unwrap
 def leading(teacher: nn.Module, share: float) -> Shape:
     """The same share of every unit's groups, and no less than its base, which has no order."""
     units = plan_of(teacher).units.items()
-    return Shape.of({name: max(1, unit.base, math.ceil(share * unit.num_groups - 1e-9)) for name, unit in units})
+    return Shape({name: max(1, unit.base, math.ceil(share * unit.num_groups - 1e-9)) for name, unit in units})
 
 
 def fitting(teacher: nn.Module, parameters: float) -> Shape:

@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from vnd.distributions.kl import normal_kl
-from vnd.methods.method import Batch, Step, Terms
+from vnd.methods.method import Batch, Step, Terms, register
 from vnd.methods.segmenting import Probabilistic, likelihood, normal_of, probabilistic
+from vnd.methods.traits import DASHED, Traits, mc
 
 
+@register("punet", Traits(rank=16, name="P-UNet", reference=True, looks=mc("#d55e00", "s", DASHED)))
 @dataclass(frozen=True)
 class PUNet(Probabilistic):
     r"""Learn a latent whose draws from p(h | x) give the masks that graders draw.

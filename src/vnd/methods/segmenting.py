@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from vnd.functional import to_float32
 from vnd.methods.coding import length_of
-from vnd.methods.method import Batch, Size, Sizes, Step, Task, refuse_several_processes
+from vnd.methods.method import Batch, Size, Sizes, Step, refuse_several_processes
 from vnd.methods.single import Single
 from vnd.models.unet import ProbabilisticUNet, UNet
 from vnd.nn import Prediction
@@ -36,7 +36,7 @@ class Segmenter(ABC):
     """A method that draws masks of images."""
 
     @property
-    def task(self) -> Task:
+    def task(self) -> str:
         """It segments."""
         return "segmentation"
 

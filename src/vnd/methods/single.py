@@ -75,7 +75,7 @@ def narrowed(
     """
     groups = {name: getattr(method, name) for name in ("num_groups", "base") if hasattr(method, name)}
     wide = nested.to_nested(network, example, rules=rules_of(method.rules), **groups, **options)
-    width = Shape.of(shape) if shape else nested.shape(wide, fraction=getattr(method, "fraction", 1.0))
+    width = Shape(shape) if shape else nested.shape(wide, fraction=getattr(method, "fraction", 1.0))
     small = exact(wide, width, bayesian=options.get("bayesian", True))
     initialise(small)
     for module in small.modules():

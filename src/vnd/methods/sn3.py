@@ -14,10 +14,11 @@ from torch.distributions import Dirichlet
 
 import vnd.nn as nested
 from vnd.functional import concentration, to_float32
-from vnd.methods.method import Batch, Step, Terms, check
+from vnd.methods.method import Batch, Step, Terms, check, register
 from vnd.methods.mmd import median_distance, squared_mmd
 from vnd.methods.nested import Nested
 from vnd.methods.pruning import fitting, leading, prune, tied
+from vnd.methods.traits import Traits
 from vnd.nn import Shape
 from vnd.nn.plan import plan_of, unwrap
 from vnd.nn.sliced import sliced
@@ -27,6 +28,16 @@ from vnd.store import load
 SHARE = 0.25  # of the groups of every layer that a student has, unless told otherwise
 
 
+@register(
+    "sn3",
+    Traits(
+        rank=7,
+        name="SN³",
+        about="A student of a Bayesian nested network: its leading channels, deterministic but for the last layer, "
+        "taught the spread of its answers as a Dirichlet.",
+        order="learned",
+    ),
+)
 @dataclass(frozen=True)
 class SN3(Nested):
     r"""Prune a Bayesian nested network to its leading groups, and teach what is left the spread of its answers.
@@ -200,8 +211,8 @@ class SN3(Nested):
     def _fixed(self, student: nn.Module) -> list[Shape]:
         """The lengths of every step: the narrow ones, and all it has."""
         units = plan_of(student).units
-        smallest = Shape.of({name: max(1, unit.base) for name, unit in units.items()})
-        full = Shape.of({name: unit.num_groups for name, unit in units.items()})
+        smallest = Shape({name: max(1, unit.base) for name, unit in units.items()})
+        full = Shape({name: unit.num_groups for name, unit in units.items()})
         narrow = [nested.shape(student, fraction=share) for share in self.widths] or [smallest] * self.smallest
         return narrow + [full] * self.full
 
@@ -209,9 +220,9 @@ class SN3(Nested):
         """The teacher's lengths for the student's."""
         units = plan_of(lesson.teacher).units
         if not self.tie:
-            return Shape.of({name: unit.num_groups for name, unit in units.items()})
+            return Shape({name: unit.num_groups for name, unit in units.items()})
         known = {name: own.get(name, kept) for name, kept in lesson.kept.items()}  # too narrow: all
-        return Shape.of({name: tied(known[name], unit, lesson.kept[name]) for name, unit in units.items()})
+        return Shape({name: tied(known[name], unit, lesson.kept[name]) for name, unit in units.items()})
 
     @torch.no_grad()
     def _answers(

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.methods.method import Batch, Step, Terms, check, cost_of
+from vnd.methods.method import Batch, Step, Terms, check, cost_of, register
 from vnd.methods.single import Single, copied, narrowed, variational_loss, with_means
+from vnd.methods.traits import Traits, mc
 from vnd.nn import BayesLayer
 from vnd.nn.bayesian import Estimator
 from vnd.nn.width import Width
@@ -17,6 +18,16 @@ from vnd.nn.width import Width
 WORD = 4  # bytes of a float32
 
 
+@register(
+    "svb",
+    Traits(
+        rank=3,
+        name="SVB",
+        about="Sparse variational dropout: single weights are removed; one training gives one size.",
+        sizes="found",
+        looks=mc("#cc79a7", "X"),
+    ),
+)
 @dataclass(frozen=True)
 class SVB(Single):
     r"""Train one network with a posterior over its weights, and set those to zero that are noise.

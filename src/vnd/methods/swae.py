@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from vnd.methods.coding import DeterministicAutoencoder, check_options
-from vnd.methods.method import Batch, Step, Terms
+from vnd.methods.method import Batch, Step, Terms, register
+from vnd.methods.traits import DASH_DOTS, Traits, mc
 
 
+@register("swae", Traits(rank=12, name="SWAE", sizes="each", looks=mc("#8a6d00", "v", DASH_DOTS)))
 @dataclass(frozen=True)
 class SWAE(DeterministicAutoencoder):
     r"""Deterministic codes, as a whole distributed as the prior.

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from vnd.functional import to_float32
-from vnd.methods.method import Batch, Size, Step, Terms, refuse_several_processes
+from vnd.methods.method import Batch, Size, Step, Terms, refuse_several_processes, register
 from vnd.methods.segmenting import Drawer, Segmenter, check_unet, evaluating, likelihood
 from vnd.methods.single import Single
+from vnd.methods.traits import DASH_DOTS, Traits, mc
 from vnd.models.unet import EnsembleUNet
 from vnd.nn.plan import unwrap
 
 
+@register("unet_ensemble", Traits(rank=17, name="UNet ensemble", looks=mc("#8a6d00", "v", DASH_DOTS)))
 @dataclass(frozen=True)
 class UNetEnsemble(Segmenter, Single):
     r"""Learn several UNets from different random starts, each for itself; sample i is the mask of member i mod M.

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vnd.methods.method import Batch, Step, Terms, check
+from vnd.methods.method import Batch, Step, Terms, check, register
 from vnd.methods.nested import (
     FixedOrder,
     count_loss_temperatures,
@@ -18,8 +18,20 @@ from vnd.methods.nested import (
     with_fixed_budgets,
     with_uniform_lengths,
 )
+from vnd.methods.traits import Traits, mc
 
 
+@register(
+    "us_net",
+    Traits(
+        rank=5,
+        name="US-Net",
+        about="Slimmable network: every step trains the full, the smallest and random widths together.",
+        order="fixed",
+        stochastic=False,
+        looks=mc("#8a6d00", "<", ":"),
+    ),
+)
 @dataclass(frozen=True)
 class USNet(FixedOrder):
     r"""Train the full, the smallest and randomly sampled widths in every step, the narrower taught by the full one.

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from vnd.methods.coding import AutoencoderMethod, check_options
-from vnd.methods.method import Batch, Step, Terms
+from vnd.methods.method import Batch, Step, Terms, register
+from vnd.methods.traits import DASHED, Traits, mc
 
 
+@register("vae", Traits(rank=9, name="VAE", sizes="each", looks=mc("#d55e00", "s", DASHED)))
 @dataclass(frozen=True)
 class VAE(AutoencoderMethod):
     r"""Encode to independent Gaussians, and charge their KL from a standard normal.

@@ -14,9 +14,11 @@ from vnd.distributions import BernoulliChain, Downhill
 from vnd.distributions.kl import chain_kl
 from vnd.functional import length_mask, log_uniform_kl
 from vnd.methods.coding import CapacitySchedule, Code, check_options, coded, length_of, masked, of_pixel, squared_error
-from vnd.methods.method import Batch, Step, Terms
+from vnd.methods.method import Batch, Step, Terms, register
+from vnd.methods.traits import Traits, mc
 
 
+@register("vnd_ae", Traits(rank=8, name="VND-AE", order="learned", looks=mc("#0072b2", "o")))
 @dataclass(frozen=True)
 class VNDAE(CapacitySchedule):
     r"""Learn an order of a code's dimensions, and for each image how many of them it needs.

@@ -11,11 +11,13 @@ from vnd.distributions import OrderedNormal
 from vnd.distributions.kl import normal_kl, ordered_normal_kl
 from vnd.functional import to_float32
 from vnd.methods.coding import length_of
-from vnd.methods.method import Batch, Size, Step, Terms
+from vnd.methods.method import Batch, Size, Step, Terms, register
 from vnd.methods.segmenting import Probabilistic, likelihood, normal_of, probabilistic
+from vnd.methods.traits import Traits, mc
 from vnd.models.unet import ProbabilisticUNet
 
 
+@register("vnd_punet", Traits(rank=14, name="VND-PUNet", order="learned", looks=mc("#0072b2", "o")))
 @dataclass(frozen=True)
 class VNDPUNet(Probabilistic):
     r"""Learn an order of the latent's dimensions, and for each image how many of them its masks need.

@@ -86,7 +86,7 @@ def droppable_share(net: nn.Module) -> float:
     """
     plan = plan_of(net)
     full = {id(x): x.numel() for x in _weights(unwrap(net))}
-    small = cut(net, Shape.of({name: unit.base for name, unit in plan.units.items()}))
+    small = cut(net, Shape({name: unit.base for name, unit in plan.units.items()}))
     left = float(sum(x.numel() for x in small.parameters()))
     for name, key in plan.elements.items():
         unit, weight = plan.units[key], small.get_submodule(name).weight

@@ -16,17 +16,14 @@ from torch.distributions import Normal
 from vnd.distributions import BernoulliChain, LogUniform
 from vnd.functional import LogUniformForm
 from vnd.nn.bayesian import BAYES_OF, Estimator, Noise
-from vnd.nn.channels import Analysis, Group, Segment
 from vnd.nn.describe import droppable_share
 from vnd.nn.extract import ORIGINS, is_depthwise, reorder
 from vnd.nn.norms import MASKED_OF, CalibratedNorm, calibrated
-from vnd.nn.ordering import OrderingUnit
+from vnd.nn.ordering import Gradient, OrderingUnit, Quantile, Sampler
 from vnd.nn.plan import InputMask, OutputMask, Plan, ProductMask, arguments_of, plan_of, unwrap
-from vnd.nn.quantile import Quantile
-from vnd.nn.trace import MIXING, analyse
+from vnd.nn.trace import MIXING, Analysis, Group, Segment, analyse
 from vnd.nn.trial import try_slicing
 
-UNIT_OPTIONS = ("prior", "temperature", "initial_logit", "hard", "per_example", "gradient", "sampler")
 RULED_OUT = "a rule says so"
 Placement = Literal["after", "before_norm"]
 Rescale = Literal["none", "expected"]
@@ -88,7 +85,13 @@ def to_nested(
     weight_prior: LogUniformForm | float = "vnd",
     free_variance: bool = False,
     link: Literal["softmax", "dirichlet"] = "softmax",
-    **unit_options: Any,
+    prior: BernoulliChain | float | None = None,
+    temperature: float = 2.0,
+    initial_logit: float = 3.0,
+    hard: bool = True,
+    per_example: bool = False,
+    gradient: Gradient | None = None,
+    sampler: Sampler = "exact",
 ) -> nn.Module:
     """Turn a network into one whose layers are nested: a copy of the same class, with the same methods and state names.
 
@@ -125,8 +128,13 @@ def to_nested(
             scale of a Gaussian one.
         free_variance: A free log σ² instead of log α under a log-uniform prior; see `BayesLayer`.
         link: What its outputs stand for; see `vnd.predict`.
-        **unit_options: More arguments of `OrderingUnit`: prior, temperature, initial_logit, hard, per_example,
-            gradient, sampler.
+        prior: Prior over a unit's lengths; this and what follows are arguments of `OrderingUnit`.
+        temperature: τ of the Downhill posterior.
+        initial_logit: Where the logits of the chain's keep probabilities start.
+        hard: Masks of 0 and 1 in the forward pass.
+        per_example: A mask for each example of a batch, not one for all.
+        gradient: Estimator of the gradient of the order.
+        sampler: The exact sampler, or that of the released code.
 
     >>> net = to_nested(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(1, 4), num_groups=8)
     >>> list(plan_of(net).units)
@@ -148,20 +156,22 @@ def to_nested(
         raise ValueError(f"to_nested: base must lie in 0 … num_groups = {num_groups}; got {base}")
     if isinstance(weight_prior, float | int) and not weight_prior > 0:
         raise ValueError(f"to_nested: weight_prior as a Gaussian's scale must be greater than 0; got {weight_prior}")
-    if unknown := [name for name in unit_options if name not in UNIT_OPTIONS]:
-        raise ValueError(f"to_nested: unknown option {unknown[0]!r}; known ones of units are {', '.join(UNIT_OPTIONS)}")
     _check_layers(model)
     _check_rules(model, rules)
     args, kwargs = arguments_of(example_input)
+    unit_options: dict[str, Any] = {
+        **{"prior": prior, "temperature": temperature, "initial_logit": initial_logit, "hard": hard},
+        **{"per_example": per_example, "gradient": gradient, "sampler": sampler},
+    }
     arguments = {
         **{"num_groups": num_groups, "base": base, "bayesian": bayesian, "rules": dict(rules or {})},
         **{"placement": placement, "coupling": coupling, "log_alpha_init": log_alpha_init, **unit_options},
         **{"rescale": rescale, "estimator": estimator, "noise": noise, "weight_prior": weight_prior},
         **{"free_variance": free_variance, "link": link},
     }
-    defaults = Rule(None, num_groups, base, unit_options.pop("prior", None), bayesian, log_alpha_init, "output")
-    prior = LogUniform(weight_prior) if isinstance(weight_prior, str) else Normal(0.0, float(weight_prior))
-    layer_options = {"estimator": estimator, "noise": noise, "prior": prior, "free_variance": free_variance}
+    defaults = Rule(None, num_groups, base, unit_options.pop("prior"), bayesian, log_alpha_init, "output")
+    of_weights = LogUniform(weight_prior) if isinstance(weight_prior, str) else Normal(0.0, float(weight_prior))
+    layer_options = {"estimator": estimator, "noise": noise, "prior": of_weights, "free_variance": free_variance}
     options = {
         "placement": placement,
         "coupling": coupling,

@@ -1,6 +1,9 @@
 """The ordering unit: a layer that learns how many of its channels, in order, are worth keeping."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Self, get_args
@@ -10,9 +13,168 @@ from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
 from vnd.distributions import BernoulliChain, Downhill
+from vnd.functional import length_mask, straight_through
 from vnd.nn.context import here, recall
-from vnd.nn.masks import draw_masks
-from vnd.nn.quantile import Quantile
+
+GOLDEN = 2654435769  # 2³² divided by the golden ratio, odd: the steps visit all of 2³² before one comes again
+
+
+class Quantile(nn.Module):
+    r"""The shared $u \in (0, 1)$ of coupled ordering units, a golden-ratio rotation over the draws.
+
+    $$u_t = \operatorname{frac}\left(u_0 + \lfloor t / K \rfloor / φ + (t \bmod K) / K\right)$$
+
+    Each $u_t$ is uniform over the random start $u_0$, and any run of draws covers (0, 1) evenly. With K = `strata`
+    above 1, the K draws of one step are spread evenly as well. All state is in buffers, so a run resumes where it
+    stopped, and every process that starts from the same seed draws the same masks.
+
+    Args:
+        strata: Number of draws (forward passes) in one step.
+
+    >>> quantile = Quantile(strata=2)
+    >>> first, second = float(quantile.draw()), float(quantile.draw())
+    >>> round((second - first) % 1, 6)
+    0.5
+    """
+
+    count: Tensor
+    start: Tensor
+    strata: Tensor
+    ticks: Tensor
+
+    def __init__(self, strata: int = 1) -> None:
+        super().__init__()
+        if strata < 1:
+            raise ValueError(f"Quantile: strata must be at least 1; got {strata}")
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("start", torch.randint(2**32, (), dtype=torch.int64))
+        self.register_buffer("strata", torch.tensor(strata))
+        self.register_buffer("ticks", torch.tensor(2**31), persistent=False)  # whole, so that no dtype coarsens it
+
+    @property
+    def u(self) -> Tensor:
+        """The current u, float64."""
+        return (self.ticks.double() + 0.5) / 2**32
+
+    def draw(self) -> Tensor:
+        """Move to the next u, in place, and return it."""
+        step = torch.div(self.count, self.strata, rounding_mode="floor")
+        stratum = (self.count % self.strata) * torch.div(2**32, self.strata, rounding_mode="floor")
+        self.ticks.copy_((self.start + step * GOLDEN + stratum) & (2**32 - 1))
+        self.count += 1
+        return self.u
+
+    def before_forward(self, root: nn.Module, args: Any) -> None:
+        """Draw at the start of a forward pass of `root` in training: a forward pre-hook."""
+        if root.training:
+            self.draw()
+
+
+def couple(root: nn.Module, strata: int = 1) -> nn.Module:
+    """Let all ordering units in `root` share one u, drawn once at the start of each forward pass in training.
+
+    The first unit owns the `Quantile`, as its submodule `shared_quantile`; the others refer to it.
+
+    Args:
+        root: The network whose forward pass is one draw.
+        strata: Number of forward passes in one training step; their draws are spread evenly.
+
+    Returns:
+        `root`.
+
+    >>> import vnd
+    >>> units = [vnd.OrderingUnit(8, num_groups=4), vnd.OrderingUnit(8, num_groups=4)]
+    >>> first, second = couple(nn.Sequential(*units))
+    >>> first.quantile is second.quantile
+    True
+    """
+    from vnd.nn.ordering import OrderingUnit
+
+    units = [module for module in root.modules() if isinstance(module, OrderingUnit)]
+    if not units:
+        raise ValueError("couple: the network has no OrderingUnit")
+    if any(unit.quantile is not None for unit in units):
+        raise ValueError("couple: the network has ordering units that are coupled already")
+    quantile = Quantile(strata).to(units[0].keep_logits.device)
+    units[0].shared_quantile = quantile
+    for unit in units:
+        unit.join(quantile)
+    root.register_forward_pre_hook(quantile.before_forward)
+    return root
+
+
+def draw_masks(
+    units: Sequence[OrderingUnit], batch: int | None = None, fixed: int | Sequence[int] | None = None
+) -> Tensor:
+    """Draw the masks of several units at once, (units, num_groups) or (units, batch, num_groups).
+
+    The units must be alike in all but their parameters, buffers and channels: see `OrderingUnit.likeness`. Each keeps
+    as many groups as `fixed` says, base included; −1 as many as are drawn, None as many as its `fixed_groups` says.
+    """
+    one = units[0]
+    if fixed is None:
+        groups = torch.stack([unit.fixed_groups for unit in units])
+    else:
+        groups = torch.tensor(fixed, device=one.fixed_groups.device).expand(len(units))
+    groups = groups if batch is None else groups.unsqueeze(-1)
+    free, pinned = groups < 0, (groups - one.base).clamp(min=0)
+    if not one.training:
+        length = torch.where(free, one.num_nested, pinned)
+        nested = length_mask(length, one.num_nested, one.prior_logits.dtype)
+        if one.rescale:
+            kept = torch.stack([unit.survival()[unit.base :] for unit in units]).detach()
+            nested = nested * (kept if batch is None else kept.unsqueeze(1))
+    else:
+        posterior = sampling_posterior(units)
+        log_survival = posterior.chain.log_survival
+        length = torch.where(free, draw_lengths(one, log_survival, batch), pinned)
+        hard = length_mask(length, one.num_nested, one.prior_logits.dtype)
+        nested = _attach_gradient(units, hard, length, free.unsqueeze(-1), posterior, log_survival)
+    nested = nested if batch is None else nested.expand(len(units), batch, one.num_nested)
+    return torch.cat((nested.new_ones((*nested.shape[:-1], one.base)), nested), -1)
+
+
+def draw_lengths(one: OrderingUnit, log_survival: Tensor, batch: int | None) -> Tensor:
+    """Number of nested groups with u < P(z = 1), (units,) or (units, batch)."""
+    if one.quantile is None:
+        shape = log_survival.shape[:-1] + (() if batch is None else (batch,))
+        log_u = -log_survival.new_empty(shape).exponential_()
+    else:
+        u = one.quantile.u
+        if batch is not None:  # the examples share the rotation and are spread evenly around it
+            u = (u + torch.arange(batch, device=u.device) / batch) % 1
+        log_u = u.log().to(log_survival.dtype)
+    thresholds = log_survival if batch is None else log_survival.unsqueeze(-2)
+    return (log_u.unsqueeze(-1) < thresholds).sum(-1)
+
+
+def sampling_posterior(units: Sequence[OrderingUnit]) -> Downhill:
+    """The posteriors that masks are drawn from, as one of batch shape (units,)."""
+    temperature = torch.stack([unit.temperature for unit in units])
+    logits = torch.stack([unit.keep_logits for unit in units])
+    posterior = Downhill(temperature, logits, validate_args=False)
+    if units[0].sampler == "released":
+        return Downhill(temperature, length_logits=posterior.length_log_probs.exp(), validate_args=False)
+    return posterior
+
+
+def _attach_gradient(
+    units: Sequence[OrderingUnit], hard: Tensor, length: Tensor, free: Tensor, posterior: Downhill, log_survival: Tensor
+) -> Tensor:
+    one = units[0]
+    if one.gradient == "downhill":
+        soft = posterior.rsample_given(length.movedim(0, -1)).movedim(-2, 0)  # the units are the posterior's batch
+    else:
+        soft = log_survival.exp()
+        if one.gradient == "difference":  # measured units have their gradient from `difference_term`
+            counts = torch.stack([unit.difference_counts for unit in units])
+            soft = torch.where(counts > 0, soft.detach(), soft)
+        soft = soft.view(len(units), *[1] * (hard.dim() - 2), -1).expand_as(hard)
+    # A fixed length is no draw: its mask is hard, and it has nothing to say on the posterior.
+    if not one.hard:
+        return torch.where(free, soft, hard)
+    return straight_through(hard, torch.where(free, soft, soft.detach()))
+
 
 Gradient = Literal["survival", "downhill", "difference"]
 Sampler = Literal["exact", "released"]

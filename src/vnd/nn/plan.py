@@ -17,60 +17,58 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn import context
-from vnd.nn.channels import Group, Layout
-from vnd.nn.masks import draw_masks
 from vnd.nn.norms import CalibratedNorm
-from vnd.nn.ordering import OrderingUnit
-from vnd.nn.quantile import Quantile
+from vnd.nn.ordering import OrderingUnit, Quantile, draw_masks
+from vnd.nn.trace import Group, Layout
 
 Statistics = dict[str, tuple[Tensor, Tensor]]  # BatchNorm's name → running mean and variance
 Key = tuple["Shape", bool]  # a width, and whether weights are sampled
 Table = dict[CalibratedNorm, tuple[Tensor, ...]]  # what a BatchNorm normalises with; () for what training left
 
 
-@dataclass(frozen=True, eq=False)
 class Shape(Mapping[str, int]):
-    """A map from units to the number of groups kept, base included: frozen, hashable, JSON.
+    """A map from units to the number of groups kept, base included: immutable, hashable, JSON.
 
     Two shapes are equal if they keep as much of each unit, in whatever order they name them.
 
-    >>> Shape.of({"a": 3, "b": 1}).to_json()
-    '{"a": 3, "b": 1}'
+    >>> Shape({"a": 3, "b": 1})
+    Shape({'a': 3, 'b': 1})
     """
 
-    groups: tuple[tuple[str, int], ...]
+    __slots__ = ("_groups",)
 
-    @classmethod
-    def of(cls, groups: Mapping[str, int]) -> Shape:
-        """The shape with these numbers of groups."""
+    def __init__(self, groups: Mapping[str, int]) -> None:
         for unit, kept in groups.items() if isinstance(groups, Mapping) else [("groups", groups)]:
             if not isinstance(kept, Integral) or isinstance(kept, bool):
                 raise ValueError(f"Shape: the number of groups of each unit must be an int; got {kept!r} for {unit}")
-        return cls(tuple((unit, int(kept)) for unit, kept in groups.items()))
+        self._groups = {unit: int(kept) for unit, kept in groups.items()}
 
     @classmethod
     def from_json(cls, text: str) -> Shape:
         """The inverse of `to_json`."""
-        return cls.of(json.loads(text))
+        return cls(json.loads(text))
 
     def to_json(self) -> str:
         """The shape as a JSON object."""
-        return json.dumps(dict(self.groups))
+        return json.dumps(self._groups)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shape) and dict(self.groups) == dict(other.groups)
+        return isinstance(other, Shape) and self._groups == other._groups
 
     def __hash__(self) -> int:
-        return hash(frozenset(self.groups))
+        return hash(frozenset(self._groups.items()))
 
     def __getitem__(self, unit: str) -> int:
-        return dict(self.groups)[unit]
+        return self._groups[unit]
 
     def __iter__(self) -> Iterator[str]:
-        return (unit for unit, _ in self.groups)
+        return iter(self._groups)
 
     def __len__(self) -> int:
-        return len(self.groups)
+        return len(self._groups)
+
+    def __repr__(self) -> str:
+        return f"Shape({self._groups})"
 
 
 class InputMask:
@@ -196,7 +194,7 @@ class Plan:
     @property
     def full(self) -> Shape:
         """The shape that keeps everything."""
-        return Shape.of({name: unit.num_groups for name, unit in self.units.items()})
+        return Shape({name: unit.num_groups for name, unit in self.units.items()})
 
     @property
     def shape(self) -> Shape | None:
@@ -290,7 +288,7 @@ class Plan:
 
     def _groups(self, setting: Setting) -> dict[OrderingUnit, int]:
         """How many groups each unit keeps at a width; −1 for as many as are drawn."""
-        kept = dict(setting.shape.groups)
+        kept = dict(setting.shape)
         return {unit: -1 if setting.free else kept[name] for name, unit in self.units.items()}
 
     # -- a forward pass ------------------------------------------------------------------------------------------------
@@ -426,7 +424,7 @@ class Plan:
         if not bool(statistics.isfinite().all()) or bool((statistics[:, 1] < 0).any()):
             raise ValueError("load_state_dict: statistics of widths must be finite, and no variance below 0")
         for row, pair in zip(widths.tolist(), statistics, strict=True):
-            key = Shape.of(dict(zip(self.units, row, strict=False))), bool(row[-1])
+            key = Shape(dict(zip(self.units, row, strict=False))), bool(row[-1])
             parts = zip(norms, *(part.split(sizes) for part in pair), strict=True)
             self.statistics[key] = {
                 name: (m.to(norm.trained[0], copy=True), v.to(norm.trained[1], copy=True))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from vnd.nn.arguments import batch_inputs, tensors_of
 from vnd.nn.bayesian import BayesLayer
@@ -66,12 +67,7 @@ def recalibrate(
         raise ValueError("recalibrate: widths must name at least one width; got none")
     shapes = list(dict.fromkeys(as_shape(net, width) for width in widths))
     root = unwrap(net)
-    if plan.functional:
-        warnings.warn(
-            f"recalibrate: {', '.join(plan.functional)} normalises by F.batch_norm with statistics of its own, which "
-            "stay those of training at every width; make it an nn.BatchNorm, or a subclass",
-            stacklevel=3,
-        )
+    _warn_of_left_out(root, plan)
     if not norms:
         return
     device = next(root.parameters()).device
@@ -102,6 +98,23 @@ def recalibrate(
         plan.activate(root)
     if (setting := here(plan)) is not None:
         put(plan.look_up(root, setting))  # for the rest of the block that this is in
+
+
+def _warn_of_left_out(root: nn.Module, plan: Plan) -> None:
+    """Name the layers whose running statistics stay those of training at every width."""
+    if plan.functional:
+        warnings.warn(
+            f"recalibrate: {', '.join(plan.functional)} normalises by F.batch_norm with statistics of its own, which "
+            "stay those of training at every width; make it an nn.BatchNorm, or a subclass",
+            stacklevel=4,
+        )
+    instance = [name for name, m in root.named_modules() if isinstance(m, _InstanceNorm) and m.running_mean is not None]
+    if instance:
+        warnings.warn(
+            f"recalibrate: {', '.join(instance)} is an InstanceNorm with running statistics, which stay those of "
+            "training at every width; make it with track_running_stats=False",
+            stacklevel=4,
+        )
 
 
 def _checked(

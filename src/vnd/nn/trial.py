@@ -89,7 +89,7 @@ class _Trial:
 
     def run(self, groups: dict[str, int], signed: bool, cuts: list[Callable[..., nn.Module]]) -> list[Any]:
         """Outputs of the masked network of a shape and of what is cut out of it, with the same random numbers."""
-        shape = Shape.of(groups)
+        shape = Shape(groups)
         torch.manual_seed(int(signed))
         if self.random:
             self.randomize(groups, signed)

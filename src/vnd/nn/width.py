@@ -12,8 +12,7 @@ from torch import nn
 
 from vnd.nn import context
 from vnd.nn.compiled import as_defaults, is_compiled, serve
-from vnd.nn.masks import sampling_posterior
-from vnd.nn.ordering import OrderingUnit
+from vnd.nn.ordering import OrderingUnit, sampling_posterior
 from vnd.nn.plan import Plan, Setting, Shape, lock_of, plan_of, unwrap
 
 Width = Shape | float | None
@@ -64,7 +63,7 @@ def shape(
         raise ValueError(f"shape: give exactly one of {', '.join(given)}; got {', '.join(chosen) or 'none'}")
     if fraction is not None:
         _check_share("fraction", fraction)
-        return Shape.of({name: _share(fraction, unit) for name, unit in plan.units.items()})
+        return Shape({name: _share(fraction, unit) for name, unit in plan.units.items()})
     if level is not None:
         _check_share("level", level)
         return _level_shape(plan, level)
@@ -94,7 +93,7 @@ def _level_shape(plan: Plan, level: float) -> Shape:
     for name, unit in plan.units.items():
         log_survival = unit.posterior().chain.log_survival
         groups[name] = unit.base + int((log_survival > log_u).sum())
-    return Shape.of(groups)
+    return Shape(groups)
 
 
 @torch.no_grad()
@@ -123,7 +122,7 @@ def sample_shapes(net: nn.Module, count: int, seed: int = 0) -> list[Shape]:
             log_u = float(torch.rand((), generator=generator, dtype=torch.float64).log())
             survival = sampling_posterior([unit]).chain.log_survival
             groups[name] = unit.base + int((survival > log_u).sum())
-        shapes.append(Shape.of(groups))
+        shapes.append(Shape(groups))
     return shapes
 
 
@@ -141,7 +140,7 @@ def _longest_prefix(plan: Plan, cost: Callable[[Shape], float], budget: float, n
         groups = {unit: module.base for unit, module in plan.units.items()}
         for unit in order[:length]:
             groups[unit] += 1
-        return Shape.of(groups)
+        return Shape(groups)
 
     if not budget > 0:
         raise ValueError(f"shape: {name} must be greater than 0; got {budget:g}")
@@ -159,7 +158,7 @@ def as_shape(net: nn.Module, width: Width) -> Shape:
     """A shape from a shape, a fraction in (0, 1], or None for full width."""
     plan = plan_of(net)
     if width is None:
-        return Shape.of({name: unit.num_groups for name, unit in plan.units.items()})
+        return Shape({name: unit.num_groups for name, unit in plan.units.items()})
     if isinstance(width, Shape):
         _check_shape(plan, width)
         return width

@@ -81,12 +81,12 @@ def write(net: FromPixels, folder: Path, card: Mapping[str, Any]) -> int:
 
 def within(shape: Shape) -> Shape:
     """A shape of the network that was cut, as the one that was cut out names its units."""
-    return Shape.of({PREFIX + unit: groups for unit, groups in shape.items()})
+    return Shape({PREFIX + unit: groups for unit, groups in shape.items()})
 
 
 def outside(shape: Shape) -> Shape:
     """The inverse of `within`."""
-    return Shape.of({unit.removeprefix(PREFIX): groups for unit, groups in shape.items()})
+    return Shape({unit.removeprefix(PREFIX): groups for unit, groups in shape.items()})
 
 
 def _name_of(root: nn.Module) -> str:

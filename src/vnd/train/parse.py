@@ -15,9 +15,9 @@ from jsonargparse import ArgumentError, ArgumentParser
 from vnd._options import one_line, refusal, spelled
 from vnd._text import nearest
 from vnd.data.registry import DATASETS
-from vnd.evaluate.sweep import Sweep
 from vnd.methods import METHODS
 from vnd.models import MODELS
+from vnd.tasks import Sweep
 from vnd.train.recipe import SECTIONS, Data, Network, Recipe
 from vnd.train.source import find, names, read
 

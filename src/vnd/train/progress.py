@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,17 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from vnd.methods import Task, Terms
+from vnd.methods import Terms
 from vnd.nn import OrderingUnit
 
 if TYPE_CHECKING:
     from vnd.train.state import TrainState
 
-SCORES: dict[Task, tuple[str, Callable[[float], str]]] = {  # what validation measures, and how it is shown
-    "classification": ("accuracy", lambda share: f"{100 * share:.2f} %"),
-    "autoencoding": ("mean squared error", "{:.5f}".format),
-    "segmentation": ("GED", "{:.4f}".format),
-}
 SURE = 0.99  # an ordering unit that is as sure of its length as that has stopped learning it
 
 
@@ -99,7 +93,7 @@ class ProgressLogger:
             return
         step, epoch = self.session.step, self.session.epoch(self.session.step - 1)
         self.session.log.append({"step": step, "epoch": epoch, "validation": found, "best": self.session.best})
-        what, shown = SCORES[self.session.method.task]
+        what, shown = self.session.task.scored
         words = ", ".join(f"{label}: {shown(score)}" for label, score in found.items())
         self.console.print(
             f"epoch {epoch + 1} of {self.options.epochs}: validation {what} at {words}", highlight=False, markup=False

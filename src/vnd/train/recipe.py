@@ -13,10 +13,10 @@ import yaml
 from torch import nn
 
 from vnd.data.augment import Augment
-from vnd.evaluate.sweep import Sweep
 from vnd.methods import Method
 from vnd.models import build
 from vnd.optim import Optimizer, Schedule
+from vnd.tasks import Sweep
 
 Precision = Literal["no", "bf16", "fp16"]
 LARGEST_SEED = 2**63 - 1  # that torch's generators take

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from vnd.data.batches import Normalise, statistics
+from vnd.data.batches import Normalise
 from vnd.data.images import Images, fit_to, hold_out
 from vnd.data.registry import load
-from vnd.methods import Task
+from vnd.tasks import Task
 from vnd.train.recipe import Data
 
 
@@ -31,35 +31,19 @@ class Splits:
         return Normalise(self.mean, self.std, device)
 
 
-def read_splits(data: Data, task: Task = "classification") -> Splits:
-    """Read the training images of a recipe, and hold out those of validation.
-
-    For a code, pixels are brought between −1 and 1, and labels are not needed; for classes and masks, to mean 0 and
-    deviation 1.
-    """
+def read_splits(data: Data, task: Task) -> Splits:
+    """Read the training images of a recipe, and hold out those of validation; the task scales pixels."""
     images = load(data.name, "train", None if data.folder is None else Path(data.folder))
-    if task == "classification" and images.labels is None:
-        raise ValueError(
-            f"data.name: {data.name} has no labels to learn; `vnd data list` shows which sets have classes"
-        )
-    if task == "classification" and len(set(np.asarray(images.labels).tolist())) < 2:
-        raise ValueError(f"data.name: all {len(images)} training images of {data.name} are of one class; need two")
-    if task == "autoencoding" and data.augment.cutmix:
-        raise ValueError(f"data.augment.cutmix mixes labels, and a code has none; use 0, got {data.augment.cutmix}")
-    if task == "segmentation":
-        _check_masks(images, data)
+    task.check_data(images, data)
     images = images if data.size is None else fit_to(images, images.pixels.shape[1], data.size)
     if data.validation >= len(images):
         raise ValueError(f"data.validation must be less than the {len(images)} training images; got {data.validation}")
     train, validation = hold_out(images, data.validation, data.split_seed, data.split)
     if data.limit is not None and data.limit < len(train):
         _, train = hold_out(train, data.limit, data.split_seed)
-    if task == "autoencoding":
-        middle = (0.5,) * images.pixels.shape[1]
-        return Splits(train, validation, middle, middle)
     known = set() if images.groups is None else set(images.groups.tolist())
     elsewhere = tuple(name for number, name in enumerate(images.group_names) if number not in known)
-    return Splits(train, validation, *statistics(train), elsewhere)
+    return Splits(train, validation, *task.moments(train), elsewhere)
 
 
 def groups_of(splits: Splits) -> dict[str, Any]:
@@ -74,13 +58,3 @@ def groups_of(splits: Splits) -> dict[str, Any]:
         numbers = np.unique(images.groups).tolist()
         sides[side] = [images.group_names[number] for number in numbers] if images.group_names else numbers
     return {"groups": sides | ({"test": list(splits.test_groups)} if splits.test_groups else {})}
-
-
-def _check_masks(images: Images, data: Data) -> None:
-    """Refuse images that nobody could learn to segment from."""
-    if images.masks is None:
-        raise ValueError(f"data.name: {data.name} has no masks to learn; `vnd data list` shows which sets there are")
-    if not any(mask.any() for mask in images.masks):
-        raise ValueError(f"data.name: nothing is marked in the {len(images)} training images of {data.name}")
-    if data.augment.cutmix:
-        raise ValueError(f"data.augment.cutmix mixes labels, and masks have none; use 0, got {data.augment.cutmix}")

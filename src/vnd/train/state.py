@@ -19,24 +19,18 @@ from torch.optim.swa_utils import update_bn
 
 from vnd._files import write_text
 from vnd._text import one_line
-from vnd.data.batches import Batches, Normalise, in_order, key
+from vnd.data.batches import Batches, in_order, key
 from vnd.data.images import Images
-from vnd.evaluate.coding import error_of
-from vnd.evaluate.segmenting import distance_of
-from vnd.evaluate.sweep import accuracy_of, check_inference
-from vnd.methods import AutoencoderMethod, Segmenter, Size, Sizes
+from vnd.methods import Sizes
 from vnd.methods.single import Single
-from vnd.models.autoencoder import CodedNetwork
 from vnd.nn.plan import plan_of, unwrap
 from vnd.store import save
+from vnd.tasks import task_of
 from vnd.train import checkpoint
 from vnd.train.confidence import ConfidenceController
 from vnd.train.recipe import Recipe, differing_keys, digest_of
 from vnd.train.run import Log, environment
 from vnd.train.splits import Splits, groups_of, read_splits
-
-BATCH = 512  # images in a batch that statistics are collected from,
-SMALL = 32  # and in one of a network that segments: each is a draw of the weights, and a large one of large images
 
 
 class TrainState:
@@ -50,13 +44,14 @@ class TrainState:
 
     def __init__(self, recipe: Recipe, folder: Path, accelerator: Any) -> None:
         self.recipe, self.folder, self.accelerator, self.method = recipe, folder, accelerator, recipe.method
+        self.task = task_of(recipe.method)
         with accelerator.main_process_first():  # who decodes a folder of images leaves a cache for the others
-            self.splits = read_splits(recipe.data, recipe.method.task)
+            self.splits = read_splits(recipe.data, self.task)
         options = recipe.train
         self.batches = Batches(
             self.splits.train, options.batch, options.seed, self.splits.mean, self.splits.std,
             accelerator.device, recipe.data.augment, accelerator.process_index, accelerator.num_processes,
-            masks=recipe.method.task == "segmentation", repeat_epochs=recipe.data.repeat_epochs,
+            masks=self.task.has_masks, repeat_epochs=recipe.data.repeat_epochs,
         )  # fmt: skip
         model = build_model(recipe, self.splits.train).to(accelerator.device)
         if options.channels_last:
@@ -80,7 +75,7 @@ class TrainState:
         if not self.accelerator.is_main_process:
             return
         self.method.sizes(self.root, self.recipe.evaluate.sizes)  # one that it cannot have is refused now
-        check_inference(self.root, self.recipe.evaluate)
+        self.task.check_model(self.root, self.recipe.evaluate)
         self.folder.mkdir(parents=True, exist_ok=True)
         about = {
             "name": self.recipe.data.name,
@@ -186,9 +181,6 @@ class TrainState:
     def validate(self) -> dict[str, float]:
         """Look at the validation images at some widths; keep the network if it is the best.
 
-        Of classes the accuracy, of codes the mean squared error of a pixel between 0 and 1, both with posterior means;
-        of masks the GED of a few that are drawn.
-
         Runs in one process; the others go on to wait for it at the next step.
         """
         if not self.accelerator.is_main_process:
@@ -197,23 +189,16 @@ class TrainState:
         normalise = self.splits.normalise(self.accelerator.device)
         with self.averaged():
             sizes = self.method.sizes(self.root, wanted)
-            drawn = self.method.task == "segmentation"
-            self.method.recalibrate(self.root, self.calibration, [size.width for size in sizes], samples=drawn)
-            looked = self.root, self.splits.validation, normalise
-            found = {size.label: self._look(size, *looked) for size in sizes}
-            mean = sum(found.values()) / len(found)
-            score = {"classification": mean, "autoencoding": 1 - mean, "segmentation": -mean}[self.method.task]
+            self.method.recalibrate(
+                self.root, self.calibration, [size.width for size in sizes], samples=self.task.validates_draws
+            )
+            looked = self.splits.validation, normalise
+            found = {size.label: self.task.validate(self.method, self.root, size, *looked) for size in sizes}
+            score = self.task.score(sum(found.values()) / len(found))
             if score > self.best:
                 self.best = score
                 save(self.root, self.folder / "best")
         return found
-
-    def _look(self, size: Size, model: nn.Module, images: Images, normalise: Normalise) -> float:
-        if isinstance(self.method, AutoencoderMethod):
-            return error_of(self.method, model, size, images, normalise)
-        if isinstance(self.method, Segmenter):
-            return distance_of(self.method, model, size, images, normalise)
-        return accuracy_of(self.method, model, size, images, normalise, samples=0)
 
     def finish(self) -> None:
         """Keep the last network too, calibrated for the recipe's sizes.
@@ -295,18 +280,8 @@ def build_model(recipe: Recipe, images: Images) -> nn.Module:
     """The model of a recipe, on the CPU, with the weights that its seed gives; refused if the data do not fit it."""
     torch.manual_seed(recipe.train.seed)
     network = recipe.network.build()
-    if recipe.method.task == "classification" and isinstance(network, CodedNetwork):
-        raise ValueError(
-            f"network.name: {recipe.network.name} is for methods that learn codes, such as vnd_ae; got the method "
-            f"{recipe.method_name}"
-        )
-    classes, masked = recipe.network.config.get("num_classes"), recipe.method.task == "segmentation"
-    if classes is not None and not masked and classes != len(images.classes):
-        raise ValueError(
-            f"network.num_classes must be that of {recipe.data.name}, {len(images.classes)}; got {classes}"
-        )
-    if masked and classes not in (None, 1):
-        raise ValueError(f"network.num_classes must be 1 for masks, one logit a pixel; got {classes}")
+    task = task_of(recipe.method)
+    task.check_network(network, recipe, images)
     example = torch.rand(2, *images.pixels.shape[1:])
     try:
         with torch.no_grad():
@@ -316,11 +291,7 @@ def build_model(recipe: Recipe, images: Images) -> nn.Module:
             f"network {recipe.network.name} cannot read the images of {recipe.data.name}, "
             f"{'×'.join(map(str, example.shape[1:]))}: {' '.join(str(error).split())[:200]}"
         ) from None
-    if recipe.method.task == "classification" and answer.ndim != 2:
-        raise ValueError(
-            f"network.name: {recipe.network.name} answers for each pixel, and {recipe.method_name} learns classes of "
-            "images; use it with a method that segments, such as vnd_punet"
-        )
+    task.check_answer(answer, recipe)
     torch.manual_seed(recipe.train.seed + 1)
     return recipe.method.build(network, example)
 
@@ -347,11 +318,7 @@ def calibration(
     count = min(wanted or len(splits.train), len(splits.train))
     seed = key(recipe.train.seed, "calibration", *([repeat] if repeat else []))
     chosen = np.random.default_rng(seed).permutation(len(splits.train))[:count]
-    most = {
-        "segmentation": SMALL,
-        "autoencoding": min(BATCH, recipe.train.batch),
-    }  # of codes gradients are kept, as in training
-    parts = math.ceil(count / most.get(recipe.method.task, BATCH))
+    parts = math.ceil(count / task_of(recipe.method).bn_batch(recipe.train.batch))
     if recipe.augmented(augmented):
         normal, augment = (splits.mean, splits.std), recipe.data.augment
         batches = Batches(splits.train.take(chosen), count // parts, seed, *normal, device, augment)

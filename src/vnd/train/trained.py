@@ -14,12 +14,10 @@ from torch import Tensor, nn
 from vnd.data.images import Images, fit_to
 from vnd.data.registry import DATASETS
 from vnd.data.registry import load as load_images
-from vnd.evaluate import coding, segmenting
-from vnd.evaluate.declared import declare
-from vnd.evaluate.results import evaluate
-from vnd.evaluate.sweep import BestOrLast, Subject, Sweep
 from vnd.methods import Size
 from vnd.store import load
+from vnd.tasks import Subject, Sweep, task_of
+from vnd.tasks.base import BestOrLast, declare
 from vnd.train.parse import parse_run
 from vnd.train.recipe import Recipe, digest_of
 from vnd.train.run import Log
@@ -56,7 +54,7 @@ class TrainedRun:
             )
         return fit_to(load_images(options.ood, "test", folder), channels, size)
 
-    def truth(self, images: Images) -> segmenting.Truth | None:
+    def truth(self, images: Images) -> tuple[Tensor, Tensor] | None:
         """What the graders of the test images draw from, where that is known, in the size that it is known in."""
         known, data = DATASETS[self.recipe.data.name].truth, self.recipe.data
         if known is None or data.size is not None or images is self.splits.validation:
@@ -71,7 +69,10 @@ class TrainedRun:
             return calibration(self.recipe, self.splits, self.device, images, repeat, augmented)
 
         normalise, images = self.splits.normalise(self.device), len(self.splits.train)
-        return Subject(self.recipe.method, self.model, normalise, statistics, images)
+        return Subject(
+            self.recipe.method, self.model, normalise, statistics, images,
+            self.splits.validation, self.outside, self.truth, self.recipe.augmented(augmented),
+        )  # fmt: skip
 
     def cut(self, size: Size, samples: int, augmented: bool | None = None) -> nn.Module:
         """The network of a size, calibrated."""
@@ -80,14 +81,8 @@ class TrainedRun:
 
     def results(self, options: Sweep, test: Images, command: str, done: Any = None) -> dict[str, Any]:
         """Sweep over sizes or lengths, and say where it all comes from: what `results.json` holds."""
-        subject = self.subject(options.augmented)
-        if self.recipe.method.task == "autoencoding":
-            found = coding.evaluate(subject, options, test, done)
-        elif self.recipe.method.task == "segmentation":
-            found = segmenting.evaluate(subject, options, test, done, self.truth(test))
-        else:
-            found = evaluate(subject, options, test, self.splits.validation, self.outside(options), done)
-            found["augmented"] = self.recipe.augmented(options.augmented)
+        task = task_of(self.recipe.method)
+        found = task.evaluate(self.subject(options.augmented), options, test, done or (lambda count: None))
         log = Log(self.folder / "metrics.jsonl").read()
         data = {
             "name": self.recipe.data.name, "train": len(self.splits.train), "validation": len(self.splits.validation),
@@ -128,12 +123,8 @@ def settings_of(recipe: Recipe) -> str:
     The width of an auto-encoder is the length of its code; a network that segments has all its sizes in one run.
     """
     given = recipe.to_dict()
-    widths = {
-        "classification": ("method", ("fraction", "shape")),
-        "autoencoding": ("network", ("latent_dim",)),
-        "segmentation": ("method", ()),
-    }
-    for section, keys in (("train", ("seed", "device")), ("data", ("folder",)), widths[recipe.method.task]):
+    widths = task_of(recipe.method).widths
+    for section, keys in (("train", ("seed", "device")), ("data", ("folder",)), widths):
         given[section] = {key: value for key, value in given[section].items() if key not in keys}
     del given["evaluate"]
     return digest_of(given)[:12]
@@ -167,7 +158,7 @@ def open_run(folder: Path, checkpoint: BestOrLast | None = None) -> TrainedRun:
     """
     recipe, checkpoint = find_network(folder, checkpoint)
     model, device = load_network(folder / checkpoint, recipe)
-    return TrainedRun(folder, checkpoint, recipe, model, read_splits(recipe.data, recipe.method.task), device)
+    return TrainedRun(folder, checkpoint, recipe, model, read_splits(recipe.data, task_of(recipe.method)), device)
 
 
 def load_network(folder: Path, recipe: Recipe) -> tuple[nn.Module, torch.device]:

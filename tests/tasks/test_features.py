@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vnd.evaluate import backbones, features
-from vnd.evaluate.features import EfficientNetLite0, Extractor, Inception, distance_name, extractor, prepare, score_name
+from vnd.tasks import features as backbones
+from vnd.tasks import features as features
+from vnd.tasks.features import EfficientNetLite0, Extractor, Inception, distance_name, extractor, prepare, score_name
 
 SIZES = {EfficientNetLite0: 224, Inception: 299}
 

@@ -1,4 +1,4 @@
-"""Segmentation at every size: masks that a network draws, held against those of several graders."""
+r"""Segmentation: masks that a network draws at every size, held against those of several graders."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from rich.table import Table
+from rich.text import Text
 from torch import Tensor, nn
 
 from vnd import metrics
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
-from vnd.evaluate.results import machine
-from vnd.evaluate.sweep import Subject, Sweep, repeatable
 from vnd.methods import METHODS, Size
 from vnd.methods.nested import Nested
 from vnd.methods.segmenting import Drawer, Segmenter
+from vnd.tasks.base import Subject, Sweep, Task, machine, register, repeatable
 
 THRESHOLD = 0.5  # probability from which on a pixel is foreground
 PIXELS = 2**20  # of the images that are drawn for together: 64 of 128×128
@@ -275,3 +276,125 @@ def _cost(subject: Subject, size: Size, test: Images) -> dict[str, int]:
 
 def _rounded(values: Tensor) -> list[float]:
     return [round(value, DIGITS) for value in values.tolist()]
+
+
+TABLE = {  # key of a row → heading, digits; beside the distances
+    "matched_iou": ("matched IoU", 4),
+    "diversity": ("diversity", 4),
+    "dice": ("Dice", 4),
+    "calibration_error": ("ECE", 4),
+}
+
+
+def masks_table(results: dict[str, Any], split: str) -> Table:
+    """One line a size; then what samples of the true distribution would have, where that is known."""
+    rows, own = results["rows"], results["graders_own"]
+    images = len(next(iter(rows[0]["per_image"].values())))
+    apart = f"{images:,} images, {results['graders']} grader{'s' * (results['graders'] > 1)}"
+    if own["diversity"] is not None:
+        apart += f", whose masks are {own['diversity']:.4f} apart"
+    foretold = "" if own["dice"] is None else f"; Dice of one grader by the others together {own['dice']:.4f}"
+    table = Table(
+        title=Text(f"{results['title']}: {split}"), title_justify="left", box=None, padding=(0, 1, 0, 0),
+        caption=Text("\n".join(filter(None, (apart + foretold, _of_groups(results))))), caption_justify="left",
+    )  # fmt: skip
+    table.add_column("size", no_wrap=True)
+    for count in results["samples"]:
+        table.add_column(f"GED {count}", justify="right", no_wrap=True)
+    shown = [key for key in TABLE if any(row.get(key) is not None for row in rows)]
+    for key in shown:
+        table.add_column(TABLE[key][0], justify="right", no_wrap=True)
+    for row in rows:
+        others = ["–" if row[key] is None else f"{row[key]:.{TABLE[key][1]}f}" for key in shown]
+        table.add_row(row["label"], *[f"{ged:.4f}" for ged in row["ged"].values()], *others)
+    if rows[0]["expected_ged"] is not None:
+        expected = [f"{ged:.4f}" for ged in rows[0]["expected_ged"].values()]
+        table.add_row("truth", *expected, *[""] * len(shown))
+    return table
+
+
+def _of_groups(results: dict[str, Any]) -> str:
+    """How sure the distance of the largest size is, and what it is where every owner of images counts once."""
+    count, groups = str(results["samples"][-1]), results["groups"]
+    row = next((row for row in reversed(results["rows"]) if row["kind"] != "sampled"), results["rows"][-1])
+    if row["ged_interval"] is None:
+        return ""
+    low, high = row["ged_interval"][count]
+    those = "images" if groups is None else f"{len(set(groups))} groups"
+    said = f"GED {count} at {row['label']}: {low:.4f} … {high:.4f}, 95 % by resampling {those}"
+    return said if groups is None else f"{said}; mean of their means {row['ged_by_group'][count]:.4f}"
+
+
+# What others published for a data set, on another split of it; and what a group of its images is called.
+OF_DATA: dict[str, dict[str, Any]] = {
+    "lidc": {"published": {"name": "P-UNet as published, another split", "ged": {"16": 0.29}}, "group_noun": "patient"}
+}
+
+
+COLUMNS: list[dict[str, Any]] = [
+    {"key": "parameters", "heading": "Parameters", "form": "short"},
+    {"key": "ged", "heading": "GED", "digits": 3, "better": "less"},
+    {"key": "matched_iou", "heading": "Matched IoU", "digits": 3, "better": "more"},
+    {"key": "diversity", "heading": "Diversity", "digits": 3},
+    {"key": "dice", "heading": "Dice", "digits": 3, "better": "more"},
+    {"key": "calibration_error", "heading": "Pixel ECE", "digits": 4, "better": "less"},
+    {"key": "entropy_marked", "heading": "Entropy", "digits": 3},
+]  # of its rows, as pages show them
+
+
+@register
+class Segmentation(Task):
+    """Masks of images, of which several may be right."""
+
+    name = "segmentation"
+    kind, noun = "a network that segments", "segmenter"
+    options = frozenset(("levels", "parameters", "learned", "augmented", "num_mask_samples"))
+    scored = ("GED", "{:.4f}".format)
+    compare = ("data", "image")
+    has_masks = validates_draws = True
+    not_extracted = "vnd segment draws its masks at a size, vnd evaluate measures it"
+    sections = ("mask_tables", "energy_distance", "training")
+    columns = COLUMNS
+
+    def check_data(self, images: Images, recipe: Any) -> None:
+        """Refuse images that nobody could learn to segment from."""
+        if images.masks is None:
+            raise ValueError(
+                f"data.name: {recipe.name} has no masks to learn; `vnd data list` shows which sets there are"
+            )
+        if not any(mask.any() for mask in images.masks):
+            raise ValueError(f"data.name: nothing is marked in the {len(images)} training images of {recipe.name}")
+        if recipe.augment.cutmix:
+            raise ValueError(
+                f"data.augment.cutmix mixes labels, and masks have none; use 0, got {recipe.augment.cutmix}"
+            )
+
+    def check_network(self, network: nn.Module, recipe: Any, images: Images) -> None:
+        """Refuse more than one logit a pixel."""
+        classes = recipe.network.config.get("num_classes")
+        if classes not in (None, 1):
+            raise ValueError(f"network.num_classes must be 1 for masks, one logit a pixel; got {classes}")
+
+    def bn_batch(self, batch: int) -> int:
+        """Few: each batch is a draw of the weights, and a large one of large images."""
+        return 32
+
+    def validate(self, method: Any, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
+        """The GED of a few masks that are drawn."""
+        return distance_of(method, model, size, images, normalise)
+
+    def evaluate(self, subject: Subject, options: Sweep, test: Images, done: Done) -> dict[str, Any]:
+        """Rows of sizes; `done` counts images."""
+        return evaluate(subject, options, test, done, subject.truth(test))
+
+    def work(self, subject: Subject, options: Sweep, test: Images) -> int:
+        """Images."""
+        return work(subject, options, test)
+
+    def tables(self, results: dict[str, Any], split: str, options: Sweep) -> list[Table]:
+        """One line a size."""
+        return [masks_table(results, split)]
+
+    def of_data(self, name: str) -> dict[str, Any]:
+        """What was published of a data set."""
+        return OF_DATA.get(name, {})

@@ -18,11 +18,11 @@ from train.small import recipe, write_blobs
 from vnd import metrics
 from vnd.data.batches import in_order
 from vnd.data.images import Images
-from vnd.evaluate.results import evaluate, write
-from vnd.evaluate.sweep import Measured, Subject, Sweep, answer, sweep
+from vnd.evaluation import write
 from vnd.methods import FN3, SVB, Sizes
 from vnd.methods.temperature_scaling import fit_temperature, scaled
 from vnd.nn.width import sample_shapes
+from vnd.tasks.classification import Measured, Subject, Sweep, answer, evaluate, sweep
 from vnd.train.loop import fit
 from vnd.train.trained import TrainedRun, open_run, training_seconds
 

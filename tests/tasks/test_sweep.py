@@ -19,12 +19,21 @@ from vnd import metrics
 from vnd.data.augment import Augment
 from vnd.data.batches import in_order
 from vnd.data.images import Images
-from vnd.evaluate import results as results_module
-from vnd.evaluate import sweep as sweep_module
-from vnd.evaluate.results import choose, evaluate
-from vnd.evaluate.scores import scores
-from vnd.evaluate.sweep import Answers, Subject, Sweep, accuracy_of, answer, at_temperature, sweep
+from vnd.evaluation import choose
 from vnd.methods import Plain, Sizes
+from vnd.tasks import classification as results_module
+from vnd.tasks import classification as sweep_module
+from vnd.tasks.classification import (
+    Answers,
+    Subject,
+    Sweep,
+    accuracy_of,
+    answer,
+    at_temperature,
+    evaluate,
+    scores,
+    sweep,
+)
 from vnd.train.loop import fit
 from vnd.train.parse import parse
 from vnd.train.trained import TrainedRun, open_run, settings_of
@@ -62,7 +71,7 @@ def rows(run: TrainedRun, noise: Images) -> list[dict[str, Any]]:
 def test_a_row_costs_what_the_extracted_network_costs(run: TrainedRun, rows: list[dict[str, Any]]) -> None:
     assert len(rows) == len({row["label"] for row in rows}) >= 5
     for row in rows:
-        small = vnd.extract(run.model, vnd.Shape.of(row["shape"]))
+        small = vnd.extract(run.model, vnd.Shape(row["shape"]))
         cost = vnd.profile(small, example_input=torch.zeros(1, 1, 8, 8))
         assert (row["parameters"], row["macs"], row["bytes"]) == (cost.parameters, cost.macs, cost.bytes)
         assert row["parameters"] == sum(p.numel() for p in small.parameters())
@@ -82,7 +91,7 @@ def test_scores_are_those_of_the_extracted_network_by_hand(
     torch.testing.assert_close(torch.cat(list(in_order(test, normalise, "cpu"))).double(), x, rtol=1e-5, atol=1e-5)
     outside = torch.cat(list(in_order(noise, normalise, "cpu")))
     for row in rows:
-        small = vnd.extract(run.model, vnd.Shape.of(row["shape"])).eval()
+        small = vnd.extract(run.model, vnd.Shape(row["shape"])).eval()
         with torch.no_grad():
             probs, strange = small(x.float()).softmax(1), vnd.predict(small, outside).probs
         entropy, other = (torch.special.entr(p).sum(1) for p in (probs, strange))

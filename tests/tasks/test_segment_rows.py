@@ -14,15 +14,14 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from vnd.cli.segmenting import masks_table
 from vnd.data.batches import Normalise
 from vnd.data.images import Images
-from vnd.evaluate import segmenting
-from vnd.evaluate.segmenting import distance_of, evaluate, work
-from vnd.evaluate.sweep import Subject, Sweep
 from vnd.methods import BN3UNet, Segmenter, Size, Sizes
 from vnd.methods.single import Single
 from vnd.models import UNet
+from vnd.tasks import segmentation as segmenting
+from vnd.tasks.classification import Subject, Sweep
+from vnd.tasks.segmentation import distance_of, evaluate, masks_table, work
 
 SIDE, COUNT, GRADERS = 6, 11, 3
 OPTIONS = Sweep(sizes=Sizes((1.0,)), num_mask_samples=(1, 2, 4, 9))

@@ -17,13 +17,14 @@ from torch.distributions import Normal
 from vnd import metrics
 from vnd.data.batches import Normalise
 from vnd.data.images import Images
-from vnd.evaluate import coding, drawing
-from vnd.evaluate.coding import evaluate, png_sizes, work
-from vnd.evaluate.features import Extractor
-from vnd.evaluate.sweep import Subject, Sweep
 from vnd.methods import VAE, VNDAE, AutoencoderMethod, NestedAE, Sizes
 from vnd.methods.coding import coded
 from vnd.models import DenseAutoEncoder
+from vnd.tasks import autoencoding as coding
+from vnd.tasks import autoencoding as drawing
+from vnd.tasks.autoencoding import evaluate, png_sizes, work
+from vnd.tasks.classification import Subject, Sweep
+from vnd.tasks.features import Extractor
 
 CODE, SIDE = 4, 8
 LENGTHS = (1, 2, 4)

@@ -1,22 +1,22 @@
-"""Auto-encoders at every length of their code: errors, rates, and how long the code of each image is."""
+r"""Autoencoding: errors and rates at every length of a code, the length of each image's, images that are drawn."""
 
 from __future__ import annotations
 
 import io
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from rich.table import Table
+from rich.text import Text
 from torch import Tensor, nn
 
 from vnd import metrics
 from vnd.data.batches import Normalise, Passes, in_order
 from vnd.data.images import Images
-from vnd.evaluate.drawing import Gallery, gallery, spaced
-from vnd.evaluate.results import machine
-from vnd.evaluate.sweep import Subject, Sweep, repeatable
 from vnd.methods import AutoencoderMethod, Size
 from vnd.methods.coding import (
     Code,
@@ -29,6 +29,9 @@ from vnd.methods.coding import (
     shortest,
     squared_error,
 )
+from vnd.tasks.base import BATCH, Subject, Sweep, Task, machine, register, repeatable
+from vnd.tasks.classification import check_classes
+from vnd.tasks.features import Extractor, distance_name, extractor, score_name
 
 SHOWN = 400  # images whose length is drawn against their size as a PNG
 Done = Callable[[int], None]  # called with a number of images that were worked on
@@ -281,3 +284,201 @@ def _complexity(test: Images, lengths: dict[str, Tensor], notes: list[str]) -> d
     some = spaced(len(test), SHOWN)
     shown = {"png": sizes[some].tolist(), **{name: own[some].tolist() for name, own in lengths.items()}}
     return {"measure": "bytes as a PNG", "images": len(test), "correlation": found, "shown": shown}
+
+
+PAIRS = 1000  # images whose features are held against each other
+SPLITS = 10  # of the Inception Score
+
+
+@dataclass
+class Gallery:
+    """An extractor, how many images are drawn, and the features of real ones once they are known."""
+
+    extractor: Extractor
+    num_generated: int
+    batch: int
+    real: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def compare(self, images: Images, done: Any) -> dict[str, Any]:
+        """Read the real images, as many as are drawn or as there are; what stands beside every number of this."""
+        some = spaced(len(images), self.num_generated).numpy()
+        found = []
+        for start in range(0, len(some), self.batch):
+            pixels = torch.from_numpy(images.pixels[some[start : start + self.batch]].copy())
+            found.append(self.extractor.features(pixels))
+            done(len(pixels))
+        self.real = torch.cat(found)
+        return {
+            "name": self.extractor.name,
+            "sha256": self.extractor.sha256,
+            "distance_name": distance_name(self.extractor),
+            "score_name": score_name(self.extractor),
+            "num_generated": self.num_generated,
+            "real": len(self.real),
+            "real_diversity": self._diversity(self.real),
+        }
+
+    def read(self, method: AutoencoderMethod, model: nn.Module, length: int, done: Any) -> dict[str, Any]:
+        """Measures of images that are drawn at a length; the same draws each time, and at every length."""
+        features, probs = list[Tensor](), list[Tensor]()
+        with repeatable():
+            for start in range(0, self.num_generated, self.batch):
+                count = min(self.batch, self.num_generated - start)
+                some = self.extractor.read(as_pixels(method.decode(model, method.draw(model, count, length))))
+                features.append(some[0])
+                probs.append(some[1])
+                done(count)
+        made = torch.cat(features)
+        score, deviation = metrics.inception_score(torch.cat(probs), min(SPLITS, self.num_generated))
+        return {
+            "frechet": float(metrics.frechet_distance(made, self.real)),
+            "inception_score": float(score),
+            "inception_score_std": float(deviation),
+            "diversity": self._diversity(made),
+        }
+
+    def _diversity(self, features: Tensor) -> float:
+        return float(
+            metrics.pairwise_distance(features[spaced(len(features), min(PAIRS, self.num_generated, len(self.real)))])
+        )
+
+
+def gallery(drawn: int, inception: str | None, device: torch.device) -> Gallery:
+    """What generated images are measured by: FID's Inception from its file, or EfficientNet-Lite0.
+
+    Args:
+        drawn: Images to draw at each length.
+        inception: File with the weights of FID's Inception; None for the other.
+        device: Where the extractor runs.
+    """
+    if drawn < 2:
+        raise ValueError(f"drawn must be at least 2 images, or 0 for none; got {drawn}")
+    found = extractor(None if inception is None else Path(inception), device)
+    return Gallery(found, drawn, 128 if device.type == "cpu" else 512)
+
+
+def spaced(count: int, most: int) -> Tensor:
+    """Places of at most so many of `count` things, spread evenly: those of a sorted set are of all its classes.
+
+    >>> spaced(9, 3), spaced(2, 5)
+    (tensor([0, 4, 8]), tensor([0, 1]))
+    """
+    return torch.linspace(0, count - 1, min(count, most), dtype=torch.float64).round().long()
+
+
+def as_pixels(images: Tensor) -> Tensor:
+    """Images between −1 and 1 as whole numbers in 0 … 255.
+
+    >>> as_pixels(torch.tensor([-1.2, -1.0, 0.0, 0.5, 1.0]))
+    tensor([  0,   0, 128, 191, 255], dtype=torch.uint8)
+    """
+    return ((images + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+
+
+def codes_table(results: dict[str, Any], split: str) -> Table:
+    """One line a reading of the code; below it, what measures of features are of."""
+    features = results["features"] or {}
+    columns = {
+        "mse": ("MSE", ".5f"),
+        "summed": ("summed", ".4g"),
+        "rate": ("rate", ".2f"),
+        "distortion": ("distortion", ".2f"),
+        "negative_elbo": ("−ELBO", ".2f"),
+        "frechet": ("FID" if features.get("distance_name") == "FID" else "Fréchet", ".2f"),
+        "inception_score": ("score", ".3f"),
+        "diversity": ("diversity", ".3f"),
+    }
+    rows = results["tidy"]
+    about: dict[str, Any] = {
+        "title": Text(f"{results['title']}: {split}"),
+        "title_justify": "left",
+        "caption_justify": "left",
+    }
+    if features:
+        of = f"{features['distance_name']} and {features['score_name']}"
+        about["caption"] = Text(f"{of}: {features['num_generated']:,} drawn images, {features['real']:,} real ones")
+    table = Table(box=None, padding=(0, 1, 0, 0), **about)
+    table.add_column("length", no_wrap=True)
+    table.add_column("length rule", no_wrap=True)
+    shown = [key for key in columns if any(row.get(key) is not None for row in rows)]
+    for key in shown:
+        table.add_column(columns[key][0], justify="right", no_wrap=True)
+    for row in rows:
+        length = row["label"] if row["length_rule"] == "fixed" else f"{row['length']:.1f} of {results['latent_dim']}"
+        cells = ["–" if row.get(key) is None else f"{row[key]:{columns[key][1]}}" for key in shown]
+        table.add_row(length, row["length_rule"], *cells)
+    return table
+
+
+COLUMNS: list[dict[str, Any]] = [
+    {"key": "mse", "heading": "MSE", "digits": 5, "better": "less"},
+    {"key": "summed", "heading": "Summed error", "digits": 4, "form": "short", "better": "less"},
+    {"key": "rate", "heading": "Rate", "digits": 2},
+    {"key": "distortion", "heading": "Distortion", "digits": 2},
+    {"key": "negative_elbo", "heading": "−ELBO", "digits": 2, "better": "less"},
+    {"key": "frechet", "heading": "Fréchet", "digits": 3, "better": "less"},
+    {"key": "inception_score", "heading": "Score", "digits": 3},
+    {"key": "diversity", "heading": "Diversity", "digits": 3},
+]  # of its rows, as pages show them
+
+
+@register
+class Autoencoding(Task):
+    """Codes of images, and images of codes."""
+
+    name = "autoencoding"
+    kind, noun = "an auto-encoder", "auto-encoder"
+    options = frozenset(("num_generated", "inception", "target"))
+    scored = ("mean squared error", "{:.5f}".format)
+    compare = ("data", "network", "image")
+    widths = ("network", ("latent_dim",))
+    not_extracted = "whose decoder takes codes of every length; use vnd generate"
+    sections = ("code_lengths", "code_error", "rate_distortion", "image_lengths", "training")
+    columns = COLUMNS
+
+    def check_data(self, images: Images, recipe: Any) -> None:
+        """Refuse mixed images."""
+        if recipe.augment.cutmix:
+            raise ValueError(
+                f"data.augment.cutmix mixes labels, and a code has none; use 0, got {recipe.augment.cutmix}"
+            )
+
+    def moments(self, train: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Those that bring pixels between −1 and 1."""
+        middle = (0.5,) * train.pixels.shape[1]
+        return middle, middle
+
+    def check_network(self, network: nn.Module, recipe: Any, images: Images) -> None:
+        """Refuse another number of classes, where the network has any."""
+        check_classes(recipe, images)
+
+    def check_options(self, options: Sweep) -> None:
+        """Refuse Inception where nothing is drawn."""
+        if options.inception is not None and not options.num_generated:
+            raise ValueError(
+                "evaluate: --inception measures images that are drawn, and none are; give --num_generated 10000 too"
+            )
+
+    def bn_batch(self, batch: int) -> int:
+        """As in training: gradients are kept, too."""
+        return min(BATCH, batch)
+
+    def validate(self, method: Any, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
+        """The mean squared error of a pixel between 0 and 1, with the most likely codes."""
+        return error_of(method, model, size, images, normalise)
+
+    def score(self, mean: float) -> float:
+        """What the error lacks to 1."""
+        return 1 - mean
+
+    def evaluate(self, subject: Subject, options: Sweep, test: Images, done: Done) -> dict[str, Any]:
+        """Rows of lengths; `done` counts images."""
+        return evaluate(subject, options, test, done)
+
+    def work(self, subject: Subject, options: Sweep, test: Images) -> int:
+        """Images."""
+        return work(subject, options, test)
+
+    def tables(self, results: dict[str, Any], split: str, options: Sweep) -> list[Table]:
+        """One line a length rule."""
+        return [codes_table(results, split)]

@@ -1,1 +1,0 @@
-"""Evaluation: one trained network at many widths, as tidy rows."""

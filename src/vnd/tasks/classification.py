@@ -1,0 +1,635 @@
+r"""Classification: what each size costs, how often it is right, and whether it knows when it is not."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor, nn
+
+from vnd import metrics
+from vnd._text import short
+from vnd.data.batches import Normalise, Passes, in_order
+from vnd.data.images import Images
+from vnd.methods import Method, Size
+from vnd.methods.temperature_scaling import fit_temperature, scaled
+from vnd.models.autoencoder import CodedNetwork
+from vnd.nn import BayesLayer, OrderingUnit
+from vnd.nn.plan import Shape, unwrap
+from vnd.nn.profile import latency
+from vnd.nn.width import sample_shapes
+from vnd.tasks.base import COSTS, PERCENT, Inference, Subject, Sweep, Task, machine, register, repeatable
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a network says of a set, (images, classes) and (images,), on the CPU."""
+
+    probs: Tensor
+    entropy: Tensor
+    mutual_information: Tensor
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row of a sweep, and the answers that it was made of: of the test images, and of those out of domain."""
+
+    row: dict[str, Any]
+    size: Size
+    said: Answers
+    outside: Answers | None
+
+
+def answer(method: Method, network: nn.Module, batches: Iterable[Tensor], samples: int, seed: int = 0) -> Answers:
+    """Predict all batches by what `method.cut` gave, with the same draws each time."""
+    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the faster layout
+    with repeatable(seed):
+        found = [method.predict(network, x, samples) for x in batches]
+    return Answers(
+        torch.cat([p.probs for p in found]).cpu(),
+        torch.cat([torch.as_tensor(p.entropy) for p in found]).cpu(),
+        torch.cat([torch.as_tensor(p.mutual_information) for p in found]).cpu(),
+    )
+
+
+def accuracy_of(
+    method: Method, model: nn.Module, size: Size, images: Images, normalise: Normalise, samples: int
+) -> float:
+    """Share of a split that a size of a calibrated network is right about."""
+    subject = Subject(method, model, normalise)
+    said = answer(method, subject.cut(size, samples, 0, 0), subject.batches(images), samples)
+    return float(metrics.accuracy(said.probs, torch.as_tensor(images.labels)))
+
+
+def row_of(method: Method, small: nn.Module, size: Size, example: Tensor) -> dict[str, Any]:
+    """What a size is and costs: of the network that was extracted, and its time for one image here and now."""
+    return {
+        "kind": size.kind,
+        "label": size.label,
+        "fraction": size.fraction,
+        "shape": dict(size.width) if isinstance(size.width, Shape) else None,
+        **method.cost(small, example),
+        "latency_ms": latency(small, example_input=example),
+    }
+
+
+def sweep(
+    subject: Subject, options: Sweep, test: Images, outside: Images | None = None, validation: Images | None = None
+) -> Iterator[Measured]:
+    """Evaluate a network at every size, in every reading, as often as asked; one at a time, so that a bar can move.
+
+    Args:
+        subject: The network.
+        options: Which sizes, which ways of inference.
+        test: The images that it should know, with labels.
+        outside: Images out of its domain, as large and with as many channels.
+        validation: Images with labels that the temperature of "temperature_scaled" is fitted on.
+    """
+    check_inference(subject.model, options)
+    if test.labels is None:
+        raise ValueError("evaluate: the test images have no labels to be right about; give a set that has")
+    run = _Run(subject, options, test, outside, validation)
+    first, *others = dict.fromkeys(subject.images(count) for count in (options.bn_images, *options.bn_images_sweep))
+    for repeat in range(options.repeats):
+        for size in subject.method.sizes(subject.model, options.sizes):
+            yield from run.read(size, options.inference, first, repeat)
+            for count in others:
+                yield from run.read(size, options.inference[:1], count, repeat)
+        if "mc_mask" in options.inference:
+            yield run.read_masks(first, repeat)
+
+
+def check_inference(model: nn.Module, options: Sweep) -> None:
+    """Refuse ways of inference that a network cannot have."""
+    if "mc_mask" in options.inference and not hasattr(unwrap(model), "_vnd_plan"):
+        raise ValueError(
+            "inference: mc_mask needs a nested network, whose masks can be drawn; leave it out for this method"
+        )
+
+
+class _Run:
+    """What all measurements of a sweep have in common: the images, which go to the device once, and the costs."""
+
+    def __init__(
+        self, subject: Subject, options: Sweep, test: Images, outside: Images | None, validation: Images | None
+    ) -> None:
+        def passes(images: Images) -> Passes:
+            return Passes(images, subject.normalise, subject.device)
+
+        self.subject, self.options = subject, options
+        self.test = passes(test)
+        self.outside = None if outside is None else passes(outside)
+        self.validation = None if validation is None else passes(validation)
+        self.labels = torch.as_tensor(test.labels)
+        self.known = None if validation is None else torch.as_tensor(validation.labels)
+        self.example = next(iter(in_order(test, subject.normalise, subject.device, batch=1)))
+        self.costs: dict[Size, dict[str, Any]] = {}
+
+    def read(self, size: Size, wanted: Sequence[Inference], bn_images: int, repeat: int) -> Iterator[Measured]:
+        """One size in the ways of inference that are wanted of it."""
+        for reading in dict.fromkeys(
+            "mc" if one == "temperature_scaled" else one for one in wanted if one != "mc_mask"
+        ):
+            yield from self._read(size, reading, wanted, bn_images, repeat)
+
+    def _read(
+        self, size: Size, reading: Inference, wanted: Sequence[Inference], bn_images: int, repeat: int
+    ) -> Iterator[Measured]:
+        """One size with samples or means, as such and scaled."""
+        samples = 0 if reading == "mean" else self.options.samples
+        network = self.subject.cut(size, samples, bn_images, repeat)
+        cost = self._cost(size, network)
+        start = time.perf_counter()
+        said = self._answer(network, self.test, samples, repeat)
+        seconds = time.perf_counter() - start
+        strange = None if self.outside is None else self._answer(network, self.outside, samples, repeat)
+        about = {"repeat": repeat, "bn_images": bn_images, **cost, "test_seconds": seconds}
+        if reading in wanted:
+            yield self._measured({"inference": reading, **about}, size, said, strange)
+        if reading == "mc" and "temperature_scaled" in wanted:
+            if self.validation is None or self.known is None:
+                raise ValueError(
+                    "inference: temperature_scaled needs validation images to fit a temperature on; got none"
+                )
+            known = self._answer(network, self.validation, samples, repeat)
+            temperature = fit_temperature(known.probs, self.known)
+            about |= {"temperature": temperature}
+            strange = None if strange is None else at_temperature(strange, temperature)
+            yield self._measured(
+                {"inference": "temperature_scaled", **about}, size, at_temperature(said, temperature), strange
+            )
+
+    def read_masks(self, bn_images: int, repeat: int) -> Measured:
+        """An average over networks of random masks, as many as there are samples."""
+        method, options = self.subject.method, self.options
+        size = Size("sampled", "random masks", None)
+        shapes = sample_shapes(self.subject.model, max(1, options.samples), seed=repeat)
+        said, strange, costs, seconds = list[Answers](), list[Answers](), list[dict[str, int]](), 0.0
+        for index, shape in enumerate(shapes):
+            one = min(1, options.samples)
+            network = self.subject.cut(Size("sampled", "", shape), one, bn_images, repeat)
+            seed = repeat * len(shapes) + index  # another draw of the weights for each
+            start = time.perf_counter()
+            said.append(self._answer(network, self.test, one, seed))
+            seconds += time.perf_counter() - start
+            if self.outside is not None:
+                strange.append(self._answer(network, self.outside, one, seed))
+            costs.append(method.cost(method.extract(self.subject.model, shape), self.example))
+        sizes = torch.tensor([cost["parameters"] for cost in costs]).double()
+        row = {
+            "inference": "mc_mask",
+            "repeat": repeat,
+            "bn_images": bn_images,
+            "kind": size.kind,
+            "label": size.label,
+            "fraction": None,
+            "shape": None,
+            **{key: round(sum(cost[key] for cost in costs) / len(costs)) for key in costs[0]},
+            "usage_std": float(sizes.std(correction=0)),
+            "test_seconds": seconds,
+        }
+        return self._measured(row, size, _mixed(said), _mixed(strange) if strange else None)
+
+    def _cost(self, size: Size, network: nn.Module) -> dict[str, Any]:
+        """What a size costs, measured once; by the network that was cut, where that is a plain one."""
+        if size not in self.costs:
+            is_plain = not any(isinstance(module, BayesLayer) for module in network.modules())
+            own = network if is_plain else self.subject.method.extract(self.subject.model, size.width)
+            self.costs[size] = row_of(self.subject.method, own, size, self.example)
+        return self.costs[size]
+
+    def _answer(self, network: nn.Module, images: Passes, samples: int, seed: int) -> Answers:
+        return answer(self.subject.method, network, images, samples, seed)
+
+    def _measured(self, row: dict[str, Any], size: Size, said: Answers, strange: Answers | None) -> Measured:
+        pair = None if strange is None else (said.entropy, strange.entropy)
+        measured = scores(said.probs, said.entropy, self.labels, self.options.bins, pair)
+        return Measured(row | measured, size, said, strange)
+
+
+def at_temperature(said: Answers, temperature: float) -> Answers:
+    """Answers of another temperature; the information between draws is that of the unscaled ones."""
+    probs = scaled(said.probs, temperature)
+    return Answers(probs, torch.special.entr(probs).sum(1), said.mutual_information)
+
+
+def _mixed(said: list[Answers]) -> Answers:
+    """The average of several networks' answers; what its entropy exceeds theirs by is the information between them."""
+    probs = torch.stack([one.probs for one in said]).mean(0)
+    entropy: Tensor = torch.special.entr(probs).sum(1)
+    inner = torch.stack([one.entropy - one.mutual_information for one in said]).mean(0)
+    return Answers(probs, entropy, (entropy - inner).clamp(min=0.0))
+
+
+def scores(
+    probs: Tensor, entropy: Tensor, labels: Tensor, bins: int, domains: tuple[Tensor, Tensor] | None = None
+) -> dict[str, float]:
+    """Accuracy, likelihood and calibration of answers, and what their entropy is worth.
+
+    Args:
+        probs: Class probabilities, (N, C).
+        entropy: Of each row, (N,).
+        labels: Classes, (N,).
+        bins: Of the calibration errors.
+        domains: Entropies of images in and out of domain; None where there are no such images.
+    """
+    measured = {
+        "accuracy": metrics.accuracy(probs, labels),
+        "nll": metrics.negative_log_likelihood(probs, labels),
+        "brier": metrics.brier_score(probs, labels),
+        "ece": metrics.expected_calibration_error(probs, labels, bins),
+        "classwise_ece": metrics.classwise_calibration_error(probs, labels, bins),
+        "adaptive_ece": metrics.adaptive_calibration_error(probs, labels, bins),
+        "batch_ece": metrics.batch_calibration_error(probs, labels),
+        "aurc": metrics.area_under_risk_coverage(probs, labels, entropy),
+    }
+    if domains is not None:
+        measured |= {
+            "auroc": metrics.auroc(*domains),
+            "aupr": metrics.aupr(*domains),
+            "base_rate": metrics.base_rate(*domains),
+            "fpr95": metrics.fpr_at_tpr(*domains),
+        }
+    return {name: float(value) for name, value in measured.items()}
+
+
+SHOWN = 8  # images of each kind
+CLOSE = (0.0, 0.5, 1.0)  # sizes that are looked at closely: the smallest, the middle one, the largest
+LEVELS = (0.25, 0.5, 1.0)  # those of a cascade; the smallest passes on too much to be worth its pass
+
+
+def evaluate(
+    subject: Subject,
+    options: Sweep,
+    test: Images,
+    validation: Images,
+    outside: Images | None = None,
+    done: Callable[[dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """Sweep a network over sizes and ways of inference; rows, reliability, trust, survival and examples, as numbers.
+
+    Args:
+        subject: The network.
+        options: Which sizes, which ways of inference.
+        test: The images that it should know.
+        validation: Those that thresholds and temperatures are fitted on.
+        outside: Images out of its domain.
+        done: Called after every measurement with its row.
+    """
+    start, calibration = time.perf_counter(), subject.images(options.bn_images)
+    tidy: list[dict[str, Any]] = []
+    main: dict[Size, Measured] = {}
+    for measured in sweep(subject, options, test, outside, validation):
+        tidy.append(measured.row)
+        row = measured.row
+        if (row["inference"], row["repeat"], row["bn_images"]) == (options.inference[0], 0, calibration):
+            main.setdefault(measured.size, measured)
+        if done is not None:
+            done(row)
+    found = list(main.values())
+    largest = max(reversed(found), key=lambda one: one.row["parameters"])
+    units = {name: unit for name, unit in subject.model.named_modules() if isinstance(unit, OrderingUnit)}
+    labels = torch.as_tensor(test.labels)
+    close, levels = (_spread_over(found, places) for places in (CLOSE, LEVELS))
+    results = {
+        "samples": options.samples,
+        "inference": list(options.inference),
+        "ood": options.ood if outside is not None else None,
+        "machine": machine(subject.device),
+        "bn_images": calibration,
+        "rows": rows_of(tidy, options.inference[0], calibration),
+        "tidy": [{key: value for key, value in row.items() if key != "shape"} for row in tidy],
+        "reliability": [_diagram(one, labels, options.bins) for one in close],
+        "correlation": correlation(found),
+        "selective": selective(
+            [(one.row["label"], one.said, _of_validation(subject, one, options, validation)) for one in close],
+            labels, torch.as_tensor(validation.labels), options.risk,
+        ),
+        "cascade": cascade([(one.row, one.said) for one in found], [one.row["label"] for one in levels], labels),
+        "survival": {name.removesuffix(".ordering"): unit.survival().tolist() for name, unit in units.items()},
+        "groups": {name.removesuffix(".ordering"): unit.num_groups for name, unit in units.items()},
+        "examples": _examples(test, outside, largest.said, largest.outside),
+    }  # fmt: skip
+    return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
+
+
+def rows_of(tidy: list[dict[str, Any]], reading: str, calibration: int) -> list[dict[str, Any]]:
+    """One row a size: those of a reading, numbers averaged over the repeats."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in tidy:
+        if (row["inference"], row["bn_images"]) == (reading, calibration):
+            found.setdefault(row["label"], []).append(row)
+    return [_averaged(rows) for rows in found.values()]
+
+
+def _averaged(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    averaged = {}
+    for key, value in rows[0].items():
+        measured = isinstance(value, float) and key != "fraction"
+        averaged[key] = sum(row[key] for row in rows) / len(rows) if measured else value
+    for key in ("inference", "repeat", "bn_images"):
+        averaged.pop(key)
+    return averaged
+
+
+def _spread_over(found: list[Measured], places: tuple[float, ...]) -> list[Measured]:
+    """A few sizes of one kind, by their places from the smallest to the largest; learned ones if there are enough."""
+    kinds = [[one for one in found if one.size.kind == kind] for kind in ("learned", "uniform")]
+    chosen = next((own for own in kinds if len(own) >= len(places)), found)
+    by_size = {one.row["parameters"]: one for one in sorted(chosen, key=lambda one: one.row["parameters"])}
+    distinct = list(by_size.values())
+    return [distinct[index] for index in dict.fromkeys(round(place * (len(distinct) - 1)) for place in places)]
+
+
+def _diagram(one: Measured, labels: Tensor, bins: int) -> dict[str, Any]:
+    drawn = metrics.reliability(one.said.probs, labels, bins)
+    return {
+        "label": one.row["label"],
+        **{name: _numbers(getattr(drawn, name)) for name in ("count", "confidence", "accuracy")},
+    }
+
+
+def _of_validation(subject: Subject, one: Measured, options: Sweep, validation: Images) -> Answers:
+    """What the network of a size says of the validation images."""
+    samples = 0 if one.row["inference"] == "mean" else options.samples
+    network = subject.cut(one.size, samples, one.row["bn_images"], 0)
+    said = answer(subject.method, network, subject.batches(validation), samples)
+    return at_temperature(said, one.row["temperature"]) if one.row["inference"] == "temperature_scaled" else said
+
+
+def correlation(found: list[Measured]) -> dict[str, Any] | None:
+    """Pearson's between the entropies of uniform widths, from the narrowest to the widest."""
+    widths = sorted((one for one in found if one.size.fraction is not None), key=lambda one: one.size.fraction or 0)
+    if len(widths) < 2:
+        return None
+    inside = metrics.pearson(torch.stack([one.said.entropy for one in widths]))
+    strange = [one.outside.entropy for one in widths if one.outside is not None]
+    return {
+        "labels": [one.row["label"] for one in widths],
+        "inside": inside.tolist(),
+        "outside": metrics.pearson(torch.stack(strange)).tolist() if strange else None,
+    }
+
+
+def _examples(test: Images, outside: Images | None, said: Answers, strange: Answers | None) -> dict[str, Any]:
+    order = said.entropy.argsort()
+    found = {
+        "most_certain": _describe(test, said, order[:SHOWN]),
+        "least_certain": _describe(test, said, order[-SHOWN:]),
+    }
+    if outside is not None and strange is not None:
+        middle = strange.entropy.argsort()[:: max(1, len(outside) // SHOWN)][:SHOWN]  # from the surest to the least
+        found["ood"] = _describe(outside, strange, middle, test.classes)
+    return found
+
+
+def _describe(images: Images, said: Answers, which: Tensor, classes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    names = classes or images.classes
+    described = []
+    for index in which.tolist():
+        pixels = images.pixels[index]
+        confidence, best = said.probs[index].max(0)
+        described.append(
+            {
+                "image": (pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).tolist(),
+                "label": images.classes[int(images.labels[index])] if images.labels is not None else "",
+                "prediction": names[int(best)],
+                "confidence": float(confidence),
+                "entropy": float(said.entropy[index]),
+                "mutual_information": float(said.mutual_information[index]),
+            }
+        )
+    return described
+
+
+def _numbers(values: Tensor) -> list[float | None]:
+    return [None if value != value else value for value in values.tolist()]
+
+
+POINTS = 100  # of a curve in a result file
+
+
+def selective(found: list[tuple[str, Answers, Answers]], labels: Tensor, known: Tensor, risk: float) -> dict[str, Any]:
+    """Answers below a threshold of entropy, fitted so that at most a share `risk` of them is wrong.
+
+    Args:
+        found: The label of a size, its answers on the test images and on those of validation.
+        labels: Classes of the test images.
+        known: Classes of the validation images, which the threshold is fitted on.
+        risk: The share.
+    """
+    rows = []
+    for label, said, fitted in found:
+        threshold = metrics.threshold_for_risk(fitted.probs, known, fitted.entropy, risk)
+        kept = metrics.selective(said.probs, labels, said.entropy, threshold)
+        curve = metrics.risk_coverage(said.probs, labels, said.entropy)
+        every = torch.linspace(0, len(curve.coverage) - 1, min(POINTS, len(curve.coverage))).round().long()
+        rows.append(
+            {
+                "label": label,
+                "threshold": threshold if math.isfinite(threshold) else None,
+                "coverage": kept.coverage,
+                "risk": kept.risk,
+                "aurc": float(metrics.area_under_risk_coverage(said.probs, labels, said.entropy)),
+                "curve": {"coverage": curve.coverage[every].tolist(), "risk": curve.risk[every].tolist()},
+            }
+        )
+    return {"risk": risk, "rows": rows}
+
+
+def cascade(found: list[tuple[dict[str, Any], Answers]], levels: list[str], labels: Tensor) -> dict[str, Any] | None:
+    """Run the narrow network first, and a wider one where it is unsure: accuracy against multiply-accumulates.
+
+    Args:
+        found: The row of each size and its answers on the test images.
+        levels: The labels of the sizes that are run one after the other.
+        labels: Classes of the test images.
+    """
+    chosen = [next(one for one in found if one[0]["label"] == level) for level in levels]
+    if len(chosen) < 2:
+        return None
+    curve = metrics.cascade_curve(
+        torch.stack([said.probs for _, said in chosen]),
+        torch.stack([said.entropy for _, said in chosen]),
+        torch.tensor([float(row["macs"]) for row, _ in chosen]),
+        labels,
+    )
+    kinds = {row["kind"] for row, _ in chosen}
+    alike = [row for row, _ in found if row["kind"] in kinds]
+    parts = (curve.threshold.tolist(), curve.accuracy.tolist(), curve.cost.tolist(), curve.share.tolist())
+    return {
+        "levels": levels,
+        "curve": [
+            {"threshold": t if math.isfinite(t) else None, "accuracy": a, "macs": c, "share": s}
+            for t, a, c, s in zip(*parts, strict=True)
+        ],
+        "single": [{key: row[key] for key in ("label", "accuracy", "macs")} for row in alike],
+    }
+
+
+TABLE: dict[str, tuple[str, Any]] = {  # key of a row → heading, and how a number is shown
+    "parameters": ("parameters", lambda x: f"{x:,}"),
+    "macs": ("MACs", short),
+    "bytes": ("bytes", short),
+    "latency_ms": ("latency", lambda x: f"{x:.2f} ms"),
+    "accuracy": ("accuracy", lambda x: f"{100 * x:.2f} %"),
+    "nll": ("NLL", lambda x: f"{x:.3f}"),
+    "ece": ("ECE", lambda x: f"{x:.3f}"),
+    "auroc": ("AUROC", lambda x: f"{x:.3f}"),
+}
+
+
+def sizes_table(rows: list[dict[str, Any]], title: str, chosen: str | None = None) -> Table:
+    """One line a size; the chosen one is marked."""
+    table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table.add_column("width", no_wrap=True)
+    shown = [key for key in TABLE if any(key in row for row in rows)]
+    for key in shown:
+        table.add_column(TABLE[key][0], justify="right", no_wrap=True)
+    for row in rows:
+        style = "bold" if row["label"] == chosen else None
+        mark = " ←" if row["label"] == chosen else ""
+        table.add_row(f"{row['label']}{mark}", *[TABLE[key][1](row[key]) for key in shown], style=style)
+    return table
+
+
+COLUMNS: list[dict[str, Any]] = [
+    *COSTS,
+    {
+        **{"key": "accuracy", "heading": "Accuracy", "better": "more", "title": "Accuracy", **PERCENT},
+        **{"axis": "accuracy (% of images)", "headline": "Right most often", "scaled": False},
+        "description": "The share of {split} images that are classified right. More is better.",
+    },
+    {
+        **{"key": "ece", "heading": "ECE", "better": "less", "title": "Calibration error", **PERCENT},
+        **{"axis": "calibration error, ECE (%)", "headline": "Most honest confidence"},
+        "description": "Expected calibration error: how far, on average, the stated confidence is from the "
+        "share of right answers. A network that is right on 90 of 100 images that it is “90 % sure” of has "
+        "none. Less is better.",
+    },
+    {
+        **{"key": "nll", "heading": "NLL (nats)", "better": "less", "title": "Negative log-likelihood"},
+        **{"axis": "negative log-likelihood (nats)", "digits": 3},
+        "description": "Negative log-likelihood: the price of wrong answers, the higher the surer they were. "
+        "Less is better.",
+    },
+    {"key": "brier", "heading": "Brier", "digits": 3, "better": "less"},
+    {
+        **{"key": "auroc", "heading": "AUROC", "better": "more", "title": "Noticing unfamiliar images"},
+        **{"axis": "AUROC, unfamiliar images (%)", "headline": "Notices unfamiliar images best", **PERCENT},
+        "description": "Of an image of the kind it was trained on and an unfamiliar one, how often the network "
+        "is less certain of the unfamiliar one. 50 % is chance. More is better.",
+    },
+    {
+        **{"key": "aupr", "heading": "AUPR", "better": "more", "chance": "base_rate", **PERCENT},
+        **{"title": "Noticing unfamiliar images: precision and recall", "axis": "AUPR, unfamiliar images (%)"},
+        "description": "Of the images that are reported as unfamiliar, how many are, on average over all "
+        "degrees of caution. What chance gives depends on the shares of the two kinds, the base rate. More is "
+        "better.",
+    },
+    {"key": "base_rate", "heading": "AUPR by chance", **PERCENT},
+]  # of its rows, as pages show them
+
+
+@register
+class Classification(Task):
+    """Classes of images."""
+
+    name = "classification"
+    kind, noun = "a classifier", "classifier"
+    options = frozenset(
+        ("levels", "parameters", "learned", "augmented", "samples", "inference", "repeats", "bn_images_sweep")
+    )
+    scored = ("accuracy", lambda share: f"{100 * share:.2f} %")
+    compare = ("data", "network")
+    widths = ("method", ("fraction", "shape"))
+    sections = (
+        "summary",
+        "curves",
+        "efficiency",
+        "times",
+        "trust",
+        "survival",
+        "statistics",
+        "correlation",
+        "reliability",
+        "examples",
+        "numbers",
+        "training",
+        "theory",
+    )
+    columns = COLUMNS
+
+    def check_data(self, images: Images, recipe: Any) -> None:
+        """Refuse images without labels, or of one class."""
+        if images.labels is None:
+            raise ValueError(
+                f"data.name: {recipe.name} has no labels to learn; `vnd data list` shows which sets have classes"
+            )
+        if len(set(np.asarray(images.labels).tolist())) < 2:
+            raise ValueError(
+                f"data.name: all {len(images)} training images of {recipe.name} are of one class; need two"
+            )
+
+    def check_network(self, network: nn.Module, recipe: Any, images: Images) -> None:
+        """Refuse an auto-encoder, and another number of classes."""
+        if isinstance(network, CodedNetwork):
+            raise ValueError(
+                f"network.name: {recipe.network.name} is for methods that learn codes, such as vnd_ae; got the method "
+                f"{recipe.method_name}"
+            )
+        check_classes(recipe, images)
+
+    def check_answer(self, answer: Tensor, recipe: Any) -> None:
+        """Refuse an answer for each pixel."""
+        if answer.ndim != 2:
+            raise ValueError(
+                f"network.name: {recipe.network.name} answers for each pixel, and {recipe.method_name} learns classes "
+                "of images; use it with a method that segments, such as vnd_punet"
+            )
+
+    def check_model(self, model: nn.Module, options: Sweep) -> None:
+        """Refuse ways of inference that it cannot have."""
+        check_inference(model, options)
+
+    def validate(self, method: Any, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
+        """The accuracy, with posterior means."""
+        return accuracy_of(method, model, size, images, normalise, samples=0)
+
+    def score(self, mean: float) -> float:
+        """The accuracy."""
+        return mean
+
+    def evaluate(self, subject: Subject, options: Sweep, test: Images, done: Callable[[int], None]) -> dict[str, Any]:
+        """Rows of sizes and ways of inference; `done` counts rows."""
+        assert subject.validation is not None
+        said = evaluate(subject, options, test, subject.validation, subject.ood(options), lambda row: done(1))
+        return said | {"augmented": subject.augmented}
+
+    def work(self, subject: Subject, options: Sweep, test: Images) -> int:
+        """Rows."""
+        masks = "mc_mask" in options.inference
+        ways = len(options.inference) - masks + len(options.bn_images_sweep)
+        return options.repeats * (len(subject.method.sizes(subject.model, options.sizes)) * ways + masks)
+
+    def tables(self, results: dict[str, Any], split: str, options: Sweep) -> list[Table]:
+        """One table a way of inference."""
+        first = sizes_table(results["rows"], f"{results['title']}: {split}, {results['samples']} samples")
+        others = {way: rows_of(results["tidy"], way, results["bn_images"]) for way in options.inference[1:]}
+        return [first, *(sizes_table(rows, f"the same, read by {way}") for way, rows in others.items())]
+
+
+def check_classes(recipe: Any, images: Images) -> None:
+    """Refuse a network whose number of classes is not that of the images."""
+    classes = recipe.network.config.get("num_classes")
+    if classes is not None and classes != len(images.classes):
+        raise ValueError(
+            f"network.num_classes must be that of {recipe.data.name}, {len(images.classes)}; got {classes}"
+        )
