@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vnd.cli import main
-from vnd.report import html, markdown
+from vnd.report import curves, html, markdown
 from vnd.report.markdown import BEGIN, END
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
@@ -19,6 +19,7 @@ from fake_runs import fake_run, write_runs
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small PNG files and fewer figures: tests/report draws all."""
     monkeypatch.setattr(html, "DPI", 20)
+    assert curves.curves in html.SECTIONS["curves"].values()  # or what is patched would be lost afterwards
     for name in ("theory", "curves", "reliability"):
         monkeypatch.setitem(html.SECTIONS, name, {})
 

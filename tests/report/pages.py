@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from vnd.report import curves, lengths, masks  # noqa: F401  they register their sections
 from vnd.report.html import Part, Table, _text
 from vnd.report.results import Run
 from vnd.report.series import Block, Series, blocks_of

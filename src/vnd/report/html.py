@@ -154,6 +154,7 @@ def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> 
 
 def parts_of(block: Block, options: Options) -> list[Part]:
     """The parts of a page that a block has numbers for, in the order that its files say."""
+    _register()
     found = []
     for name in block.sections:
         if name not in SECTIONS:
@@ -163,6 +164,11 @@ def parts_of(block: Block, options: Options) -> list[Part]:
         make = SECTIONS[name].get(options.view)
         found += [] if make is None else [part for part in make(block, options) if part.content]
     return found
+
+
+def _register() -> None:
+    """Import what registers sections: when they are wanted, since they draw and compute."""
+    from vnd.report import curves, lengths, masks  # noqa: F401
 
 
 def write_run(path: Path, out: Path) -> Path:
@@ -258,6 +264,7 @@ def _template() -> tuple[Any, Any]:
 
 def rows(block: Block) -> list[dict[str, Any]]:
     """Every point of every series, flat: what the figures draw."""
+    _register()
     more: dict[tuple[str, str], dict[str, Any]] = {}
     for name in block.sections:
         for add in ROWS_OF.get(name, ()):
