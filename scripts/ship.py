@@ -29,7 +29,7 @@ from vnd.data.batches import in_order
 from vnd.data.images import Images
 from vnd.methods import Size
 from vnd.nn import Shape
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 from vnd.pretrained.cut import cut, outside, write
 from vnd.tasks.classification import Answers, answer, machine, scores
 from vnd.train.trained import TrainedRun, open_run
@@ -55,7 +55,7 @@ def ship(run: Path, name: str, parameters: float, checkpoint: Any = None, root: 
     if (root / name).exists() and not (root / name / pretrained.CARD).exists():
         raise ValueError(f"ship: {root / name} is there and is no shipped network; remove it, or give another name")
     opened = open_run(run, checkpoint)
-    plan_of(opened.model)  # refuses a run of one size
+    state_of(opened.model)  # refuses a run of one size
     shape = vnd.shape(opened.model, parameters=parameters)
     said = {
         "classes": list(opened.splits.train.classes), "mean": list(opened.splits.mean),

@@ -23,7 +23,7 @@ from vnd.cli import main
 from vnd.data.batches import Normalise, in_order
 from vnd.methods import Size
 from vnd.nn import BayesLayer, Rule, Shape
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 from vnd.pretrained import FromPixels, load_pretrained
 from vnd.pretrained.cut import cut, outside, within
 from vnd.report import html
@@ -83,7 +83,7 @@ def widths(net: FromPixels) -> list[Shape]:
 
 def images(net: FromPixels, count: int = 16) -> torch.Tensor:
     """Bytes as floats between 0 and 1."""
-    (example, *_), _ = plan_of(net).example
+    (example, *_), _ = state_of(net).example
     return torch.randint(256, (count, *example.shape[1:])).float() / 255
 
 
@@ -135,7 +135,7 @@ def test_every_width_is_bit_for_bit_the_run_s_network(made: FromPixels, opened: 
     test, normalise = opened.test(), opened.splits.normalise("cpu")
     fed = torch.cat(list(in_order(test, normalise, "cpu"))).clone(memory_format=torch.contiguous_format)
     pixels = torch.from_numpy(test.pixels.copy()).float() / 255
-    full = Shape({unit: module.num_groups for unit, module in plan_of(opened.model).units.items()})
+    full = Shape({unit: module.num_groups for unit, module in state_of(opened.model).units.items()})
     assert outside(widths(made)[0]) != full  # something was cut away
     for width in widths(made):
         theirs = opened.cut(Size("learned", "", outside(width)), 2 if bayesian else 0)
@@ -162,13 +162,13 @@ def test_the_learned_order_is_that_of_the_run(made: FromPixels, opened: TrainedR
     whole = widths(made)[0]
     for budget in (300, 600, 900, BUDGET):
         assert vnd.shape(made, parameters=budget) == within(vnd.shape(opened.model, parameters=budget))
-    units = plan_of(opened.model).units
-    for name, unit in plan_of(made).units.items():
+    units = state_of(opened.model).units
+    for name, unit in state_of(made).units.items():
         before = units[name.removeprefix("network.")]
         assert torch.equal(unit.survival(), before.survival()[: whole[name]])
         assert unit.group_sizes == before.group_sizes[: whole[name]]
         assert torch.equal(unit.prior.mean, before.prior.mean[: unit.num_nested])
-        assert torch.equal(plan_of(made).arguments["rules"][name].prior.mean, unit.prior.mean)
+        assert torch.equal(state_of(made).arguments["rules"][name].prior.mean, unit.prior.mean)
 
 
 def test_the_card_has_the_numbers_of_the_evaluation(
@@ -323,7 +323,7 @@ def test_what_has_no_smaller_nested_form_is_refused() -> None:
             cut(net, vnd.shape(net, fraction=0.5), SAID)
     net = nested(base=0)
     with pytest.raises(ValueError, match=r"^cut: the shape must keep a group of each unit; got none of features.0$"):
-        cut(net, Shape(dict.fromkeys(plan_of(net).units, 0)), SAID)
+        cut(net, Shape(dict.fromkeys(state_of(net).units, 0)), SAID)
     other = vnd.to_nested(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.rand(1, 4), num_groups=4)
     with pytest.raises(ValueError, match=r"^cut: the network must be one of vgg11, .*; got a Sequential$"):
         cut(other, vnd.shape(other, fraction=0.5), SAID)

@@ -23,8 +23,8 @@ from hostile import DESCRIPTIONS, HEADERS, MANIFESTS, Bomb, Calls, full_disk, in
 from vnd import BernoulliChain, Rule
 from vnd import _manifest as checksummed
 from vnd.models import UNet, build
-from vnd.nn.plan import batch_norms, plan_of
 from vnd.nn.recalibrate import sampling
+from vnd.nn.state import batch_norms, state_of
 
 WIDTHS = (None, 0.25, 0.5, 1.0)
 
@@ -138,7 +138,7 @@ def lived(net: nn.Module, x: Any, recalibrated: bool = True) -> nn.Module:
     inputs = {"image": x[0], "tables": x[1]} if isinstance(x, tuple) else x
     for _ in range(3):
         run(net.train(), inputs)
-    if recalibrated and hasattr(net, "_vnd_plan"):
+    if recalibrated and hasattr(net, "_vnd_state"):
         vnd.recalibrate(net, [inputs], widths=(0.5, 1.0))
         vnd.recalibrate(net, [inputs], widths=(0.5,), samples=True)
     return net.eval()
@@ -164,7 +164,7 @@ def assert_equal_state(net: nn.Module, other: nn.Module) -> None:
 
 
 def assert_equal_statistics(net: nn.Module, other: nn.Module) -> None:
-    mine, theirs = plan_of(net).statistics, plan_of(other).statistics
+    mine, theirs = state_of(net).statistics, state_of(other).statistics
     assert list(mine) == list(theirs)
     for key, norms in mine.items():
         assert norms.keys() == theirs[key].keys()
@@ -176,7 +176,7 @@ def assert_equal_nested(net: nn.Module, other: nn.Module, x: Any, widths: tuple[
     """Bit for bit: state, KL, outputs of means and of samples at every width, statistics, and the next draws."""
     assert not other.training
     net.eval()
-    assert list(plan_of(net).units) == list(plan_of(other).units)
+    assert list(state_of(net).units) == list(state_of(other).units)
     for width in widths:
         for samples in (False, True):
             outputs = []
@@ -342,7 +342,7 @@ def test_mixed_dtypes_and_odd_tensors_come_back(tmp_path):
     net.nothing = torch.zeros(0, 3, dtype=torch.float16)
     net.scale = torch.tensor(0.1, dtype=torch.float64)
     with torch.no_grad():
-        for unit in plan_of(net).units.values():
+        for unit in state_of(net).units.values():
             unit.double()
     net.table.weight.data = net.table.weight.data.T.contiguous().T  # not contiguous
     vnd.save(net, tmp_path)
@@ -382,10 +382,10 @@ def test_weights_that_are_not_finite_are_warned_of_at_save_and_refused_at_load(v
 @pytest.mark.parametrize("kept", [True, False])
 def test_statistics_that_no_batch_has_are_refused_by_name(part, value, kept, tmp_path):
     net = lived(vgg(), images())
-    key = next(iter(plan_of(net).statistics))
+    key = next(iter(state_of(net).statistics))
     name, norm = next(iter(batch_norms(net)))
     own = (norm.running_mean, norm.running_var)
-    pair = plan_of(net).statistics[key][name] if kept else own
+    pair = state_of(net).statistics[key][name] if kept else own
     pair[part == "variance"][1] = value
     with pytest.warns(UserWarning, match="load will refuse"):
         vnd.save(net, tmp_path)
@@ -435,8 +435,8 @@ def test_training_goes_on_as_if_nothing_had_happened(coupling, tmp_path):
     losses: list[list[float]] = []
     nets = net, vnd.load(tmp_path)
     if coupling == "quantile":
-        assert int(plan_of(net).quantile.count) == 3
-        states = [copy.deepcopy(plan_of(one).quantile) for one in nets]
+        assert int(state_of(net).quantile.count) == 3
+        states = [copy.deepcopy(state_of(one).quantile) for one in nets]
         assert all(torch.equal(*(state.draw() for state in states)) for _ in range(5))
     for one in nets:
         torch.manual_seed(3)
@@ -486,7 +486,7 @@ def test_what_cannot_be_saved_is_refused_before_anything_is_written(tmp_path):
             return {"a": 1}
 
     odd = small()
-    plan_of(odd).arguments["temperature"] = object()
+    state_of(odd).arguments["temperature"] = object()
     parameter = nn.Parameter(torch.zeros(3))
     prior = BernoulliChain(2 * parameter)  # part of a graph, so that it cannot be copied
     vnd.save(unet(rules={"encoder.0.0": Rule(prior=prior)}), tmp_path / "fine")
@@ -524,7 +524,7 @@ def assert_found_or_equal(folder: Path, net: nn.Module, path: Path) -> bool:
         return True
     assert_equal_state(net, other)
     assert_equal_statistics(net, other)
-    assert store._encode(plan_of(net).arguments) == store._encode(plan_of(other).arguments)
+    assert store._encode(state_of(net).arguments) == store._encode(state_of(other).arguments)
     return False
 
 

@@ -22,7 +22,7 @@ from vnd.distributions import BernoulliChain
 from vnd.models import MODELS, build
 from vnd.nn import Rule, Shape, to_nested
 from vnd.nn.extract import ORIGINS, exact, shared_tensors
-from vnd.nn.plan import Plan, batch_norms, unwrap
+from vnd.nn.state import NestedState, batch_norms, unwrap
 
 FORMAT = 1
 MANIFEST = "network.json"
@@ -58,21 +58,21 @@ def save(net: nn.Module, folder: str | Path) -> Path:
     ['.json', '.safetensors']
     """
     root, folder = unwrap(net), Path(folder)
-    plan: Plan | None = getattr(root, "_vnd_plan", None)
+    state: NestedState | None = getattr(root, "_vnd_state", None)
     tensors = _state(root)
     manifest: dict[str, Any] = {"kind": "plain"}
-    if plan is not None:
-        manifest |= {"kind": "nested", "conversion": _encode(plan.arguments), "example": _shapes(plan.example)}
+    if state is not None:
+        manifest |= {"kind": "nested", "conversion": _encode(state.arguments), "example": _shapes(state.example)}
         manifest["statistics"] = []
-        valid = [key for key in plan.statistics if plan.valid_statistics(root, key) is not None]
+        valid = [key for key in state.statistics if state.valid_statistics(root, key) is not None]
         for index, (shape, samples) in enumerate(valid):
-            norms = plan.statistics[shape, samples]
+            norms = state.statistics[shape, samples]
             manifest["statistics"].append({"shape": dict(shape), "samples": samples})
             for name, pair in norms.items():
                 for part, value in zip(("mean", "variance"), pair, strict=True):
                     tensors[f"statistics/{index}/{part}/{name}"] = value
-        if plan.origin is not None:
-            manifest["of"] = _encode_origin(plan.origin)
+        if state.origin is not None:
+            manifest["of"] = _encode_origin(state.origin)
     elif root in ORIGINS:
         manifest |= {"kind": "extracted", **_encode_origin(ORIGINS[root])}
     fault = _unfit(root, tensors)
@@ -146,7 +146,7 @@ def _unfit(net: nn.Module, tensors: dict[str, Tensor]) -> str | None:
 
 def _state(root: nn.Module) -> dict[str, Tensor]:
     """The tensors of a network's state."""
-    inner = next((n for n, m in root.named_modules() if n and hasattr(m, "_vnd_plan")), None)
+    inner = next((n for n, m in root.named_modules() if n and hasattr(m, "_vnd_state")), None)
     if inner is not None:
         raise ValueError(f"save: {inner} is a nested network within a {type(root).__name__}; save it by itself")
     state = root.state_dict()
@@ -213,8 +213,8 @@ def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) 
     for name, value in (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)):
         if name in dtypes:
             value.data = value.data.to(dtypes[name])
-    plan: Plan | None = getattr(net, "_vnd_plan", None)
-    if plan is None:
+    state: NestedState | None = getattr(net, "_vnd_state", None)
+    if state is None:
         net.load_state_dict(own)
         return
     net.load_state_dict({"_vnd_converted_at": torch.tensor(0), **own})
@@ -228,10 +228,10 @@ def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) 
             if any(value.shape != size for value in found[name]):
                 raise ValueError(f"statistics {index} of {name} have another size than its {size[0]} channels")
         key = Shape(entry["shape"]), bool(entry["samples"])
-        plan.statistics[key] = found  # type: ignore[assignment]
-        plan.stamps[key] = plan.stamp(net)
-    plan.settled = False
-    plan.activate(net)
+        state.statistics[key] = found  # type: ignore[assignment]
+        state.stamps[key] = state.stamp(net)
+    state.settled = False
+    state.activate(net)
 
 
 def _tied(net: nn.Module, tensors: dict[str, Tensor]) -> list[list[str]]:

@@ -336,7 +336,7 @@ def test_a_cut_network_has_the_statistics_it_was_calibrated_with(samples: int) -
     width = vnd.shape(model, fraction=0.5)
     method.recalibrate(model, lambda: [batch(64)[0]], [width], samples=samples > 0)
     small = method.cut(model, width, samples)
-    kept = model._vnd_plan.statistics[width, samples > 0]  # type: ignore[union-attr, index]
+    kept = model._vnd_state.statistics[width, samples > 0]  # type: ignore[union-attr, index]
     norms = {name: module for name, module in small.named_modules() if isinstance(module, nn.BatchNorm2d)}
     assert norms.keys() == kept.keys()
     for name, norm in norms.items():

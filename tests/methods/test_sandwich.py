@@ -18,7 +18,7 @@ from methods.test_methods import batch, everything, model_of, put_back, same, st
 from train.small import recipe, write_blobs
 from vnd.methods import BN3, Step
 from vnd.methods.nested import pinned, unsmoothed
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 from vnd.train import checkpoint
 from vnd.train.loop import fit
 
@@ -75,13 +75,13 @@ def test_a_sandwich_is_the_loss_of_the_full_the_smallest_or_rungs_and_a_sampled_
             with pinned(model, smallest=True):
                 model(x)
     sampled = model(x[part])
-    drawn = float(plan_of(model).quantile.u) if coupling == "quantile" else 0.0
+    drawn = float(state_of(model).quantile.u) if coupling == "quantile" else 0.0
 
     loss_temperatures = [1.0, 1.0, 1.0] if log_loss_temperature is None else log_loss_temperature.exp().tolist()
     usual = 1.0 if log_loss_temperature is None else float(log_loss_temperature.mean().exp())
     if log_loss_temperature is not None and prepared and coupling == "quantile":
         kept = vnd.shape(model, parameters=BUDGET)
-        chains = {name: unit.posterior().chain.log_survival.exp() for name, unit in plan_of(model).units.items()}
+        chains = {name: unit.posterior().chain.log_survival.exp() for name, unit in state_of(model).units.items()}
         lowest = min(float(chains[name][kept[name] - 2]) for name in chains if kept[name] > 1)
         between = np.interp(drawn, [0.0, lowest, 1.0], log_loss_temperature.tolist()[::-1])
         assert not any(math.isclose(between, log, abs_tol=1e-3) for log in log_loss_temperature.tolist())
@@ -145,18 +145,18 @@ def test_the_order_learns_until_it_settles_and_the_rungs_are_its_shapes() -> Non
     model, given = model_of(method), batch()
     for share in (0.0, 0.49):
         method.prepare(model, given, at(share), same)
-        assert plan_of(model).fixed_budgets == []
+        assert state_of(model).fixed_budgets == []
         method.loss(model, given, at(share)).total.backward()
         assert all(unit.keep_logits.grad.abs().sum() > 0 for unit in units_of(model))
         model.zero_grad()
     method.prepare(model, given, at(0.5), same)
-    (network,) = plan_of(model).fixed_budgets
+    (network,) = state_of(model).fixed_budgets
     wanted = vnd.shape(model, parameters=BUDGET)
     assert sum(p.numel() for p in network.skeleton.parameters()) == vnd.profile(model, wanted).parameters
     method.loss(model, given, at(0.5)).total.backward()
     assert all(unit.keep_logits.grad is None for unit in units_of(model))
     method.prepare(model, given, at(0.75), same)
-    assert plan_of(model).fixed_budgets == [network]  # cut once
+    assert state_of(model).fixed_budgets == [network]  # cut once
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from vnd.methods import SN3, pruning, sn3
 from vnd.methods.mmd import squared_mmd
 from vnd.nn import BayesLayer, Shape
 from vnd.nn.extract import exact
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 from vnd.train.loop import fit
 from vnd.train.trained import open_run
 
@@ -40,7 +40,7 @@ def teacher_of(base: int = 2, groups: int = 8) -> nn.Module:
     torch.manual_seed(0)
     plain = vnd.models.ConvNet(num_classes=3, width=0.25, image_size=8, in_channels=1, hidden=32)
     net = vnd.to_nested(plain, IMAGES[:2], num_groups=groups, base=base, log_alpha_init=-2.0)
-    for unit in plan_of(net).units.values():
+    for unit in state_of(net).units.values():
         unit.keep_logits.data.uniform_(0, 3)
     return net
 
@@ -48,7 +48,7 @@ def teacher_of(base: int = 2, groups: int = 8) -> nn.Module:
 def uneven(base: int = 1) -> nn.Module:
     """A teacher whose layers are worth keeping to shares that differ; 5,003 parameters."""
     teacher = teacher_of(base)
-    for unit, logit in zip(plan_of(teacher).units.values(), (2.5, 0.5, -0.5, 1.5), strict=True):
+    for unit, logit in zip(state_of(teacher).units.values(), (2.5, 0.5, -0.5, 1.5), strict=True):
         unit.keep_logits.data.copy_(torch.linspace(logit + 0.5, logit - 0.5, unit.num_nested))
     return teacher
 
@@ -77,22 +77,22 @@ def test_a_student_is_the_leading_part_of_its_teacher(keep: float) -> None:
     assert [layer.bayesian for layer in layers] == [False] * (len(layers) - 1) + [True]
     theirs: Any = [m for m in exact(teacher, shape, bayesian=True).modules() if isinstance(m, BayesLayer)][-1]
     assert torch.equal(layers[-1].log_alpha, theirs.log_alpha)
-    for name, unit in plan_of(student).units.items():
-        assert unit.group_sizes == plan_of(teacher).units[name].group_sizes[: unit.num_groups]
+    for name, unit in state_of(student).units.items():
+        assert unit.group_sizes == state_of(teacher).units[name].group_sizes[: unit.num_groups]
         assert not unit.keep_logits.requires_grad
 
 
 def survival_agrees(teacher: nn.Module, student: nn.Module, ratio: int) -> None:
     """The student keeps its j-th group as often as the teacher its (r j)-th."""
-    for name, unit in plan_of(student).units.items():
-        theirs = plan_of(teacher).units[name].survival()[ratio - 1 :: ratio]
+    for name, unit in state_of(student).units.items():
+        theirs = state_of(teacher).units[name].survival()[ratio - 1 :: ratio]
         torch.testing.assert_close(unit.survival(), theirs, atol=1e-5, rtol=1e-4)
 
 
 def test_the_order_is_the_teacher_s_coarsened(monkeypatch: pytest.MonkeyPatch) -> None:
     teacher = teacher_of(base=2)
     student = pruning.prune(teacher, 0.5, IMAGES[:2])
-    assert {(unit.num_groups, unit.base) for unit in plan_of(student).units.values()} == {(4, 1)}
+    assert {(unit.num_groups, unit.base) for unit in state_of(student).units.values()} == {(4, 1)}
     survival_agrees(teacher, student, 2)
 
     def leading(unit: vnd.OrderingUnit, kept: int) -> tuple[int, torch.Tensor]:  # planted: the first logits
@@ -105,8 +105,8 @@ def test_the_order_is_the_teacher_s_coarsened(monkeypatch: pytest.MonkeyPatch) -
 
 def survival_is_that_of_the_ratio(teacher: nn.Module, student: nn.Module) -> None:
     """The student keeps its j-th group as often as the teacher its ⌈r j⌉-th, r being of the layer; but for the base."""
-    for name, unit in plan_of(student).units.items():
-        theirs = plan_of(teacher).units[name]
+    for name, unit in state_of(student).units.items():
+        theirs = state_of(teacher).units[name]
         ratio = Fraction(theirs.num_groups, unit.num_groups)
         assert unit.base == math.ceil(theirs.base / ratio)
         for j in range(unit.base, unit.num_groups):
@@ -121,7 +121,7 @@ def test_a_student_of_so_many_parameters_has_the_learned_shape(
     teacher = uneven(base)
     _, student = saved(tmp_path, teacher, parameters=BUDGET)
     shape = vnd.shape(teacher, parameters=BUDGET)
-    assert {name: unit.num_groups for name, unit in plan_of(student).units.items()} == dict(shape)
+    assert {name: unit.num_groups for name, unit in state_of(student).units.items()} == dict(shape)
     assert len(set(shape.values())) == 4  # not one share for all
     count = sum(parameter.numel() for parameter in vnd.extract(student, 1.0).parameters())
     assert 0.7 * BUDGET < count <= BUDGET
@@ -171,7 +171,7 @@ def test_lengths_are_tied_by_the_ratio_of_groups(
 ) -> None:
     linear = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
     net = vnd.to_nested(linear, torch.randn(1, 2), num_groups=groups, base=base)
-    (unit,) = plan_of(net).units.values()
+    (unit,) = state_of(net).units.values()
     unit.keep_logits.data.uniform_(-1, 3, generator=torch.Generator().manual_seed(0))
     assert list(SN3(keep=keep).kept(net).values()) == [kept]
     assert [pruning.tied(j, unit, kept) for j in range(1, kept + 1)] == lengths
@@ -185,9 +185,9 @@ def test_lengths_are_tied_by_the_ratio_of_groups(
 
 def lengths_move_together(method: SN3, student: nn.Module) -> set[tuple[int, ...]]:
     """Ask the teacher some times, and see at which lengths it answers."""
-    lesson = plan_of(student).lesson
+    lesson = state_of(student).lesson
     seen, drawn = [], set()
-    units = plan_of(lesson.teacher).units
+    units = state_of(lesson.teacher).units
     handle = lesson.teacher.register_forward_pre_hook(
         lambda *_: seen.append({name: int(unit.fixed_groups) for name, unit in units.items()})
     )
@@ -199,7 +199,7 @@ def lengths_move_together(method: SN3, student: nn.Module) -> set[tuple[int, ...
         for number, theirs in enumerate(seen):
             own = lesson.parts[number // method.samples].lengths
             assert theirs == {
-                name: math.ceil(Fraction(int(own[name]) * unit.num_groups, plan_of(student).units[name].num_groups))
+                name: math.ceil(Fraction(int(own[name]) * unit.num_groups, state_of(student).units[name].num_groups))
                 for name, unit in units.items()
             }
         drawn.add(tuple(int(x) for x in lesson.parts[-1].lengths.values()))
@@ -243,7 +243,7 @@ def test_an_untied_teacher_is_always_full(tmp_path: Path) -> None:
     for index in range(5):
         torch.manual_seed(index)
         method.prepare(student, (IMAGES, LABELS), step(), same)
-        units = plan_of(plan_of(student).lesson.teacher).units.values()
+        units = state_of(state_of(student).lesson.teacher).units.values()
         assert all(int(unit.fixed_groups) == unit.num_groups for unit in units)
 
 
@@ -254,11 +254,11 @@ def test_an_untied_teacher_is_always_full(tmp_path: Path) -> None:
 def test_the_loss_by_hand(tmp_path: Path, divergence: str) -> None:
     method, student = saved(tmp_path, divergence=divergence, label_weight=0.3)
     method.prepare(student, (IMAGES, LABELS), step(), same)
-    lesson = plan_of(student).lesson
+    lesson = state_of(student).lesson
     state = {name: value.clone() for name, value in student.state_dict().items()}
     torch.manual_seed(7)
     terms = method.loss(student, (IMAGES, LABELS), step(kl_weight=0.5))
-    assert {int(unit.fixed_groups) for unit in plan_of(student).units.values()} == {-1}
+    assert {int(unit.fixed_groups) for unit in state_of(student).units.values()} == {-1}
     student.load_state_dict(state)
     torch.manual_seed(7)
     apart, nll = [], []
@@ -278,7 +278,7 @@ def test_the_loss_by_hand(tmp_path: Path, divergence: str) -> None:
     vnd.set_width(student, None)
     expected = sum(apart) / 3 + 0.3 * sum(nll) / 3 + 0.5 / step().num_data * vnd.kl(student)
     assert float(terms.total.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
-    last = Shape({name: unit.num_groups for name, unit in plan_of(student).units.items()})
+    last = Shape({name: unit.num_groups for name, unit in state_of(student).units.items()})
     assert {name: int(value) for name, value in lesson.parts[1].lengths.items()} == dict(last)
     assert {int(value) for value in lesson.parts[0].lengths.values()} == {
         1
@@ -291,7 +291,7 @@ def test_some_widths_in_every_step_and_their_shares_of_the_loss_by_hand(tmp_path
     assert method.num_loss_temperatures == 3
     given = replace(step(), log_loss_temperature=torch.tensor([0.1, 0.2, 0.6]))
     method.prepare(student, (IMAGES, LABELS), given, same)
-    parts = plan_of(student).lesson.parts
+    parts = state_of(student).lesson.parts
     assert [set(map(int, part.lengths.values())) for part in parts[:3]] == [{1}, {2}, {4}]
     assert [(part.every, part.taught.size(1)) for part in parts] == [(1, 6), (1, 6), (1, 6), (2, 3)]
     state = copy.deepcopy(student.state_dict())
@@ -340,12 +340,12 @@ def test_a_temper_moves_the_mean_and_not_the_spread() -> None:
 
 def test_the_teacher_is_cut_where_it_is_asked_again_and_says_the_same(tmp_path: Path) -> None:
     method, student = saved(tmp_path)
-    lesson = plan_of(student).lesson
+    lesson = state_of(student).lesson
     for layer in lesson.teacher.modules():
         if isinstance(layer, BayesLayer):
             layer.log_alpha.data.fill_(-30.0)  # no noise, which would be drawn in other numbers
     lesson.move(IMAGES.device)
-    lengths = Shape(dict.fromkeys(plan_of(lesson.teacher).units, 4))
+    lengths = Shape(dict.fromkeys(state_of(lesson.teacher).units, 4))
     cut, masked = (method._answers(lesson, lengths, IMAGES, again) for again in (True, False))
     assert list(lesson.slices) == [lengths]
     torch.testing.assert_close(cut, masked, atol=1e-5, rtol=1e-4)
@@ -353,7 +353,7 @@ def test_the_teacher_is_cut_where_it_is_asked_again_and_says_the_same(tmp_path: 
 
 def test_an_untied_teacher_is_asked_once(tmp_path: Path) -> None:
     method, student = saved(tmp_path, tie=False)
-    lesson, asked = plan_of(student).lesson, []
+    lesson, asked = state_of(student).lesson, []
     lesson.teacher.register_forward_pre_hook(lambda *_: asked.append(1))
     method.prepare(student, (IMAGES, LABELS), step(), same)
     assert (len(asked), len(lesson.parts)) == (method.samples, 3)
@@ -365,13 +365,13 @@ def test_the_gradient_reaches_the_student_through_the_dirichlet_and_the_teacher_
     method.loss(student, (IMAGES, LABELS), step(kl_weight=0.0)).total.backward()
     weights = [p for name, p in student.named_parameters() if name.endswith("weight")]
     assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.abs().sum() > 0 for p in weights)
-    assert all(p.grad is None for p in plan_of(student).lesson.teacher.parameters())
+    assert all(p.grad is None for p in state_of(student).lesson.teacher.parameters())
 
 
 @pytest.mark.parametrize("options", [{}, {"tie": False, "divergence": "kl", "samples": 4}])
 def test_answers_lie_in_the_same_place_in_every_step(tmp_path: Path, options: dict[str, Any]) -> None:
     method, student = saved(tmp_path, sampled_share=0.5, **options)
-    lesson, before = plan_of(student).lesson, list[sn3.DistillationBatch]()
+    lesson, before = state_of(student).lesson, list[sn3.DistillationBatch]()
     for index in range(4):  # what a CUDA graph of the backward pass has seen must not move
         torch.manual_seed(index)
         old = [part.taught.clone() for part in before]
@@ -395,7 +395,7 @@ def test_the_loss_is_one_graph_for_all_lengths(tmp_path: Path) -> None:
     compiled = torch.compile(method.loss, backend="aot_eager", fullgraph=True)
     for index in range(3):
         torch.manual_seed(index)
-        for place, unit in enumerate(plan_of(student).units.values()):  # drawn: some of each, the base, all
+        for place, unit in enumerate(state_of(student).units.values()):  # drawn: some of each, the base, all
             unit.keep_logits.data.fill_(((30.0, -30.0)[place % 2], -30.0, 30.0)[index])
         method.prepare(student, (IMAGES, LABELS), step(index=index), same)
         terms = [f(student, (IMAGES, LABELS), step(index=index)) for f in (compiled, method.loss)]
@@ -415,9 +415,9 @@ def test_the_loss_is_one_graph_for_all_lengths(tmp_path: Path) -> None:
 )
 def test_answers_to_a_batch_that_comes_again_are_kept(tmp_path: Path, options: dict[str, Any], fresh: int) -> None:
     method, student = saved(tmp_path, **options)
-    lesson, asked = plan_of(student).lesson, list[int]()
+    lesson, asked = state_of(student).lesson, list[int]()
     lesson.teacher.register_forward_pre_hook(lambda *_: asked.append(1))
-    for place, unit in enumerate(plan_of(student).units.values()):  # other lengths than those of every step
+    for place, unit in enumerate(state_of(student).units.values()):  # other lengths than those of every step
         unit.keep_logits.data.fill_(30.0 if place % 2 else -30.0)
     counts, answers = [], []
     for index, number in enumerate((0, 1, 0, 1)):
@@ -434,7 +434,7 @@ def test_answers_to_a_batch_that_comes_again_are_kept(tmp_path: Path, options: d
 
 def test_without_views_the_teacher_is_asked_in_every_step(tmp_path: Path) -> None:
     method, student = saved(tmp_path, tie=False)
-    lesson, answers = plan_of(student).lesson, []
+    lesson, answers = state_of(student).lesson, []
     for index in range(2):
         torch.manual_seed(index)
         method.prepare(student, (IMAGES, LABELS), step(index), same)
@@ -580,7 +580,7 @@ def test_the_command_makes_a_student_of_so_many_parameters(taught: Path, tmp_pat
     opened = open_run(tmp_path / "student", "last")
     assert (opened.recipe.method.keep, opened.recipe.method.parameters) == (None, 6000.0)
     shape = vnd.shape(vnd.load(taught / "teacher" / "last"), parameters=6000)
-    assert {name: unit.num_groups for name, unit in plan_of(opened.model).units.items()} == dict(shape)
+    assert {name: unit.num_groups for name, unit in state_of(opened.model).units.items()} == dict(shape)
     assert vnd.profile(opened.model, 1.0).parameters <= 6000
 
 
@@ -602,7 +602,7 @@ def test_a_student_goes_on_where_it_stopped_bit_for_bit(
     stopping_at(monkeypatch, 8 if repeat_epochs else 3)  # of 6 steps an epoch
     assert [fit(parse(given), tmp_path / "parts", quiet=True) for _ in range(2)] == [False, True]
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
-    groups = {name: unit.num_groups for name, unit in plan_of(vnd.load(tmp_path / "parts" / "last")).units.items()}
+    groups = {name: unit.num_groups for name, unit in state_of(vnd.load(tmp_path / "parts" / "last")).units.items()}
     assert groups == dict(SN3(**size).kept(vnd.load(taught / "teacher" / "last")))
 
 

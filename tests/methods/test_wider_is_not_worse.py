@@ -18,7 +18,7 @@ from train.small import recipe
 from vnd.methods import Size, Sizes, USNet
 from vnd.methods.nested import Nested
 from vnd.nn import OrderingUnit
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 from vnd.tasks.classification import Subject, Sweep
 from vnd.train.loop import fit
 from vnd.train.trained import TrainedRun, open_run
@@ -139,7 +139,7 @@ def swapped(cut: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """The narrowest width in the place of the widest, and the other way round."""
 
     def wrong(self: USNet, model: nn.Module, width: Any, samples: int) -> nn.Module:
-        most = {name: unit.num_groups + unit.base for name, unit in plan_of(model).units.items()}
+        most = {name: unit.num_groups + unit.base for name, unit in state_of(model).units.items()}
         other = vnd.Shape({name: most[name] - kept for name, kept in dict(width).items()})
         return cut(self, model, other, samples)
 
@@ -158,7 +158,7 @@ def of_another_width(cut: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         narrow = vnd.shape(self.model, fraction=FRACTIONS[0])
         cut(self, size, *options)
         cut(self, Size("uniform", "", narrow), *options)
-        found = plan_of(self.model).statistics
+        found = state_of(self.model).statistics
         found[size.width, False] = found[narrow, False]  # type: ignore[index]
         return self.method.cut(self.model, size.width, 0)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import vnd
 from vnd.models import MODELS, EnsembleUNet, ProbabilisticUNet, build
 from vnd.models.autoencoder import CodedNetwork
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 
 Example = Tensor | tuple[Any, ...] | dict[str, Any]
 
@@ -665,7 +665,7 @@ def gap(a: Tensor, b: Tensor) -> float:
 
 def uniform_shapes(net: nn.Module) -> list[vnd.Shape]:
     """All shapes with k = 1 … G groups of every unit that has as many."""
-    units = plan_of(net).units
+    units = state_of(net).units
     most = max(unit.num_groups for unit in units.values())
     found = [{n: max(u.base, min(k, u.num_groups)) for n, u in units.items()} for k in range(1, most + 1)]
     return [vnd.Shape(groups) for groups in found]
@@ -673,7 +673,7 @@ def uniform_shapes(net: nn.Module) -> list[vnd.Shape]:
 
 def mixed_shapes(net: nn.Module, count: int = 4) -> list[vnd.Shape]:
     """Shapes in which every unit has a number of groups of its own, drawn at random."""
-    units = plan_of(net).units
+    units = state_of(net).units
     draw = torch.Generator().manual_seed(count)
 
     def groups(low: int, high: int) -> int:

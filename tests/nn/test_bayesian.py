@@ -12,7 +12,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
 
 import vnd
-import vnd.nn.noise as gaussian
+import vnd.nn._noise as gaussian
 from vnd.distributions import LogUniform, MultiplicativeNormal
 from vnd.nn.bayesian import (
     BAYES_OF,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import vnd
 from vnd.nn.bayesian import BayesLayer
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 
 module = importlib.import_module("vnd.nn.selective")  # its function has its name
 cascade, Cascade = module.cascade, module.Cascade
@@ -283,7 +283,7 @@ def test_mode_width_sampling_and_weights_are_put_back_also_after_an_error(traini
         assert [network.training, network[1].training, network[2].training] == [training, not training, training]
         assert all(m.sampling is None and m.expansion == 1 for m in network.modules() if isinstance(m, BayesLayer))
         assert all(torch.equal(value, state[key]) for key, value in network.state_dict().items())
-    assert plan_of(net).shape == vnd.shape(net, fraction=0.75)
+    assert state_of(net).shape == vnd.shape(net, fraction=0.75)
 
 
 def test_a_width_without_statistics_warns_as_predict_does():

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vnd
 from vnd.nn import BayesLayer, OrderingUnit, difference_term, update_differences
-from vnd.nn.plan import InputMask, plan_of
+from vnd.nn.state import InputMask, state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:BatchNorm has no statistics")
 
@@ -33,7 +33,7 @@ def mlp(*sizes: int) -> nn.Sequential:
 def test_units_are_found_and_each_whole_layer_has_its_reason(name):
     structure = STRUCTURES[name]
     _, net, _ = make(name)
-    plan = plan_of(net)
+    plan = state_of(net)
     assert tuple(plan.units) == structure.units
     for layer, words in structure.whole.items():
         assert words in plan.whole[layer]
@@ -54,8 +54,8 @@ def _mixes(layer: nn.Module) -> bool:
 @pytest.mark.parametrize(("name", "count"), [("vgg11", 9), ("mobilenet_v2", 19), ("resnext", 6), ("unet", 12)])
 def test_the_networks_of_the_paper_have_their_interiors_nested(name, count):
     _, net, _ = make(name)
-    assert len(plan_of(net).units) == count
-    assert {unit.tiles for unit in plan_of(net).units.values()} == ({2} if name == "resnext" else {1})
+    assert len(state_of(net).units) == count
+    assert {unit.tiles for unit in state_of(net).units.values()} == ({2} if name == "resnext" else {1})
 
 
 def test_the_table_says_what_is_tied_to_what():
@@ -66,12 +66,12 @@ def test_the_table_says_what_is_tied_to_what():
     for other in ("norm", "outer", "outer_norm", "inner", "wide", "shortcut"):
         assert other in rows["stem"]["tied"].split(", ")
     assert "× 4" in vnd.describe(make("grouped")[1]).units[1]["groups"]
-    assert vnd.describe(net).whole == tuple(plan_of(net).whole.items())
+    assert vnd.describe(net).whole == tuple(state_of(net).whole.items())
 
 
 def test_groups_are_as_even_as_can_be_and_no_more_than_the_channels():
     _, net, _ = make("uneven")
-    assert [unit.group_sizes for unit in plan_of(net).units.values()] == [(4, 3, 3, 3), (2, 2, 2, 1), (1, 1)]
+    assert [unit.group_sizes for unit in state_of(net).units.values()] == [(4, 3, 3, 3), (2, 2, 2, 1), (1, 1)]
 
 
 # -- the function, the class, the state -----------------------------------------------------------------------------
@@ -139,22 +139,22 @@ def test_methods_of_the_model_are_there_and_see_the_width():
 def test_state_loads_into_another_conversion_and_copies_are_independent():
     _, net, example = make("flatten")
     with torch.no_grad():
-        for unit in plan_of(net).units.values():
+        for unit in state_of(net).units.values():
             unit.keep_logits.normal_()
     other = make("flatten")[1]
     other.load_state_dict(net.state_dict())
     assert gap(run(net, example), run(other, example)) == 0
     twin = copy.deepcopy(net)
     with vnd.width(twin, 0.25):
-        assert all(int(unit.fixed_groups) == -1 for unit in plan_of(net).units.values())
+        assert all(int(unit.fixed_groups) == -1 for unit in state_of(net).units.values())
         assert gap(run(twin, example).detach(), run(net, example).detach()) > 1e-3
     with torch.no_grad():
         for parameter in twin.parameters():
             parameter.zero_()
     assert gap(run(net, example), run(other, example)) == 0
-    assert plan_of(twin) is not plan_of(net)
+    assert state_of(twin) is not state_of(net)
     twin_units = [m for m in twin.modules() if isinstance(m, OrderingUnit)]
-    assert list(plan_of(twin).units.values()) == twin_units
+    assert list(state_of(twin).units.values()) == twin_units
     readers = [m.input_mask for m in twin.modules() if isinstance(m, BayesLayer) and m.input_mask]
     assert all(unit in twin_units for mask in readers for unit, _, _ in mask.parts)
 
@@ -180,7 +180,7 @@ def test_rules_say_what_to_nest_how_finely_and_where_log_alpha_starts():
         "layers.3": vnd.Rule(bayesian=False),
     }
     _, net, _ = make("uneven", rules=rules)
-    plan = plan_of(net)
+    plan = state_of(net)
     assert plan.whole["layers.0"] == "a rule says so"
     assert list(plan.units) == ["layers.1", "layers.2"]
     unit = plan.units["layers.1"]
@@ -192,9 +192,9 @@ def test_rules_say_what_to_nest_how_finely_and_where_log_alpha_starts():
 
 def test_of_two_rules_that_match_the_later_one_wins():
     first, second = vnd.Rule(num_groups=2, base=2), vnd.Rule(num_groups=3)
-    unit = plan_of(make("uneven", rules={"layers.*": first, "*.1": second})[1]).units["layers.1"]
+    unit = state_of(make("uneven", rules={"layers.*": first, "*.1": second})[1]).units["layers.1"]
     assert (unit.num_groups, unit.base) == (3, 2)
-    unit = plan_of(make("uneven", rules={"*.1": second, "layers.*": first})[1]).units["layers.1"]
+    unit = state_of(make("uneven", rules={"*.1": second, "layers.*": first})[1]).units["layers.1"]
     assert unit.num_groups == 2
 
 
@@ -221,7 +221,7 @@ def test_a_nested_network_is_not_nested_again():
 def test_without_a_posterior_weights_are_points_and_kl_is_that_of_the_order():
     _, net, example = make("flatten", bayesian=False)
     assert not any("log_alpha" in key for key in net.state_dict())
-    order = sum(unit.kl() for unit in plan_of(net).units.values())
+    order = sum(unit.kl() for unit in state_of(net).units.values())
     assert float(vnd.kl(net).detach()) == pytest.approx(float(order.detach()))
     net.train()
     net[8].eval()
@@ -296,7 +296,7 @@ def test_all_readers_of_a_unit_see_the_same_draw_in_one_forward(coupling, per_ex
     assert masks.unique().tolist() == [0, 1]
     same = (masks == masks[:, :1]).flatten(1).all(1)
     assert float(same.float().mean()) < 0.5 if per_example else bool(same.all())
-    survival = next(iter(plan_of(net).units.values())).survival().detach()
+    survival = next(iter(state_of(net).units.values())).survival().detach()
     # At most 400 independent draws: 5 standard errors of 1/2 / sqrt(400).
     assert torch.allclose(masks.mean((0, 1, 2)), survival, atol=0.125)
     assert len(masks[:, 0, 0].sum(-1).unique()) > 3
@@ -322,7 +322,7 @@ def test_the_gradient_reaches_every_parameter(name, options):
     for key, parameter in net.named_parameters():
         assert parameter.grad is not None, key
         assert parameter.grad.isfinite().all(), key
-    for unit in plan_of(net).units.values():
+    for unit in state_of(net).units.values():
         assert unit.keep_logits.grad.abs().max() > 0
 
 
@@ -332,7 +332,7 @@ def test_one_pass_in_training_leaves_no_parameter_without_a_gradient(name):
     run(net.train(), example).sum().backward()  # one that were skipped would stop distributed training
     assert [key for key, parameter in net.named_parameters() if parameter.grad is None] == []
     net.eval()
-    assert all(unit.current is None for unit in plan_of(net).units.values())
+    assert all(unit.current is None for unit in state_of(net).units.values())
 
 
 def test_distributed_training_finds_no_unused_parameter(tmp_path):
@@ -370,7 +370,7 @@ def test_measured_differences_of_a_converted_network_give_the_enumerated_gradien
     torch.manual_seed(1)
     x, y = torch.randn(16, 3).double(), torch.randint(2, (16,))
     net = vnd.to_nested(mlp(3, 5, 4, 2).double(), x, num_groups=5, bayesian=False).train()
-    units = list(plan_of(net).units.values())
+    units = list(state_of(net).units.values())
     with torch.no_grad():
         for unit in units:
             unit.keep_logits.normal_()
@@ -384,9 +384,9 @@ def test_measured_differences_of_a_converted_network_give_the_enumerated_gradien
     measured = torch.autograd.grad(difference_term(net), [unit.keep_logits for unit in units])
 
     log_survival = torch.cat([unit.posterior().chain.log_survival for unit in units])
-    owners = [name for name, unit in plan_of(net).units.items() for _ in range(unit.num_nested)]
+    owners = [name for name, unit in state_of(net).units.items() for _ in range(unit.num_nested)]
     order = log_survival.detach().sort(descending=True).indices
-    groups = {name: unit.base for name, unit in plan_of(net).units.items()}
+    groups = {name: unit.base for name, unit in state_of(net).units.items()}
     net.eval()
     losses = []
     with torch.no_grad():
@@ -500,7 +500,7 @@ class Options(nn.Module):
 )
 def test_arguments_that_the_example_leaves_out_have_their_defaults(example):
     net = vnd.to_nested(Options(), example, num_groups=4).eval()
-    assert list(plan_of(net).units) == ["inner"]
+    assert list(state_of(net).units) == ["inner"]
     with torch.no_grad(), vnd.width(net, 0.5):
         assert gap(run(net, example), run(vnd.extract(net), example)) <= 1e-5
 
@@ -561,7 +561,7 @@ class Twisted(nn.Module):
 )
 def test_odd_uses_are_followed_or_left_whole(model, x, units, whole):
     net = vnd.to_nested(model(), x, num_groups=4).eval()
-    plan = plan_of(net)
+    plan = state_of(net)
     assert list(plan.units) == units
     for layer, words in whole.items():
         assert words in plan.whole[layer]
@@ -582,7 +582,7 @@ def test_norms_over_positions_that_are_channels_leave_nothing_to_nest():
 def test_a_whole_transformer_layer_of_torch_is_listed_as_left_alone():
     net = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 6), nn.Linear(6, 2))
     nested = vnd.to_nested(net, torch.randn(2, 3, 8), num_groups=3)
-    assert list(plan_of(nested).units) == ["1"]
+    assert list(state_of(nested).units) == ["1"]
     assert "a TransformerEncoderLayer, which is used as it is" in str(vnd.describe(nested))
 
 
@@ -611,7 +611,7 @@ def test_conversion_keeps_the_mode_of_every_module():
 
 def test_a_rule_on_any_producer_of_a_unit_counts():
     _, net, _ = make("residual", rules={"outer": vnd.Rule(nest=True, num_groups=8, base=2)})
-    unit = plan_of(net).units["stem"]
+    unit = state_of(net).units["stem"]
     assert (unit.num_groups, unit.base) == (8, 2)
 
 
@@ -620,9 +620,9 @@ def test_a_pass_that_fails_leaves_no_masks_behind():
     with pytest.raises(RuntimeError):
         net.train()(torch.randn(2, 5, 8, 8).double())
     twin = copy.deepcopy(net)
-    assert all(unit.current is None for unit in plan_of(twin).units.values())
+    assert all(unit.current is None for unit in state_of(twin).units.values())
     net.eval()
-    assert all(unit.current is None for unit in plan_of(net).units.values())
+    assert all(unit.current is None for unit in state_of(net).units.values())
 
 
 @pytest.mark.parametrize("coupling", ["quantile", "independent"])

@@ -26,7 +26,7 @@ from torch import nn
 import vnd
 from vnd.nn import BayesLayer, OrderingUnit
 from vnd.nn.norms import _MaskedNorm
-from vnd.nn.plan import Plan, plan_of
+from vnd.nn.state import NestedState, state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:BatchNorm has no statistics")
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
@@ -102,7 +102,7 @@ def test_they_agree_for_random_networks(seed, order):
                 vnd.to_nested(plain, x, **options)
             continue
         net = vnd.to_nested(plain, x, **options).eval()
-        plan = plan_of(net)
+        plan = state_of(net)
         assert not any("slic" in reason for reason in plan.whole.values())  # the analysis alone saw it all
         units += len(plan.units)
         with torch.no_grad():
@@ -315,7 +315,7 @@ def test_slicing_the_last_channels_instead_of_the_first_is_caught(name, monkeypa
 @pytest.mark.parametrize("name", ["flatten", "wave"])
 def test_flattened_pixels_taken_for_channels_are_caught(name, monkeypatch):
     _, net, example = make(name)
-    right = Plan.kept
+    right = NestedState.kept
 
     def fault(plan, layout, groups):
         index = right(plan, layout, groups)
@@ -323,7 +323,7 @@ def test_flattened_pixels_taken_for_channels_are_caught(name, monkeypatch):
             return index
         return index.view(-1, layout[0].repeat).T.flatten()
 
-    monkeypatch.setattr(Plan, "kept", fault)
+    monkeypatch.setattr(NestedState, "kept", fault)
     assert worst_gap(net, example) > 1e-3
 
 
@@ -351,7 +351,7 @@ def test_batch_norm_statistics_of_another_width_are_caught(name):
     assert worst_gap(net, example) <= 1e-12
     with torch.no_grad(), vnd.width(net, narrow):
         masked = run(net, example)
-    statistics = plan_of(net).statistics
+    statistics = state_of(net).statistics
     statistics[narrow, False] = statistics[wide, False]
     assert gap(masked, run(vnd.extract(net, narrow), example).detach()) > 1e-3
 

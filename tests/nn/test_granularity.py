@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import vnd
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 
 
 def make(kind, pattern="2", **options):
@@ -29,11 +29,11 @@ def relative(a, b):
 def test_masked_and_extracted_agree_at_every_width(kind, bayesian):
     net, x = make(kind, bayesian=bayesian)
     net.eval()
-    assert f"2[{kind}]" in plan_of(net).units
+    assert f"2[{kind}]" in state_of(net).units
     outputs = []
     with torch.no_grad():
         for groups in range(1, 5):
-            shape = vnd.Shape(dict.fromkeys(plan_of(net).units, groups))
+            shape = vnd.Shape(dict.fromkeys(state_of(net).units, groups))
             with vnd.width(net, shape):
                 masked = net(x)
             outputs.append(masked)
@@ -54,7 +54,7 @@ def test_cut_rows_are_physically_gone_and_single_weights_are_zeros():
 @pytest.mark.parametrize("kind", ["input", "weight"])
 def test_the_price_of_a_weight_is_the_survival_of_its_own_unit(kind):
     net, _ = make(kind)
-    plan = plan_of(net)
+    plan = state_of(net)
     layer, unit = net[2], plan.units[f"2[{kind}]"]
     with torch.no_grad():
         unit.keep_logits.copy_(torch.tensor([1.0, 0.0, -1.0]))

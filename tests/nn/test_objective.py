@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import vnd
 from vnd.nn import BayesLayer
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 
 CLOSE = 1e-7  # a converted network's prior is made in float32
 
@@ -24,7 +24,7 @@ def order_of(net: nn.Module, seed: int = 0) -> nn.Module:
 
 def channel_survival(net: nn.Module, unit: str) -> list[float]:
     """P(kept) of each channel of a unit, from the conditional probabilities, one channel at a time."""
-    module = plan_of(net).units[unit]
+    module = state_of(net).units[unit]
     groups, kept = [], 1.0
     for logit in [None] * module.base + module.keep_logits.tolist():
         kept *= 1.0 if logit is None else 1 / (1 + 2.718281828459045**-logit)
@@ -40,7 +40,7 @@ def brute_force(net: nn.Module, ends: dict[str, tuple[list[float], list[float]]]
     `ends` has the survival of the output and of the input channels of each layer.
     """
     total = 0.0
-    for unit in plan_of(net).units.values():
+    for unit in state_of(net).units.values():
         q = torch.tensor([1.0, *torch.sigmoid(unit.keep_logits.detach().double()).cumprod(0).tolist(), 0.0]).double()
         lengths = q[:-1] - q[1:]
         total += float((lengths * (lengths * len(lengths)).log()).sum())  # against uniform lengths
@@ -126,7 +126,7 @@ def test_kl_with_the_wrong_end_of_a_layer_is_caught():
     outs, ins = channel_survival(net, "2"), channel_survival(net, "0")
     ends = {"0": (ins, [1.0] * 3), "2": (outs, ins), "4": ([1.0] * 2, outs)}
     assert float(vnd.kl(net).detach()) == pytest.approx(brute_force(net, ends, "output"), rel=CLOSE)
-    plan = plan_of(net)
+    plan = state_of(net)
     plan.inputs["2"], plan.outputs["2"] = plan.outputs["2"], plan.inputs["2"]
     assert float(vnd.kl(net).detach()) != pytest.approx(brute_force(net, ends, "output"), rel=1e-3)
 
@@ -193,9 +193,9 @@ def test_narrower_orders_are_cheaper():
     values = []
     for logit in (-2.0, 0.0, 2.0, 5.0):
         with torch.no_grad():
-            for unit in plan_of(net).units.values():
+            for unit in state_of(net).units.values():
                 unit.keep_logits.fill_(logit)
-            order = sum(unit.kl() for unit in plan_of(net).units.values())
+            order = sum(unit.kl() for unit in state_of(net).units.values())
             values.append(float(vnd.kl(net) - order))
     assert values == sorted(values)
 
@@ -235,7 +235,7 @@ def test_a_network_of_gaussian_weights_has_its_variances_among_the_noise():
 def test_the_temperature_is_that_of_all_units():
     net = make("decoder")[1]
     vnd.set_temperature(net, 0.5)
-    assert [float(unit.temperature) for unit in plan_of(net).units.values()] == [0.5] * 5
+    assert [float(unit.temperature) for unit in state_of(net).units.values()] == [0.5] * 5
     for value in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="set_temperature: temperature must be finite and greater than 0"):
             vnd.set_temperature(net, value)
@@ -264,7 +264,7 @@ def test_the_kl_of_lengths_alone_keeps_them_apart_as_gibbs_has_it() -> None:
     torch.manual_seed(0)
     net = vnd.to_nested(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(1, 3), num_groups=8)
     net = net.double()
-    (unit,) = plan_of(net).units.values()
+    (unit,) = state_of(net).units.values()
     changes, c = torch.randn(unit.num_nested, dtype=torch.float64) * 0.1, 0.05
     energy = torch.cat((torch.zeros(1), changes.cumsum(0)))
     prior = vnd.BernoulliChain(unit.prior_logits.double()).length_log_probs

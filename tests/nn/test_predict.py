@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import vnd
 from vnd.nn.bayesian import BayesLayer
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 
 module = importlib.import_module("vnd.nn.predict")  # its function has its name
 pytestmark = pytest.mark.filterwarnings("ignore:BatchNorm has no statistics")
@@ -229,10 +229,10 @@ def test_samples_that_share_the_noise_of_a_weight_are_caught(monkeypatch):
 
 
 def test_the_first_layer_alone_is_expanded_where_it_can_be():
-    assert plan_of(nested(None)).first_consumers == ["0"]
-    assert plan_of(make("vgg11")[1]).first_consumers == ["features.0"]
+    assert state_of(nested(None)).first_consumers == ["0"]
+    assert state_of(make("vgg11")[1]).first_consumers == ["features.0"]
     for model in (ResidualOutput, Recurrent, TimeFirst):
-        assert plan_of(nested(model)).first_consumers == []
+        assert state_of(nested(model)).first_consumers == []
 
 
 def test_chunks_split_examples_too_and_keep_their_order():
@@ -286,7 +286,7 @@ def test_mode_width_statistics_and_sampling_are_put_back(training):
     with pytest.raises(RuntimeError):
         vnd.predict(net, x[:, :, :2], width=0.5, samples=3)
     assert [net.training, net[1].training] == [training, not training]
-    assert plan_of(net).shape is None
+    assert state_of(net).shape is None
     assert all(m.sampling is None and m.expansion == 1 for m in net.modules() if isinstance(m, BayesLayer))
     assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
 
@@ -307,7 +307,7 @@ def test_predictions_at_a_calibrated_width_use_the_statistics_of_samples():
     seen = []
     net[1].register_forward_hook(lambda norm, *_: seen.append(norm.statistics()[1].clone()))
     vnd.predict(net, x, width=0.5, samples=2)
-    assert torch.equal(seen[0], plan_of(net).statistics[shape, True]["1"][1])
+    assert torch.equal(seen[0], state_of(net).statistics[shape, True]["1"][1])
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ def test_a_further_argument_keeps_samples_from_beginning_at_the_first_layer():
             return self.head(h if shift is None else h + shift)
 
     net = vnd.to_nested(Optional().double(), X[:2], num_groups=3, log_alpha_init=-80.0)
-    assert plan_of(net).first_consumers == ["inner"]
+    assert state_of(net).first_consumers == ["inner"]
     shift = torch.randn(5, 6).double()
     p = vnd.predict(net, (X, shift), samples=4)
     assert torch.allclose(p.probs, net.eval()(X, shift).softmax(1), atol=1e-5)

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import vnd
 from vnd.nn import BayesLayer
-from vnd.nn.plan import Shape, batch_norms, plan_of
 from vnd.nn.recalibrate import _Average, _sliced
+from vnd.nn.state import Shape, batch_norms, state_of
 
 
 def statistics_of(norm):
@@ -95,10 +95,10 @@ def test_one_pass_over_a_generator_serves_all_widths():
     assert handed == [0, 1, 2]
     for width in (0.25, 0.5, 1.0):
         vnd.recalibrate(other, batches(), widths=(width,))
-    assert plan_of(net).statistics.keys() == plan_of(other).statistics.keys()
-    for key, found in plan_of(net).statistics.items():
+    assert state_of(net).statistics.keys() == state_of(other).statistics.keys()
+    for key, found in state_of(net).statistics.items():
         for name, pair in found.items():
-            assert all(torch.equal(a, b) for a, b in zip(pair, plan_of(other).statistics[key][name], strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(pair, state_of(other).statistics[key][name], strict=True))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_one_pass_over_a_generator_serves_all_widths():
 def test_batches_come_as_tensors_pairs_or_keywords(wrap):
     net = make("flatten")[1]
     vnd.recalibrate(net, (wrap(batch) for batch in batches()), widths=(0.5,))
-    assert len(plan_of(net).statistics) == 1
+    assert len(state_of(net).statistics) == 1
 
 
 def test_means_and_samples_have_statistics_of_their_own():
@@ -115,7 +115,7 @@ def test_means_and_samples_have_statistics_of_their_own():
     shape = vnd.shape(net, fraction=0.5)
     vnd.recalibrate(net, batches(), widths=(shape,))
     vnd.recalibrate(net, batches(), widths=(shape,), samples=True)
-    means, samples = (plan_of(net).statistics[shape, kind]["6"][1][:6] for kind in (False, True))
+    means, samples = (state_of(net).statistics[shape, kind]["6"][1][:6] for kind in (False, True))
     assert float((samples / means).mean()) > 1.2  # noise adds variance
     vnd.set_width(net, shape, samples=True)
     assert torch.equal(net[6].statistics()[1][:6], samples)
@@ -136,14 +136,14 @@ def test_everything_else_is_left_as_it_was(training):
     assert [net.training, net[1].training, net[6].training] == [training, training, False]
     assert (net[1].momentum, net[6].momentum) == (0.3, 0.1)
     assert all(m.sampling is None for m in net.modules() if isinstance(m, BayesLayer))
-    assert plan_of(net).shape is None
+    assert state_of(net).shape is None
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_width_that_is_set_has_its_statistics_at_once(training):
     net = make("flatten")[1].train(training)
     vnd.recalibrate(net, batches(), widths=(0.25, 1.0))
-    wide = plan_of(net).statistics[vnd.shape(net, fraction=1.0), False]
+    wide = state_of(net).statistics[vnd.shape(net, fraction=1.0), False]
     assert torch.equal(net[1].statistics()[0], wide["1"][0])
     x = batches()[0]
     assert gap(net.eval()(x).detach(), vnd.extract(net, 1.0)(x).detach()) <= 1e-12
@@ -157,7 +157,7 @@ def test_an_error_on_the_way_leaves_the_network_as_it_was():
     assert all(torch.equal(value, state(net)[key]) for key, value in before.items())
     assert net.training
     assert net[1].training
-    assert not plan_of(net).statistics
+    assert not state_of(net).statistics
 
 
 def test_no_batches_and_odd_batches_are_refused():
@@ -183,7 +183,7 @@ Collected = list[tuple[Tensor, Tensor]]
 
 def kept_statistics(net: nn.Module, shapes: list[Shape], samples: bool = False) -> Collected:
     """The statistics of all shapes at the channels that they keep."""
-    plan, found = plan_of(net), []
+    plan, found = state_of(net), []
     for shape in shapes:
         for name, pair in plan.statistics[shape, samples].items():
             kept = plan.kept(plan.outputs.get(name), dict(shape))
@@ -205,7 +205,7 @@ def several(example: Example, count: int = 2) -> list[Example]:
 def both_ways(net: nn.Module, inputs: list[Example], monkeypatch: pytest.MonkeyPatch, samples: bool = False) -> float:
     """Largest gap between what extracted networks and the masked one collect, over all kinds of widths."""
     shapes = list(dict.fromkeys(uniform_shapes(net) + mixed_shapes(net, 2)))
-    assert _sliced(net, plan_of(net), shapes, samples)  # or both ways were the same
+    assert _sliced(net, state_of(net), shapes, samples)  # or both ways were the same
     vnd.recalibrate(net, inputs, widths=shapes, samples=samples)
     sliced = kept_statistics(net, shapes, samples)
     with monkeypatch.context() as patch:
@@ -257,7 +257,7 @@ GAUSSIAN = {"weight_prior": 0.5}
 def test_they_agree_with_every_option(name, options, monkeypatch):
     _, net, example = make(name, log_alpha_init=-1.0, **options)
     with torch.no_grad():
-        for unit in plan_of(net).units.values():
+        for unit in state_of(net).units.values():
             unit.keep_logits.uniform_(-1, 2)
     inputs = several(example)
     assert both_ways(net, inputs, monkeypatch) <= 1e-12
@@ -268,7 +268,7 @@ def test_they_agree_with_every_option(name, options, monkeypatch):
 @pytest.mark.parametrize("kind", ["input", "weight"])
 def test_they_agree_where_rows_or_single_weights_are_ordered(kind, monkeypatch):
     _, net, example = make("flatten", rules={"5": vnd.Rule(granularity=kind)}, rescale="expected")
-    assert f"5[{kind}]" in plan_of(net).units
+    assert f"5[{kind}]" in state_of(net).units
     inputs = several(example)
     assert both_ways(net, inputs, monkeypatch) <= 1e-12
     same_noise(monkeypatch)
@@ -322,7 +322,7 @@ def test_sampled_statistics_have_the_same_law_both_ways(monkeypatch):
 def test_dropped_channels_keep_the_statistics_of_training():
     net = make("flatten")[1]
     vnd.recalibrate(net, batches(), widths=(0.5,))
-    found = plan_of(net).statistics[vnd.shape(net, fraction=0.5), False]["6"]
+    found = state_of(net).statistics[vnd.shape(net, fraction=0.5), False]["6"]
     assert torch.equal(found[0][6:], net[6].running_mean[6:])
     assert torch.equal(found[1][6:], net[6].running_var[6:])
     assert not torch.isin(found[0][:6], net[6].running_mean).any()
@@ -366,7 +366,7 @@ def test_where_there_is_no_extracted_network_the_masked_one_collects(case):
     net = make("flatten", **options)[1]
     change(net)
     shape = vnd.Shape({"0": 2, "5": 0 if "base" in options else 2})
-    assert not _sliced(net, plan_of(net), [shape], False)
+    assert not _sliced(net, state_of(net), [shape], False)
     before = state(net)
     vnd.recalibrate(net, batches(), widths=(shape,))
     assert all(torch.equal(value, state(net)[key]) for key, value in before.items())
@@ -380,17 +380,17 @@ def test_where_there_is_no_extracted_network_the_masked_one_collects(case):
         vnd.recalibrate(net, batches()[:1], widths=(shape,))
         for handle in handles:
             handle.remove()
-    mean = plan_of(net).statistics[shape, False]["1"][0]
+    mean = state_of(net).statistics[shape, False]["1"][0]
     torch.testing.assert_close(mean, seen["1"].mean((0, 2, 3)), rtol=1e-12, atol=1e-12)
 
 
 def test_single_weights_cut_under_a_gaussian_prior_are_sampled_masked():
     net = make("flatten", rules={"5": vnd.Rule(granularity="weight")}, **GAUSSIAN)[1]
     shape = vnd.shape(net, fraction=0.5)
-    assert _sliced(net, plan_of(net), [shape], False)
-    assert not _sliced(net, plan_of(net), [shape], True)
+    assert _sliced(net, state_of(net), [shape], False)
+    assert not _sliced(net, state_of(net), [shape], True)
     vnd.recalibrate(net, batches(), widths=(shape,), samples=True)
-    assert plan_of(net).statistics[shape, True]["6"][1].isfinite().all()
+    assert state_of(net).statistics[shape, True]["6"][1].isfinite().all()
 
 
 def test_the_forward_that_accelerate_binds_is_followed_in_the_copy():
@@ -401,7 +401,7 @@ def test_the_forward_that_accelerate_binds_is_followed_in_the_copy():
         return type(net).forward(self, 2 * x)
 
     net.forward = MethodType(doubled, net)
-    assert _sliced(net, plan_of(net), [vnd.shape(net, fraction=0.5)], False)
+    assert _sliced(net, state_of(net), [vnd.shape(net, fraction=0.5)], False)
     vnd.recalibrate(net, batches(), widths=(0.5,))
     vnd.recalibrate(other, [2 * x for x in batches()], widths=(0.5,))
     shapes = [vnd.shape(net, fraction=0.5)]
@@ -425,7 +425,7 @@ def test_a_batch_of_one_is_refused_as_torch_does():
     net = make("flatten")[1]
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         vnd.recalibrate(net, [batches()[0][:1]], widths=(0.5,))
-    assert not plan_of(net).statistics
+    assert not state_of(net).statistics
 
 
 def test_half_precision_has_statistics_of_its_dtype():
@@ -513,7 +513,7 @@ def test_an_uncalibrated_width_does_not_run_on_the_statistics_of_another():
 
 
 def kept(net: nn.Module) -> list[Tensor]:
-    return [x.clone() for found in plan_of(net).statistics.values() for pair in found.values() for x in pair]
+    return [x.clone() for found in state_of(net).statistics.values() for pair in found.values() for x in pair]
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -552,7 +552,7 @@ def test_both_kinds_of_statistics_come_of_one_pass_over_the_batches(masked):
     torch.manual_seed(3)
     vnd.recalibrate(other, batches(), widths=(0.5, 1.0))
     vnd.recalibrate(other, batches(), widths=(0.5, 1.0), samples=True)
-    mine, theirs = plan_of(net).statistics, plan_of(other).statistics
+    mine, theirs = state_of(net).statistics, state_of(other).statistics
     assert mine.keys() == theirs.keys()
     assert len(mine) == 4
     for key, found in mine.items():
@@ -602,7 +602,7 @@ def test_networks_of_several_inputs_read_batches_of_any_form(form, named):
         return
     vnd.recalibrate(net, (batch for _ in range(2)))
     hidden = torch.cat((net.a(A), net.b(B)), 1)
-    mean, variance = plan_of(net).statistics[vnd.shape(net, fraction=1.0), False]["norm"]
+    mean, variance = state_of(net).statistics[vnd.shape(net, fraction=1.0), False]["norm"]
     assert gap(mean, hidden.mean(0).detach()) <= 1e-12
     assert gap(variance, hidden.var(0).detach()) <= 1e-12
 
@@ -626,7 +626,7 @@ def test_batches_that_are_not_understood_are_refused_with_the_form_of_the_exampl
     with pytest.raises(ValueError, match=expected + got) as caught:
         vnd.recalibrate(net, [(A, B), batch])
     assert "\n" not in str(caught.value)
-    assert not plan_of(net).statistics
+    assert not state_of(net).statistics
 
 
 def test_a_data_loader_with_labels_is_a_source_of_batches():

@@ -6,7 +6,7 @@ from structures import NETWORKS, make, run
 
 import vnd
 from vnd.nn import OrderingUnit
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 
 
 def test_an_expected_mask_scales_by_the_survival():
@@ -31,7 +31,7 @@ def test_masked_and_extracted_agree_with_rescaling(name):
     _, net, example = make(name, rescale="expected")
     net.eval()
     with torch.no_grad():
-        for unit in plan_of(net).units.values():
+        for unit in state_of(net).units.values():
             unit.keep_logits.uniform_(-1, 2)
         for fraction in (0.5, 1.0):
             with vnd.width(net, fraction):

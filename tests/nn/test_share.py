@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import vnd
 from vnd.nn.extract import cut
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 
 
 def count(net: nn.Module) -> int:
@@ -33,7 +33,7 @@ class Stream(nn.Module):
 def test_the_share_is_what_the_network_of_base_width_does_not_have(name):
     for base in (1, 2):
         plain, net, _ = make(name, base=base)
-        smallest = cut(net, vnd.Shape({n: u.base for n, u in plan_of(net).units.items()}))
+        smallest = cut(net, vnd.Shape({n: u.base for n, u in state_of(net).units.items()}))
         described = vnd.describe(net)
         assert described.share == pytest.approx(1 - count(smallest) / count(plain))
         assert 0 < described.share < 1
@@ -75,7 +75,7 @@ def test_little_to_nest_is_a_warning_with_the_share():
 
 def test_rules_that_leave_all_whole_are_obeyed():
     net = vnd.to_nested(Stream(), torch.randn(3, 4), rules={"*": vnd.Rule(nest=False)})
-    assert not plan_of(net).units
+    assert not state_of(net).units
     assert vnd.describe(net).share == 0
 
 
@@ -98,4 +98,4 @@ def test_a_lazy_layer_asks_for_a_first_pass():
     with pytest.raises(ValueError, match="0 is a LazyLinear that has no size yet; run the model on an example first"):
         vnd.to_nested(model, torch.randn(2, 4))
     model(torch.randn(2, 4))
-    assert list(plan_of(vnd.to_nested(model, torch.randn(2, 4))).units) == ["0"]
+    assert list(state_of(vnd.to_nested(model, torch.randn(2, 4))).units) == ["0"]

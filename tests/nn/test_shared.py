@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import vnd
 from vnd.nn import BayesLayer
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:BatchNorm has no statistics")
 module = sys.modules["vnd.nn.extract"]  # the name of the module is that of its function, too
@@ -107,7 +107,7 @@ def test_other_ways_to_share_are_cut_alike_or_left_whole(model, x, units, order)
     torch.manual_seed(0)
     plain = model().double()
     net = vnd.to_nested(plain, x.double(), num_groups=4, order=order).eval()
-    assert list(plan_of(net).units) == units
+    assert list(state_of(net).units) == units
     assert module.shared_tensors(net) == module.shared_tensors(plain)
     with torch.no_grad():
         assert gap(plain(x.double()), net(x.double())) <= 1e-12

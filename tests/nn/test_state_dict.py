@@ -11,7 +11,7 @@ from structures import NETWORKS, Example, make, run
 from torch import Tensor, nn
 
 import vnd
-from vnd.nn.plan import Plan, batch_norms, plan_of
+from vnd.nn.state import NestedState, batch_norms, state_of
 
 WIDTHS = (None, 0.5)
 MISSING = "BatchNorm has no statistics for this width"
@@ -68,11 +68,11 @@ def test_a_state_dict_brings_the_statistics_of_all_widths_along(name):
 @pytest.mark.parametrize("fault", ["not written", "not taken", "not let go of"])
 def test_statistics_that_do_not_travel_are_caught(fault, monkeypatch):
     if fault == "not written":
-        monkeypatch.setattr(Plan, "write_state", lambda *_: None)
+        monkeypatch.setattr(NestedState, "write_state", lambda *_: None)
     elif fault == "not taken":
-        monkeypatch.setattr(Plan, "_take", lambda *_: None)
+        monkeypatch.setattr(NestedState, "_take", lambda *_: None)
     else:  # a network that has statistics keeps them
-        monkeypatch.setattr(Plan, "before_loading", lambda plan, root, state, prefix, *_: drop(state, prefix))
+        monkeypatch.setattr(NestedState, "before_loading", lambda plan, root, state, prefix, *_: drop(state, prefix))
     with pytest.raises(AssertionError):
         test_a_state_dict_brings_the_statistics_of_all_widths_along("flatten")
 
@@ -250,4 +250,4 @@ def test_a_part_of_a_state_leaves_statistics_alone_and_other_norms_do_not():
     norms = {key: value for key, value in net.state_dict().items() if key.startswith("1.")}
     with pytest.warns(UserWarning, match="load_state_dict: the state dict has no BatchNorm statistics"):
         net.load_state_dict(norms, strict=False)
-    assert not plan_of(net).statistics
+    assert not state_of(net).statistics

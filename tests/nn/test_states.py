@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import vnd
-from vnd.nn.plan import batch_norms, plan_of
+from vnd.nn.state import batch_norms, state_of
 
 
 class Net(nn.Module):
@@ -110,7 +110,7 @@ def test_other_methods_of_the_user_run_and_differentiate_in_training():
     net.train()
     net(x).sum().backward()
     net.encode(x).sum().backward()
-    assert all(unit.current is None for unit in plan_of(net).units.values())
+    assert all(unit.current is None for unit in state_of(net).units.values())
 
 
 def test_shapes_are_equal_in_whatever_order_and_made_of_whole_numbers():
@@ -126,12 +126,12 @@ def test_shapes_are_equal_in_whatever_order_and_made_of_whole_numbers():
 
 def test_a_rule_on_a_module_holds_for_what_it_holds_and_a_mean_prior_for_narrow_layers():
     net, _ = make(rules={"features": vnd.Rule(nest=False, bayesian=False)})
-    assert list(plan_of(net).units) == []
+    assert list(state_of(net).units) == []
     assert not net.features[3].bayesian if hasattr(net.features[3], "bayesian") else True
     torch.manual_seed(0)
     mixed = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 8), nn.ReLU(), nn.Linear(8, 2))
     nested = vnd.to_nested(mixed, torch.randn(2, 4), num_groups=32, prior=16.0)
-    means = [1 + float(unit.prior.expected_length) for unit in plan_of(nested).units.values()]
+    means = [1 + float(unit.prior.expected_length) for unit in state_of(nested).units.values()]
     assert means == pytest.approx([16.0, 1 + 15 / 31 * 7], abs=1e-4)
 
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import vnd
 from vnd.nn import context
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 
 WIDTHS = (1.0, 0.25, 0.5, 0.75)
 THREADS = 8
@@ -97,7 +97,7 @@ def test_threads_at_different_widths_answer_as_one_after_the_other(name):
     before = run(net, x)
     assert wrong(calls_of(net, x), repeats=8)[0] == 0
     assert torch.equal(run(net, x), before)
-    assert plan_of(net).shape is None
+    assert state_of(net).shape is None
     assert not context._HERE.get()
 
 
@@ -137,7 +137,7 @@ def test_10_000_answers_of_eight_coroutines_are_those_of_one():
     with torch.no_grad():
         asyncio.run(all_of_them())
     assert (sum(bad), len(bad)) == (0, 10_000)
-    assert plan_of(net).shape is None
+    assert state_of(net).shape is None
 
 
 class OfTheModule:
@@ -159,7 +159,7 @@ def test_what_callers_share_is_caught(fault, monkeypatch):
     if fault == "one width for all":
         monkeypatch.setattr(context, "_HERE", OfTheModule())
     elif fault == "one generator for all":
-        monkeypatch.setattr("vnd.nn.noise.source", lambda generator: {})
+        monkeypatch.setattr("vnd.nn._noise.source", lambda generator: {})
         monkeypatch.setattr("vnd.nn.bayesian.source", lambda generator: {})
     else:
         net.train()

@@ -13,7 +13,7 @@ from structures import gap, make, mixed_shapes, run, uniform_shapes
 from torch import nn
 
 import vnd
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:BatchNorm has no statistics")
 
@@ -23,7 +23,7 @@ def trained(name: str = "flatten", seed: int = 0, **options: object) -> nn.Modul
     net = make(name, **options)[1]
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for unit in plan_of(net).units.values():
+        for unit in state_of(net).units.values():
             unit.keep_logits.copy_(torch.randn(unit.num_nested, generator=draw) + 0.5)
     return net
 
@@ -33,11 +33,11 @@ def at_most(small: vnd.Shape, large: vnd.Shape) -> bool:
 
 
 def full(net: nn.Module) -> vnd.Shape:
-    return vnd.Shape({name: unit.num_groups for name, unit in plan_of(net).units.items()})
+    return vnd.Shape({name: unit.num_groups for name, unit in state_of(net).units.items()})
 
 
 def smallest(net: nn.Module) -> vnd.Shape:
-    return vnd.Shape({name: unit.base for name, unit in plan_of(net).units.items()})
+    return vnd.Shape({name: unit.base for name, unit in state_of(net).units.items()})
 
 
 # -- a shape is a value -----------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_a_shape_is_frozen():
 @pytest.mark.parametrize("groups", [3, 4, 7, 10])
 def test_a_fraction_rounds_up_and_never_goes_below_base(groups, base):
     net = make("uneven", num_groups=groups, base=base)[1]
-    units = plan_of(net).units
+    units = state_of(net).units
     for tenths in range(1, 21):
         shape = vnd.shape(net, fraction=tenths / 20)
         for name, unit in units.items():
@@ -78,7 +78,7 @@ def test_a_fraction_rounds_up_and_never_goes_below_base(groups, base):
 @pytest.mark.parametrize("groups", [3, 7, 10, 12])
 def test_a_fraction_that_is_a_whole_number_of_groups_is_exact(groups):
     net = make("uneven", num_groups=groups)[1]
-    unit = plan_of(net).units["layers.0"]
+    unit = state_of(net).units["layers.0"]
     for k in range(1, unit.num_groups + 1):
         assert vnd.shape(net, fraction=k / unit.num_groups)["layers.0"] == k
         assert vnd.shape(net, fraction=k * (1 / unit.num_groups))["layers.0"] == k
@@ -102,7 +102,7 @@ def test_a_width_that_is_neither_shape_nor_float_is_refused_as_ambiguous(width):
     ):
         with pytest.raises(ValueError, match=r"a float fraction in .*ambiguous"):
             use()
-    assert plan_of(net).shape is None
+    assert state_of(net).shape is None
 
 
 def test_exactly_one_way_to_a_shape_must_be_given():
@@ -122,7 +122,7 @@ def test_a_level_keeps_what_survives_at_its_quantile_and_larger_is_larger(seed):
     shapes = []
     for level in (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0):
         shape = vnd.shape(net, level=level)
-        for name, unit in plan_of(net).units.items():
+        for name, unit in state_of(net).units.items():
             assert shape[name] == int((unit.survival() > 1 - level).sum()) or level == 1
         shapes.append(shape)
     assert all(at_most(a, b) for a, b in pairwise(shapes))
@@ -132,12 +132,12 @@ def test_a_level_keeps_what_survives_at_its_quantile_and_larger_is_larger(seed):
 
 def test_levels_are_the_shapes_of_training_at_the_same_quantile():
     net = trained(bayesian=False).train()
-    quantile = plan_of(net).quantile
+    quantile = state_of(net).quantile
     x = make("flatten")[2]
     for _ in range(30):
         net(x)
         shape = vnd.shape(net, level=1 - float(quantile.u))
-        assert dict(shape) == {n: int(unit.mask().sum()) for n, unit in plan_of(net).units.items()}
+        assert dict(shape) == {n: int(unit.mask().sum()) for n, unit in state_of(net).units.items()}
 
 
 # -- budgets ----------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_a_budget_gives_the_longest_prefix_that_fits_and_growing_ones_are_nested
     low, high = (cost_of(net, kind, shape) for shape in (smallest(net), full(net)))
     order = sorted(
         (-float(p), place, unit)
-        for place, (unit, module) in enumerate(plan_of(net).units.items())
+        for place, (unit, module) in enumerate(state_of(net).units.items())
         for p in module.posterior().chain.log_survival.detach()
     )
     before = smallest(net)
@@ -277,7 +277,7 @@ def test_a_shape_that_does_not_fit_is_refused(groups, message):
     net = make("uneven")[1]
     with pytest.raises(ValueError, match=message):
         vnd.set_width(net, vnd.Shape(groups))
-    assert plan_of(net).shape is None
+    assert state_of(net).shape is None
 
 
 def test_wider_shapes_cost_more():

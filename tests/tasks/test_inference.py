@@ -212,7 +212,7 @@ def test_a_network_that_was_pruned_away_still_has_finite_numbers(run: TrainedRun
 def lengths_drawn(coupling: str, count: int) -> tuple[np.ndarray, torch.Tensor]:
     network = vnd.models.ConvNet(num_classes=3, width=0.15, image_size=8, in_channels=1, hidden=32)
     model = FN3(num_groups=4, coupling=coupling).build(network, torch.rand(2, 1, 8, 8))  # type: ignore[arg-type]
-    for unit in model._vnd_plan.units.values():  # type: ignore[union-attr]
+    for unit in model._vnd_state.units.values():  # type: ignore[union-attr]
         unit.keep_logits.data = torch.tensor([1.0, -0.5, 0.5])
     shapes = sample_shapes(model, count, seed=3)
     return np.array([list(dict(shape).values()) for shape in shapes]), unit.posterior().chain.length_log_probs.exp()

@@ -182,10 +182,10 @@ def test_a_sweep_can_be_repeated_and_leaves_the_generator_alone(run: TrainedRun,
 def test_the_sweep_leaves_the_network_as_it_was(run: TrainedRun) -> None:
     swept(run, OPTIONS)
     before = {key: value.clone() for key, value in run.model.state_dict().items()}
-    mode, shape = run.model.training, run.model._vnd_plan.shape  # type: ignore[union-attr]
+    mode, shape = run.model.training, run.model._vnd_state.shape  # type: ignore[union-attr]
     swept(run, OPTIONS)
     assert all(torch.equal(value, before[key]) for key, value in run.model.state_dict().items())
-    assert (run.model.training, run.model._vnd_plan.shape) == (mode, shape)  # type: ignore[union-attr]
+    assert (run.model.training, run.model._vnd_state.shape) == (mode, shape)  # type: ignore[union-attr]
 
 
 def test_accuracy_of_a_size_is_that_of_its_row(run: TrainedRun, rows: list[dict[str, Any]]) -> None:

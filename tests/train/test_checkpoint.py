@@ -22,7 +22,7 @@ import vnd
 from hostile import DESCRIPTIONS, HEADERS, MANIFESTS, Bomb, Calls, broken_disk, full_disk, interrupted, read_only
 from vnd import _manifest
 from vnd.models import UNet
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 from vnd.optim.ngd import NGD
 from vnd.train import checkpoint
 from vnd.train.checkpoint import MANIFEST, Checkpoint, capture, flatten_optimizer, read, restore, restore_optimizer
@@ -728,8 +728,8 @@ class Training:
             self.scaler.update()
             for name, p in self.net.named_parameters():
                 self.ema[name].lerp_(p.detach(), 0.1)
-            if hasattr(self.net, "_vnd_plan"):
-                for unit in plan_of(self.net).units.values():
+            if hasattr(self.net, "_vnd_state"):
+                for unit in state_of(self.net).units.values():
                     unit.differences += loss.item()
                     unit.difference_counts += 1
             losses.append(loss.item())

@@ -21,7 +21,7 @@ from vnd.data.registry import DATASETS
 from vnd.methods import METHODS, Step
 from vnd.models import MODELS
 from vnd.nn.objective import length_kl
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 from vnd.store import save
 from vnd.train import checkpoint
 from vnd.train.loop import fit
@@ -414,7 +414,7 @@ def test_the_released_code_weighs_the_kl_beside_the_mean_likelihood_as_much_as_t
         recipe = shipped(name)
         net = recipe.method.build(recipe.network.build(), torch.zeros(2, 3, 32, 32))
         with torch.no_grad():
-            for unit in plan_of(net).units.values():
+            for unit in state_of(net).units.values():
                 unit.keep_logits.fill_(30.0)  # the whole network is kept
             phi = float(length_kl(net))
             weight = recipe.schedule.kl_weight.start / (IMAGES["cifar10"] - recipe.data.validation)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from vnd.evaluation import choose, write
 from vnd.methods import Size
-from vnd.nn.plan import Shape
+from vnd.nn.state import Shape
 from vnd.report import html
 from vnd.store import save
 from vnd.tasks.classification import accuracy_of, sizes_table

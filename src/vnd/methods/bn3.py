@@ -23,10 +23,10 @@ from vnd.methods.nested import (
 )
 from vnd.methods.traits import DASHED, Look, Traits
 from vnd.nn.bayesian import Estimator
-from vnd.nn.nested import Coupling, Placement, Rescale
+from vnd.nn.conversion import Coupling, Placement, Rescale
 from vnd.nn.objective import KeepProb
 from vnd.nn.ordering import Gradient, Sampler
-from vnd.nn.plan import plan_of
+from vnd.nn.state import state_of
 
 
 @register(
@@ -152,7 +152,7 @@ class BN3(Nested):
         """Set the temperature, and measure what one unit is worth to the loss."""
         if self.sandwich:
             prepare_sandwich(model, self.fixed_budgets, step.share >= self.freeze_order_after)
-        settled = bool(plan_of(model).fixed_budgets)  # and there is nothing left to measure
+        settled = bool(state_of(model).fixed_budgets)  # and there is nothing left to measure
         measure_order(self, model, step, None if settled else lambda: average(self._likelihood(model, *batch)))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:

@@ -26,7 +26,7 @@ from vnd.methods.method import Batch, Size, Sizes, Step, Terms, refuse_several_p
 from vnd.methods.single import Single
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import Prediction
-from vnd.nn.plan import unwrap
+from vnd.nn.state import unwrap
 
 Error = TypeVar("Error", float, Tensor)
 LOG_VARIANCE = (-12.0, 8.0)  # beyond which a code's log σ² has no effect

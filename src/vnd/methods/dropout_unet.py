@@ -13,7 +13,7 @@ from vnd.methods.segmenting import Drawer, Segmenter, check_unet, evaluating, li
 from vnd.methods.single import Single
 from vnd.methods.traits import DOTTED, Traits, mc
 from vnd.models.unet import UNet
-from vnd.nn.plan import unwrap
+from vnd.nn.state import unwrap
 
 
 @register("dropout_unet", Traits(rank=18, name="dropout UNet", looks=mc("#cc79a7", "X", DOTTED)))

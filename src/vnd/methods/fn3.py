@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vnd.methods.method import Batch, Step, Terms, check, cross_entropy, register
 from vnd.methods.nested import FixedOrder, in_parts, with_uniform_lengths
 from vnd.methods.traits import DASHED, Look, Traits
-from vnd.nn.nested import Coupling
+from vnd.nn.conversion import Coupling
 
 
 @register(

@@ -16,8 +16,8 @@ from vnd._text import short
 from vnd.distributions import BernoulliChain
 from vnd.methods.method import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, cross_entropy, rules_of
 from vnd.nn.extract import cut, exact
-from vnd.nn.plan import OutputMask, plan_of, unwrap
-from vnd.nn.sliced import Sliced, can_be_sliced, sliced
+from vnd.nn.state import OutputMask, state_of, unwrap
+from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small, sliced
 from vnd.nn.width import Width, as_shape
 
 
@@ -59,7 +59,7 @@ class Nested(ClassificationDefaults):
 
         One that is masked before its norms has no exact smaller form, and is run masked.
         """
-        if plan_of(model).options["placement"] == "before_norm":
+        if state_of(model).options["placement"] == "before_norm":
             return _masked(model, width, samples=self.bayesian and samples > 0)
         return exact(model, width, bayesian=self.bayesian and samples > 0)
 
@@ -69,7 +69,7 @@ class Nested(ClassificationDefaults):
 
     def extract(self, model: nn.Module, width: Width) -> nn.Module:
         """The extracted network of posterior means; one masked before its norms, cut to the same size."""
-        if plan_of(model).options["placement"] == "before_norm":
+        if state_of(model).options["placement"] == "before_norm":
             return _unmasked(cut(model, as_shape(model, width)))
         return exact(model, width)
 
@@ -97,7 +97,7 @@ class FixedOrder(Nested):
 
 def _masked(model: nn.Module, width: Width, samples: bool) -> nn.Module:
     """A copy that runs masked at a width."""
-    for unit in plan_of(model).units.values():
+    for unit in state_of(model).units.values():
         unit.current = None  # of the last step, with its graph
     network = copy.deepcopy(unwrap(model))
     nested.set_width(network, width, samples=samples)
@@ -138,7 +138,7 @@ def nested_model(network: nn.Module, example: Tensor, method: Any, **options: An
     model = nested.to_nested(
         network, example, num_groups=method.num_groups, base=method.base, rules=rules_of(method.rules), **options
     )
-    quantile = plan_of(model).quantile
+    quantile = state_of(model).quantile
     if quantile is not None:
         quantile.strata.fill_(method.draws)
     return model
@@ -147,7 +147,7 @@ def nested_model(network: nn.Module, example: Tensor, method: Any, **options: An
 def with_uniform_lengths(network: nn.Module, example: Tensor, method: Any, **options: Any) -> nn.Module:
     """Convert a plain network to one of point weights whose lengths are uniform and stay so."""
     model = nested_model(network, example, method, bayesian=False, gradient="survival", **options)
-    for unit in plan_of(model).units.values():
+    for unit in state_of(model).units.values():
         uniform = BernoulliChain.uniform(unit.num_nested).keep_logits
         unit.keep_logits.data.copy_(uniform)
         unit.keep_logits.requires_grad_(False)
@@ -203,7 +203,7 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_loss_temperature: 
             `uniform_share`, the probability that a draw has the same share of every layer.
         log_loss_temperature: log τ of those of fixed size and of the full network, (R + 1,); None for all 0.
     """
-    (images, labels), fixed_budgets = batch, plan_of(model).fixed_budgets
+    (images, labels), fixed_budgets = batch, state_of(model).fixed_budgets
     smoothing: float = method.label_smoothing
     distill: float = method.distill
     share: float = method.full_share
@@ -242,10 +242,14 @@ def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor, un
     that draw a length each share no u, before fixed budgets are cut nothing lies between, and a `uniform` width is none
     of them: the geometric mean of all then.
     """
-    plan = plan_of(model)
-    if plan.quantile is None or plan.lowest is None:
+    state = state_of(model)
+    if state.quantile is None or state.lowest is None:
         return log_loss_temperature.mean().exp()
-    places, logs, u = plan.lowest.flip(0), log_loss_temperature.flip(0), plan.quantile.u.to(log_loss_temperature.dtype)
+    places, logs, u = (
+        state.lowest.flip(0),
+        log_loss_temperature.flip(0),
+        state.quantile.u.to(log_loss_temperature.dtype),
+    )
     left, right = places[:-1], places[1:]
     passed = ((u - left) / (right - left).clamp(min=1e-6)).clamp(0, 1)
     between = logs[0] + (passed * logs.diff()).sum()
@@ -256,7 +260,7 @@ def _draw_uniform(model: nn.Module, share: float) -> Tensor | None:
     """Give the next pass the same share of every layer, drawn uniformly, with a probability; say whether it has."""
     if not share:
         return None
-    units = plan_of(model).units.values()
+    units = state_of(model).units.values()
     uniform, fraction = torch.rand(2, device=next(iter(units)).keep_logits.device)
     chosen: Tensor = uniform < share
     for unit in units:
@@ -266,7 +270,7 @@ def _draw_uniform(model: nn.Module, share: float) -> Tensor | None:
 
 
 def _release(model: nn.Module) -> None:
-    for unit in plan_of(model).units.values():
+    for unit in state_of(model).units.values():
         unit.fixed_groups.fill_(-1)
 
 
@@ -290,20 +294,20 @@ def prepare_sandwich(model: nn.Module, fixed_budgets: tuple[float, ...], settled
         fixed_budgets: Learned shapes of at most so many parameters.
         settled: Whether the order is settled.
     """
-    plan = plan_of(model)
-    if plan.smallest is None:
+    state = state_of(model)
+    if state.smallest is None:
         if fixed_budgets and torch.distributed.is_available() and torch.distributed.is_initialized():
             raise ValueError(
                 "fixed_budgets: networks cut to size are trained in one process only; leave them out with several"
             )
-        plan.smallest = sliced(model, nested.shape(model, fraction=1e-9)) or False
-    if settled and fixed_budgets and not plan.fixed_budgets:
-        for unit in plan.units.values():
+        state.smallest = sliced(model, nested.shape(model, fraction=1e-9)) or False
+    if settled and fixed_budgets and not state.fixed_budgets:
+        for unit in state.units.values():
             unit.keep_logits.requires_grad_(False)
         shapes = [nested.shape(model, parameters=budget) for budget in fixed_budgets]
-        device = next(iter(plan.units.values())).keep_logits.device
-        plan.lowest = torch.tensor([*(_lowest_survival(model, shape) for shape in shapes), 0.0], device=device)
-        plan.fixed_budgets = [Sliced(model, shape) for shape in shapes]
+        device = next(iter(state.units.values())).keep_logits.device
+        state.lowest = torch.tensor([*(_lowest_survival(model, shape) for shape in shapes), 0.0], device=device)
+        state.fixed_budgets = [TrainableSubnet(model, shape) for shape in shapes]
 
 
 def count_loss_temperatures(method: Any) -> int:
@@ -313,7 +317,7 @@ def count_loss_temperatures(method: Any) -> int:
 
 def sandwiched(model: nn.Module, images: Tensor, method: Any) -> list[Tensor]:
     """The logits of the networks of fixed size and the full one, as in training; none before the budgets are cut."""
-    if len(plan_of(model).fixed_budgets) < len(method.fixed_budgets):
+    if len(state_of(model).fixed_budgets) < len(method.fixed_budgets):
         return []
     with pinned(model, smallest=False):
         full = model(images)
@@ -323,7 +327,7 @@ def sandwiched(model: nn.Module, images: Tensor, method: Any) -> list[Tensor]:
 @torch.no_grad()
 def _lowest_survival(model: nn.Module, shape: nested.Shape) -> float:
     """The lowest probability to be kept among the groups that a shape keeps; 1 where it keeps none beyond the base."""
-    units = plan_of(model).units.items()
+    units = state_of(model).units.items()
     kept = [unit.posterior().chain.log_survival.exp()[: shape[name] - unit.base] for name, unit in units]
     return min((float(part[-1]) for part in kept if len(part)), default=1.0)
 
@@ -332,7 +336,7 @@ def with_fixed_budgets(model: nn.Module, fixed_budgets: tuple[float, ...]) -> nn
     """The model itself, unless it cannot have networks of so many parameters in training: then a ValueError."""
     if not fixed_budgets:
         return model
-    if not can_be_sliced(model):
+    if not can_be_trained_small(model):
         raise ValueError("fixed_budgets: no slice of this network computes what it does when masked; leave them out")
     full = nested.profile(model, 1.0, count_macs=False).parameters
     least = nested.profile(model, nested.shape(model, fraction=1e-9), count_macs=False).parameters
@@ -346,9 +350,9 @@ def with_fixed_budgets(model: nn.Module, fixed_budgets: tuple[float, ...]) -> nn
 
 def _fixed(model: nn.Module, images: Tensor) -> list[Tensor]:
     """The logits of the fixed budgets, or of the smallest network: by slices, or by the masked one."""
-    plan = plan_of(model)
-    if plan.fixed_budgets or plan.smallest:
-        return [network(images) for network in plan.fixed_budgets or [plan.smallest]]
+    state = state_of(model)
+    if state.fixed_budgets or state.smallest:
+        return [network(images) for network in state.fixed_budgets or [state.smallest]]
     with pinned(model, smallest=True):
         return [model(images)]
 
@@ -356,12 +360,12 @@ def _fixed(model: nn.Module, images: Tensor) -> list[Tensor]:
 @contextmanager
 def pinned(model: nn.Module, smallest: bool) -> Iterator[None]:
     """Let every layer keep all its groups, or its base alone, in a pass of training; the rotation of u stands still."""
-    plan = plan_of(model)
-    for unit in plan.units.values():
+    state = state_of(model)
+    for unit in state.units.values():
         unit.fixed_groups.fill_(unit.base if smallest else unit.num_groups)
     try:
         yield
     finally:
         _release(model)
-    if plan.quantile is not None:
-        plan.quantile.count.sub_(1)
+    if state.quantile is not None:
+        state.quantile.count.sub_(1)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from vnd.methods.method import Batch, Step, Terms, check, cross_entropy, register
 from vnd.methods.nested import Nested, in_parts, measure_order, nested_model, order_term
 from vnd.methods.traits import DASH_DOTS, Traits, mc
+from vnd.nn.conversion import Coupling
 from vnd.nn.extract import CONVOLUTIONS
-from vnd.nn.nested import Coupling
 from vnd.nn.ordering import Gradient
-from vnd.nn.plan import plan_of, unwrap
+from vnd.nn.state import state_of, unwrap
 
 
 @register(
@@ -94,14 +94,14 @@ def expected_size(model: nn.Module, charge: Literal["weights", "units"]) -> Tens
 
     Summed by tails, $\sum_j j β_j = \sum_i P(z_i = 1)$; a weight counts with its output channel.
     """
-    plan, root = plan_of(model), unwrap(model)
+    state, root = state_of(model), unwrap(model)
     sizes = [torch.zeros((), device=next(root.parameters()).device)]
     if charge == "units":
-        return torch.stack([*sizes, *(unit.survival().sum() for unit in plan.units.values())]).sum()
-    for name, layout in plan.outputs.items():
+        return torch.stack([*sizes, *(unit.survival().sum() for unit in state.units.values())]).sum()
+    for name, layout in state.outputs.items():
         layer: Any = root.get_submodule(name)
         if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
-            kept = plan.survival(layout, layer.weight)
+            kept = state.survival(layout, layer.weight)
             assert kept is not None
             sizes.append(layer.weight.numel() / len(kept) * kept.sum())
     return torch.stack(sizes).sum()

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 import vnd.nn as nested
 from vnd.nn import BayesLayer, OrderingUnit, Shape
 from vnd.nn.extract import exact
-from vnd.nn.plan import plan_of, unwrap
+from vnd.nn.state import state_of, unwrap
 
 
 def leading(teacher: nn.Module, share: float) -> Shape:
     """The same share of every unit's groups, and no less than its base, which has no order."""
-    units = plan_of(teacher).units.items()
+    units = state_of(teacher).units.items()
     return Shape({name: max(1, unit.base, math.ceil(share * unit.num_groups - 1e-9)) for name, unit in units})
 
 
@@ -64,22 +64,24 @@ def prune(teacher: nn.Module, keep: Shape | float, example: Tensor) -> nn.Module
         keep: The groups of every unit that are kept, or the share of them.
         example: An input.
     """
-    plan = plan_of(teacher)
-    if plan.rows or plan.elements:
+    state = state_of(teacher)
+    if state.rows or state.elements:
         raise ValueError("sn3: a teacher whose input rows or single weights are ordered cannot be pruned")
     shape = keep if isinstance(keep, Shape) else leading(teacher, keep)
     last = [name for name, module in unwrap(teacher).named_modules() if isinstance(module, BayesLayer)][-1]
-    rules = {pattern: replace(rule, prior=None, bayesian=None) for pattern, rule in plan.arguments["rules"].items()}
-    orders = {name: coarsened(unit, shape[name]) for name, unit in plan.units.items()}
+    rules = {pattern: replace(rule, prior=None, bayesian=None) for pattern, rule in state.arguments["rules"].items()}
+    orders = {name: coarsened(unit, shape[name]) for name, unit in state.units.items()}
     for name, (base, _) in orders.items():
         own = nested.Rule(num_groups=shape[name], base=base)
         rules[name] = own.over(rules.pop(name, nested.Rule()))
     rules[last] = nested.Rule(bayesian=True).over(rules.pop(last, nested.Rule()))
-    options = {k: v for k, v in plan.arguments.items() if k not in ("rules", "prior", "bayesian", "num_groups", "base")}
+    options = {
+        k: v for k, v in state.arguments.items() if k not in ("rules", "prior", "bayesian", "num_groups", "base")
+    }
     options |= {"rescale": "none", "gradient": "survival"}  # factors are in the weights by now
     options["link"] = "dirichlet"
     student = nested.to_nested(exact(teacher, shape), example, bayesian=False, rules=rules, **options)
-    for name, unit in plan_of(student).units.items():
+    for name, unit in state_of(student).units.items():
         unit.keep_logits.copy_(orders[name][1])
         unit.keep_logits.requires_grad_(False)
     theirs: Any = exact(teacher, shape, bayesian=True).get_submodule(last)

@@ -25,7 +25,7 @@ from vnd.methods.method import Batch, Size, Sizes, Step, refuse_several_processe
 from vnd.methods.single import Single
 from vnd.models.unet import ProbabilisticUNet, UNet
 from vnd.nn import Prediction
-from vnd.nn.plan import unwrap
+from vnd.nn.state import unwrap
 
 Drawer = Callable[[Tensor, int], Tensor]  # from images (B, 1, H, W) and n to logits (n, B, H, W)
 LOG_VARIANCE = (-10.0, 4.0)  # what log σ² of a latent lies between

@@ -13,7 +13,7 @@ from vnd.methods.method import Batch, ClassificationDefaults, Size, Sizes, Step,
 from vnd.models.initialise import initialise
 from vnd.nn import BayesLayer, Prediction
 from vnd.nn.extract import ORIGINS, exact
-from vnd.nn.plan import Shape
+from vnd.nn.state import Shape
 from vnd.nn.width import Width
 
 

@@ -20,8 +20,8 @@ from vnd.methods.nested import Nested
 from vnd.methods.pruning import fitting, leading, prune, tied
 from vnd.methods.traits import Traits
 from vnd.nn import Shape
-from vnd.nn.plan import plan_of, unwrap
-from vnd.nn.sliced import sliced
+from vnd.nn.state import state_of, unwrap
+from vnd.nn.trainable_subnet import sliced
 from vnd.nn.width import sample_shapes
 from vnd.store import load
 
@@ -130,7 +130,7 @@ class SN3(Nested):
         kept = self.kept(teacher)
         student = prune(teacher, kept, example)
         teacher.requires_grad_(False)
-        plan_of(student).lesson = DistillationCache(teacher, kept)
+        state_of(student).lesson = DistillationCache(teacher, kept)
         return student
 
     def kept(self, teacher: nn.Module) -> Shape:
@@ -156,7 +156,7 @@ class SN3(Nested):
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Draw the lengths, and ask the teacher."""
         root, images = unwrap(model), batch[0]
-        lesson = plan_of(root).lesson
+        lesson = state_of(root).lesson
         if lesson is None:
             raise ValueError("sn3: a student that was loaded has no teacher; train it by vnd train --resume RUN")
         lesson.move(images.device, compiled=model is not root)
@@ -175,7 +175,7 @@ class SN3(Nested):
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Weighted mean over the lengths of this step, and the KL of the last layer."""
         root = unwrap(model)
-        parts = plan_of(root).lesson.parts
+        parts = state_of(root).lesson.parts
         rest = (1 - self.full * self.full_share) / (len(parts) - self.full)
         shares = [rest] * self._narrow + [self.full_share] * self.full + [rest]
         logs = (
@@ -210,7 +210,7 @@ class SN3(Nested):
 
     def _fixed(self, student: nn.Module) -> list[Shape]:
         """The lengths of every step: the narrow ones, and all it has."""
-        units = plan_of(student).units
+        units = state_of(student).units
         smallest = Shape({name: max(1, unit.base) for name, unit in units.items()})
         full = Shape({name: unit.num_groups for name, unit in units.items()})
         narrow = [nested.shape(student, fraction=share) for share in self.widths] or [smallest] * self.smallest
@@ -218,7 +218,7 @@ class SN3(Nested):
 
     def _taught_at(self, lesson: DistillationCache, own: Shape) -> Shape:
         """The teacher's lengths for the student's."""
-        units = plan_of(lesson.teacher).units
+        units = state_of(lesson.teacher).units
         if not self.tie:
             return Shape({name: unit.num_groups for name, unit in units.items()})
         known = {name: own.get(name, kept) for name, kept in lesson.kept.items()}  # too narrow: all
@@ -272,7 +272,7 @@ class DistillationCache:
 
     def at(self, lengths: Shape, again: bool) -> Callable[[Tensor], Tensor]:
         """The teacher at some lengths; where they are asked for again, and can be, cut to them."""
-        units = plan_of(self.teacher).units
+        units = state_of(self.teacher).units
         for name, unit in units.items():
             unit.fixed_groups.fill_(lengths[name])
         if not again or all(lengths[name] == unit.num_groups for name, unit in units.items()):
@@ -324,7 +324,7 @@ def _spread(
     log_loss_temperature: Tensor | None = None,
 ) -> Tensor:
     """The student's concentrations at some lengths, (batch, classes), scaled where a loss temperature is given."""
-    units = plan_of(root).units
+    units = state_of(root).units
     for name, unit in units.items():
         unit.fixed_groups.copy_(lengths[name])
     outputs = model(images)

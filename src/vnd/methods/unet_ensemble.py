@@ -14,7 +14,7 @@ from vnd.methods.segmenting import Drawer, Segmenter, check_unet, evaluating, li
 from vnd.methods.single import Single
 from vnd.methods.traits import DASH_DOTS, Traits, mc
 from vnd.models.unet import EnsembleUNet
-from vnd.nn.plan import unwrap
+from vnd.nn.state import unwrap
 
 
 @register("unet_ensemble", Traits(rank=17, name="UNet ensemble", looks=mc("#8a6d00", "v", DASH_DOTS)))

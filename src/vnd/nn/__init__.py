@@ -1,17 +1,17 @@
 """Layers and networks that learn the order of their units."""
 
 from vnd.nn.bayesian import BayesConv1d, BayesConv2d, BayesConv3d, BayesConvTranspose2d, BayesLayer, BayesLinear
+from vnd.nn.conversion import Rule, to_nested
 from vnd.nn.describe import describe
-from vnd.nn.differences import difference_term, step_order, update_differences
 from vnd.nn.extract import extract
-from vnd.nn.nested import Rule, to_nested
+from vnd.nn.measured_gradient import difference_term, step_order, update_differences
 from vnd.nn.objective import kl, length_kl, parameter_groups, set_temperature
 from vnd.nn.ordering import OrderingUnit, OrderReport, Quantile, couple
-from vnd.nn.plan import Shape
 from vnd.nn.predict import Prediction, predict
 from vnd.nn.profile import Profile, profile
 from vnd.nn.recalibrate import recalibrate
 from vnd.nn.selective import Cascade, Selective, cascade, selective
+from vnd.nn.state import Shape
 from vnd.nn.width import set_width, shape, width
 
 __all__ = [

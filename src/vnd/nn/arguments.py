@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.nn.plan import Plan
+from vnd.nn.state import NestedState
 
 Output = str | int | Callable[[Any], Tensor]
 
@@ -173,7 +173,7 @@ def class_dim(shape: tuple[int, ...], dim: int | None, who: str) -> int:
 
 
 def batch_inputs(
-    plan: Plan, root: nn.Module, batch: Any, device: torch.device
+    state: NestedState, root: nn.Module, batch: Any, device: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments of a nested network from a batch of data, which may have labels in it.
 
@@ -182,20 +182,20 @@ def batch_inputs(
     does not know is left out.
 
     Args:
-        plan: Of the network.
+        state: Of the network.
         root: The network, without wrappers.
         batch: A tensor, a tuple or list, or a mapping.
         device: Where the tensors are brought to.
     """
     forward = _signature(root)
-    found = _read_batch(plan.example, forward, batch)
+    found = _read_batch(state.example, forward, batch)
     if found is not None and forward is not None:
         try:
             forward.bind(*found[0], **found[1])
         except TypeError:
             found = None
     if found is None:
-        raise ValueError(f"a batch must be {_expected(plan.example)}; got {describe_value(batch)}")
+        raise ValueError(f"a batch must be {_expected(state.example)}; got {describe_value(batch)}")
     return to_device(found[0], device), to_device(found[1], device)
 
 

@@ -14,8 +14,8 @@ from torch.distributions import Normal
 from vnd.distributions import LogUniform, MultiplicativeNormal
 from vnd.distributions.kl import gaussian_prior_kl, log_uniform_prior_kl
 from vnd.functional import to_float32
+from vnd.nn._noise import add_noise, normal, source
 from vnd.nn.context import Draw, here
-from vnd.nn.noise import add_noise, normal, source
 
 Noise = Literal["weight", "channel", "layer"]
 Estimator = Literal["local", "weight", "flipout"]

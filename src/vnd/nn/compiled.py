@@ -19,7 +19,7 @@ from vnd.nn import context
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.norms import CalibratedNorm
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import Plan, lock_of, unwrap
+from vnd.nn.state import NestedState, lock_of, unwrap
 
 _CALLS = threading.local()  # what undoes the calls under way, the innermost last
 
@@ -59,9 +59,9 @@ def serve(net: nn.Module) -> None:
 
 
 def _before(wrapper: nn.Module, args: Any) -> None:
-    plan: Plan | None = getattr(unwrap(wrapper), "_vnd_plan", None)
-    if plan is not None:
-        context.said_of(plan)  # refuses other threads
+    state: NestedState | None = getattr(unwrap(wrapper), "_vnd_state", None)
+    if state is not None:
+        context.said_of(state)  # refuses other threads
     call = as_defaults(wrapper)
     call.__enter__()
     _CALLS.open = [*getattr(_CALLS, "open", []), call]
@@ -74,10 +74,10 @@ def _after(wrapper: nn.Module, args: Any, output: Any) -> None:
 
 
 def _set(root: nn.Module, undo: list[Callable[[], Any]]) -> None:
-    plan: Plan | None = getattr(root, "_vnd_plan", None)
-    if plan is not None and plan.unseen:
-        undo.append(lambda: setattr(plan, "unseen", bool(plan.blocks)))
-        plan.unseen = False
+    state: NestedState | None = getattr(root, "_vnd_state", None)
+    if state is not None and state.unseen:
+        undo.append(lambda: setattr(state, "unseen", bool(state.blocks)))
+        state.unseen = False
     for module in root.modules():
         said = context.here(module)
         if isinstance(module, OrderingUnit) and said is not None:

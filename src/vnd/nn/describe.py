@@ -7,7 +7,7 @@ from torch import nn
 
 from vnd.nn.extract import cut
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import Shape, plan_of, unwrap
+from vnd.nn.state import Shape, state_of, unwrap
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ def describe(net: nn.Module) -> Description:
     <BLANKLINE>
     70.6 % of the parameters can be dropped
     """
-    plan = plan_of(net)
+    state = state_of(net)
     rows, numbers = [], []
-    for name, unit in plan.units.items():
-        readers = [layer for layer, layout in plan.inputs.items() if any(s.unit == name for s in layout)]
-        makers = plan.groups[name].producers if name in plan.groups else []
+    for name, unit in state.units.items():
+        readers = [layer for layer, layout in state.inputs.items() if any(s.unit == name for s in layout)]
+        makers = state.groups[name].producers if name in state.groups else []
         tied = makers[1:] + [r for r in readers if r not in makers]
         tiles = f" × {unit.tiles}" if unit.tiles > 1 else ""
         expected = float(unit.report().expected_length)
@@ -76,7 +76,7 @@ def describe(net: nn.Module) -> Description:
         )
         sizes = {"channels": unit.channels, "groups": unit.num_groups, "base": unit.base}
         numbers.append({"unit": name, **sizes, "expected": expected, "tied": tied})
-    return Description(tuple(rows), tuple(plan.whole.items()), droppable_share(net), tuple(numbers))
+    return Description(tuple(rows), tuple(state.whole.items()), droppable_share(net), tuple(numbers))
 
 
 def droppable_share(net: nn.Module) -> float:
@@ -84,12 +84,12 @@ def droppable_share(net: nn.Module) -> float:
 
     Single weights that a rule orders count as dropped where they become zero.
     """
-    plan = plan_of(net)
+    state = state_of(net)
     full = {id(x): x.numel() for x in _weights(unwrap(net))}
-    small = cut(net, Shape({name: unit.base for name, unit in plan.units.items()}))
+    small = cut(net, Shape({name: unit.base for name, unit in state.units.items()}))
     left = float(sum(x.numel() for x in small.parameters()))
-    for name, key in plan.elements.items():
-        unit, weight = plan.units[key], small.get_submodule(name).weight
+    for name, key in state.elements.items():
+        unit, weight = state.units[key], small.get_submodule(name).weight
         left -= weight.numel() * (1 - len(unit.kept_channels(unit.base)) / unit.channels)  # type: ignore[operator]
     return 1 - left / max(1, sum(full.values()))
 

@@ -15,14 +15,14 @@ from vnd.functional import LogUniformForm
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.norms import CalibratedNorm, _MaskedNorm
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import Plan, Shape, plan_of, unwrap
+from vnd.nn.state import NestedState, Shape, state_of, unwrap
 
 if TYPE_CHECKING:
     from vnd.nn.width import Width
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 # What an extracted network was cut from, for `vnd.save`; kept here, so that the network itself stays plain. One that
-# was nested again has it in its plan, and what is cut out of that has it under "of".
+# was nested again has it in its state, and what is cut out of that has it under "of".
 ORIGINS: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 
@@ -51,10 +51,10 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
     """
     from vnd.nn.width import setting_of
 
-    plan = plan_of(net)
-    setting = plan.setting() if width is None else setting_of(net, width)
+    state = state_of(net)
+    setting = state.setting() if width is None else setting_of(net, width)
     small = exact(net, setting.shape, bayesian)
-    plan.look_up(unwrap(net), replace(setting, sampled=bayesian))  # warns
+    state.look_up(unwrap(net), replace(setting, sampled=bayesian))  # warns
     return small
 
 
@@ -62,10 +62,10 @@ def exact(net: nn.Module, width: Width, bayesian: bool = False) -> nn.Module:
     """`extract` for those who need no statistics: without its warning; None is full width."""
     from vnd.nn.width import as_shape
 
-    plan = plan_of(net)
-    if plan.options["placement"] == "before_norm":
+    state = state_of(net)
+    if state.options["placement"] == "before_norm":
         raise ValueError("extract: a network with placement='before_norm' has no exact smaller form")
-    if bayesian and plan.elements and plan.arguments.get("weight_prior", "vnd") not in get_args(LogUniformForm):
+    if bayesian and state.elements and state.arguments.get("weight_prior", "vnd") not in get_args(LogUniformForm):
         raise ValueError("extract: bayesian=True has no form for single weights cut under a Gaussian prior")
     return cut(net, as_shape(net, width), bayesian)
 
@@ -73,16 +73,16 @@ def exact(net: nn.Module, width: Width, bayesian: bool = False) -> nn.Module:
 @torch.no_grad()
 def cut(net: nn.Module, shape: Shape, bayesian: bool = False) -> nn.Module:
     """Cut a network of a shape out of a nested one, exact or not; see `extract`."""
-    plan, groups = plan_of(net), dict(shape)
+    state, groups = state_of(net), dict(shape)
     root = unwrap(net)
-    small = _copy(root, plan, bayesian)
-    statistics = plan.valid_statistics(root, (shape, bayesian))
-    if plan.options["rescale"]:
-        _rescale(small, plan)
-    for name, unit in plan.elements.items():
+    small = _copy(root, state, bayesian)
+    statistics = state.valid_statistics(root, (shape, bayesian))
+    if state.options["rescale"]:
+        _rescale(small, state)
+    for name, unit in state.elements.items():
         layer: Any = small.get_submodule(name)
         place = torch.arange(layer.weight.numel(), device=layer.weight.device).view(layer.weight.shape)
-        dropped = place >= len(plan.units[unit].kept_channels(groups[unit]))
+        dropped = place >= len(state.units[unit].kept_channels(groups[unit]))
         _put(layer, "weight", layer.weight.masked_fill(dropped, 0.0))
         if getattr(layer, "log_variance", None) is not None and layer.log_variance.shape == dropped.shape:
             _put(layer, "log_variance", layer.log_variance.masked_fill(dropped, -torch.inf))
@@ -90,31 +90,31 @@ def cut(net: nn.Module, shape: Shape, bayesian: bool = False) -> nn.Module:
         if statistics is not None and isinstance(module, CalibratedNorm):
             for own, value in zip(module.trained, statistics[name], strict=True):
                 own.copy_(value)
-        inputs, outputs = plan.kept(plan.inputs.get(name), groups), plan.kept(plan.outputs.get(name), groups)
-        if name in plan.rows:
-            unit = plan.rows[name]
-            inputs = _take_rows(small, name, inputs, plan.units[unit].kept_channels(groups[unit]))
+        inputs, outputs = state.kept(state.inputs.get(name), groups), state.kept(state.outputs.get(name), groups)
+        if name in state.rows:
+            unit = state.rows[name]
+            inputs = _take_rows(small, name, inputs, state.units[unit].kept_channels(groups[unit]))
         if inputs is not None or outputs is not None:
             _slice(module, inputs, outputs)
-    for name, layouts in plan.parameters.items():
+    for name, layouts in state.parameters.items():
         parent, _, child = name.rpartition(".")
-        if parent in plan.inputs or parent in plan.outputs:  # a layer's own, and cut with it
+        if parent in state.inputs or parent in state.outputs:  # a layer's own, and cut with it
             continue
-        _keep(small.get_submodule(parent), child, {d: plan.kept(layout, groups) for d, layout in enumerate(layouts)})
+        _keep(small.get_submodule(parent), child, {d: state.kept(layout, groups) for d, layout in enumerate(layouts)})
     _forget(small, bayesian)
     _own(small, root)
     _share(small, shared_tensors(root))
     ORIGINS[small] = {
-        "arguments": plan.arguments, "example": plan.example, "shape": shape, "bayesian": bayesian,
-        "of": plan.origin,
+        "arguments": state.arguments, "example": state.example, "shape": shape, "bayesian": bayesian,
+        "of": state.origin,
     }  # fmt: skip
     return small
 
 
-def _copy(root: nn.Module, plan: Plan, bayesian: bool) -> nn.Module:
-    """A copy that shares with its origin what it will be rid of: the plan, the units, and weights yet to be cut."""
+def _copy(root: nn.Module, state: NestedState, bayesian: bool) -> nn.Module:
+    """A copy that shares with its origin what it will be rid of: the state, the units, and weights yet to be cut."""
     layers = [module for module in root.modules() if isinstance(module, BayesLayer)]
-    shared = [plan, *plan.units.values(), *(p for layer in layers for p in layer.parameters(recurse=False))]
+    shared = [state, *state.units.values(), *(p for layer in layers for p in layer.parameters(recurse=False))]
     memo: dict[int, Any] = {id(x): x for x in shared}
     for module in root.modules():  # a dozen empty tables of hooks each, which are slow to copy
         memo |= {id(x): OrderedDict() for x in vars(module).values() if type(x) is OrderedDict and not x}
@@ -159,18 +159,18 @@ def _share(root: nn.Module, groups: list[list[str]]) -> None:
                 module._buffers[other] = owner._buffers[key]
 
 
-def _rescale(root: nn.Module, plan: Plan) -> None:
+def _rescale(root: nn.Module, state: NestedState) -> None:
     """Build the factors P(z = 1) of the masks into the weights that read them."""
     for name, layer in root.named_modules():
         if not isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
             continue
-        factor = None if is_depthwise(layer) else plan.survival(plan.inputs.get(name), layer.weight)
-        if name in plan.rows:
-            unit = plan.units[plan.rows[name]]
+        factor = None if is_depthwise(layer) else state.survival(state.inputs.get(name), layer.weight)
+        if name in state.rows:
+            unit = state.units[state.rows[name]]
             rows = unit.spread(unit.survival())
             factor = rows if factor is None else factor * rows
-        if name in plan.elements:
-            unit = plan.units[plan.elements[name]]
+        if name in state.elements:
+            unit = state.units[state.elements[name]]
             spread = unit.spread(unit.survival()).view(layer.weight.shape).to(layer.weight.dtype)
             _put(layer, "weight", layer.weight * spread)
         if factor is not None:
@@ -212,9 +212,9 @@ def _take_rows(root: nn.Module, name: str, arriving: Tensor | None, kept: Tensor
 
 
 def _forget(root: nn.Module, bayesian: bool) -> None:
-    """Turn a copied nested network back into a plain one: no plan, no hooks, no units, torch's own layers."""
-    plan: Plan = root.__dict__.pop("_vnd_plan")
-    hooks = {plan.before_forward, plan.after_forward, plan.write_state, plan.before_loading, plan.after_loading}
+    """Turn a copied nested network back into a plain one: no state, no hooks, no units, torch's own layers."""
+    state: NestedState = root.__dict__.pop("_vnd_state")
+    hooks = {state.before_forward, state.after_forward, state.write_state, state.before_loading, state.after_loading}
     tables: list[Any] = [root._forward_pre_hooks, root._forward_hooks, root._state_dict_hooks]
     tables += [root._load_state_dict_pre_hooks, root._load_state_dict_post_hooks]
     for table in tables:
@@ -327,7 +327,7 @@ def _put(owner: nn.Module, name: str, value: Tensor) -> None:
 
 
 @torch.no_grad()
-def reorder(net: nn.Module, plan: Plan) -> None:
+def reorder(net: nn.Module, state: NestedState) -> None:
     """Sort the channels of every unit by importance, largest first, without changing the function of the network.
 
     The importance of a channel is the norm of the weights that make it times that of the weights that read it. Where
@@ -335,9 +335,9 @@ def reorder(net: nn.Module, plan: Plan) -> None:
     """
     modules = dict(net.named_modules())
     orders: dict[str, Tensor] = {}
-    for name, unit in plan.units.items():
+    for name, unit in state.units.items():
         score = torch.ones(unit.channels, dtype=torch.float64)
-        for table, side in ((plan.outputs, 0), (plan.inputs, 1)):
+        for table, side in ((state.outputs, 0), (state.inputs, 1)):
             total = torch.zeros(unit.channels, dtype=torch.float64)
             for layer, layout in table.items():
                 total += _importance(modules[layer], layout, name, unit.channels, side)
@@ -346,11 +346,11 @@ def reorder(net: nn.Module, plan: Plan) -> None:
         starts = torch.arange(unit.tiles)[:, None] * (unit.channels // unit.tiles)
         orders[name] = (starts + within).flatten()
     shared = shared_tensors(net)
-    for layer in {*plan.inputs, *plan.outputs}:
-        _slice(modules[layer], _permuted(plan.inputs.get(layer), orders), _permuted(plan.outputs.get(layer), orders))
-    for path, layouts in plan.parameters.items():
+    for layer in {*state.inputs, *state.outputs}:
+        _slice(modules[layer], _permuted(state.inputs.get(layer), orders), _permuted(state.outputs.get(layer), orders))
+    for path, layouts in state.parameters.items():
         parent, _, child = path.rpartition(".")
-        if parent in plan.inputs or parent in plan.outputs:  # a layer's own, and sorted with it
+        if parent in state.inputs or parent in state.outputs:  # a layer's own, and sorted with it
             continue
         _keep(net.get_submodule(parent), child, {dim: _permuted(x, orders) for dim, x in enumerate(layouts)})
     _share(net, shared)

@@ -12,7 +12,7 @@ from vnd.distributions.kl import chain_kl
 from vnd.functional import log_uniform_constant
 from vnd.nn.bayesian import BayesConvTranspose2d, BayesLayer
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import Plan, alike, unwrap
+from vnd.nn.state import NestedState, alike, unwrap
 
 KeepProb = Literal["output", "min", "released"]
 
@@ -42,10 +42,10 @@ def kl(net: nn.Module, kl_keep_prob: KeepProb = "output") -> Tensor:
     if kl_keep_prob not in get_args(KeepProb):
         raise ValueError(f"kl: kl_keep_prob must be one of {', '.join(get_args(KeepProb))}; got {kl_keep_prob!r}")
     root = unwrap(net)
-    owners: dict[nn.Module, tuple[str, Plan]] = {}  # layers of nested networks, of which `net` may hold several
+    owners: dict[nn.Module, tuple[str, NestedState]] = {}  # layers of nested networks, of which `net` may hold several
     for part in root.modules():
-        if isinstance(plan := getattr(part, "_vnd_plan", None), Plan):
-            owners |= {module: (name, plan) for name, module in part.named_modules()}
+        if isinstance(state := getattr(part, "_vnd_state", None), NestedState):
+            owners |= {module: (name, state) for name, module in part.named_modules()}
     terms = [length_kl(root)]
     for module in root.modules():
         if isinstance(module, BayesLayer) and module.bayesian:
@@ -79,18 +79,18 @@ def _lengths_kl(units: list[OrderingUnit]) -> Tensor:
     return chain_kl(posterior, prior).sum()  # by name: torch's look-up by type makes torch.compile compile twice
 
 
-def _weights_kl(layer: Any, name: str, plan: Plan | None, kl_keep_prob: KeepProb) -> Tensor:
+def _weights_kl(layer: Any, name: str, state: NestedState | None, kl_keep_prob: KeepProb) -> Tensor:
     """Φ₂ of one layer."""
     cost: Tensor = _mean_over_inputs(layer) if kl_keep_prob == "released" else layer.weight_kl()
-    if plan is None:
+    if state is None:
         return cost.sum()
-    if name in plan.elements:
-        unit = plan.units[plan.elements[name]]
+    if name in state.elements:
+        unit = state.units[state.elements[name]]
         return (cost.flatten() * unit.spread(unit.survival())).sum()
-    outputs = plan.survival(plan.outputs.get(name), cost)
-    inputs = plan.survival(plan.inputs.get(name), cost) if kl_keep_prob == "min" else None
-    if name in plan.rows:
-        unit = plan.units[plan.rows[name]]
+    outputs = state.survival(state.outputs.get(name), cost)
+    inputs = state.survival(state.inputs.get(name), cost) if kl_keep_prob == "min" else None
+    if name in state.rows:
+        unit = state.units[state.rows[name]]
         rows = unit.spread(unit.survival())
         inputs = rows if inputs is None else torch.minimum(inputs, rows)
     if outputs is None and inputs is None:

@@ -17,8 +17,8 @@ from vnd.nn.arguments import Arguments, Output, check_output, class_dim, pick_te
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.compiled import as_defaults, is_compiled
 from vnd.nn.context import here, saying
-from vnd.nn.plan import Plan, lock_of, plan_of, unwrap
 from vnd.nn.recalibrate import sampling
+from vnd.nn.state import NestedState, lock_of, state_of, unwrap
 from vnd.nn.width import Width, setting_of
 
 Link = Literal["softmax", "dirichlet", "sigmoid", "identity"]
@@ -102,10 +102,10 @@ def predict(
     root = unwrap(net)
     if net is not root and any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in net.modules()):
         raise ValueError("predict: nn.DataParallel runs a network in threads, which no width reaches; give its .module")
-    plan: Plan | None = getattr(root, "_vnd_plan", None)
-    if plan is None and width is not None:
-        plan_of(net)  # refuses it: there is no width to set
-    stands_for: Link = link or ("softmax" if plan is None else plan.arguments.get("link", "softmax"))
+    state: NestedState | None = getattr(root, "_vnd_state", None)
+    if state is None and width is not None:
+        state_of(net)  # refuses it: there is no width to set
+    stands_for: Link = link or ("softmax" if state is None else state.arguments.get("link", "softmax"))
     drawing = samples > 0 and any(isinstance(m, BayesLayer) and m.bayesian for m in root.modules())
     count = samples if drawing else 1
     reading = _Reading(stands_for, dim, output)
@@ -120,9 +120,9 @@ def predict(
             torch.manual_seed(seed)
         elif seed is not None:
             generator = torch.Generator(inputs.lead.device).manual_seed(seed)
-        if plan is not None:
-            setting = plan.setting() if width is None else setting_of(net, width)
-            stack.enter_context(saying(plan.said(root, replace(setting, sampled=drawing))))
+        if state is not None:
+            setting = state.setting() if width is None else setting_of(net, width)
+            stack.enter_context(saying(state.said(root, replace(setting, sampled=drawing))))
         stack.enter_context(sampling(root, drawing, generator))
         parts = _run(net, inputs, count, rows or ROWS, reading)
     return _summarise(parts, stands_for, count, dim)
@@ -215,8 +215,8 @@ def _draw(net: nn.Module, x: Arguments, count: int) -> Any:
     if count == 1:
         return _call(net, x)
     root = unwrap(net)
-    plan: Plan | None = getattr(root, "_vnd_plan", None)
-    first = [] if plan is None or not x.single else [root.get_submodule(name) for name in plan.first_consumers]
+    state: NestedState | None = getattr(root, "_vnd_state", None)
+    first = [] if state is None or not x.single else [root.get_submodule(name) for name in state.first_consumers]
     if len(first) == 1 and isinstance(first[0], BayesLayer) and first[0].bayesian:
         with saying({first[0]: replace(here(first[0]), expansion=count)}):
             return _call(net, x)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, exact
-from vnd.nn.plan import arguments_of, plan_of, unwrap
+from vnd.nn.state import arguments_of, state_of, unwrap
 from vnd.nn.width import Width
 
 
@@ -78,15 +78,15 @@ def _set_modes(modes: list[tuple[nn.Module, bool]]) -> None:
 
 
 def _small(net: nn.Module, width: Width) -> nn.Module:
-    if width is None and not hasattr(unwrap(net), "_vnd_plan"):
+    if width is None and not hasattr(unwrap(net), "_vnd_state"):
         return net
-    return exact(net, plan_of(net).setting().shape if width is None else width)
+    return exact(net, state_of(net).setting().shape if width is None else width)
 
 
 def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if example is None:
         like = next((p for p in net.parameters() if p.is_floating_point()), None)
-        args, kwargs = plan_of(net).example
+        args, kwargs = state_of(net).example
         return _fit(args, like), _fit(kwargs, like)
     return arguments_of(example)
 

@@ -17,7 +17,7 @@ from vnd.nn.arguments import batch_inputs, tensors_of
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.context import Draw, here, put, saying
 from vnd.nn.extract import exact
-from vnd.nn.plan import Plan, Setting, Shape, Statistics, batch_norms, lock_of, plan_of, unwrap
+from vnd.nn.state import NestedState, Setting, Shape, Statistics, batch_norms, lock_of, state_of, unwrap
 from vnd.nn.width import Width, as_shape
 
 
@@ -57,7 +57,7 @@ def recalibrate(
     """
     if not isinstance(samples, bool) and samples != "both":
         raise ValueError(f"recalibrate: samples must be True, False or 'both'; got {samples!r}")
-    plan, norms = plan_of(net), dict(batch_norms(net))
+    state, norms = state_of(net), dict(batch_norms(net))
     if isinstance(batches, Tensor):
         raise ValueError("recalibrate: batches must be an iterable of batches; got one tensor, give it in a list")
     if not isinstance(batches, Iterable):
@@ -67,18 +67,18 @@ def recalibrate(
         raise ValueError("recalibrate: widths must name at least one width; got none")
     shapes = list(dict.fromkeys(as_shape(net, width) for width in widths))
     root = unwrap(net)
-    _warn_of_left_out(root, plan)
+    _warn_of_left_out(root, state)
     if not norms:
         return
     device = next(root.parameters()).device
     kinds = (False, True) if samples == "both" else (bool(samples),)
-    sliced = {kind: _sliced(root, plan, shapes, kind) for kind in kinds}
+    sliced = {kind: _sliced(root, state, shapes, kind) for kind in kinds}
     averages = {(shape, kind): _Average(sliced[kind].get(shape, root), norms) for kind in kinds for shape in shapes}
     with nullcontext() if all(sliced.values()) else _collecting(root, norms):
         for number, batch in enumerate(batches):
-            args, kwargs = _checked(plan, root, batch, number, device)
+            args, kwargs = _checked(state, root, batch, number, device)
             for (shape, kind), average in averages.items():
-                with nullcontext() if sliced[kind] else _masked(root, plan, shape, kind):
+                with nullcontext() if sliced[kind] else _masked(root, state, shape, kind):
                     average.add(*args, **kwargs)
                 average.check(f"batch {number}")
     if any(average.count == 0 for average in averages.values()):
@@ -86,25 +86,25 @@ def recalibrate(
     for average in averages.values():
         average.check("the average over batches")
     found = {
-        (shape, kind): average.statistics(plan, dict(shape) if sliced[kind] else None)
+        (shape, kind): average.statistics(state, dict(shape) if sliced[kind] else None)
         for (shape, kind), average in averages.items()
     }
-    plan.let_go()
+    state.let_go()
     for key, statistics in found.items():  # not before all of them are known to be good
-        plan.statistics[key] = statistics
-        plan.stamps[key] = plan.stamp(root)
-    plan.settled = False
+        state.statistics[key] = statistics
+        state.stamps[key] = state.stamp(root)
+    state.settled = False
     with lock_of(root):
-        plan.activate(root)
-    if (setting := here(plan)) is not None:
-        put(plan.look_up(root, setting))  # for the rest of the block that this is in
+        state.activate(root)
+    if (setting := here(state)) is not None:
+        put(state.look_up(root, setting))  # for the rest of the block that this is in
 
 
-def _warn_of_left_out(root: nn.Module, plan: Plan) -> None:
+def _warn_of_left_out(root: nn.Module, state: NestedState) -> None:
     """Name the layers whose running statistics stay those of training at every width."""
-    if plan.functional:
+    if state.functional:
         warnings.warn(
-            f"recalibrate: {', '.join(plan.functional)} normalises by F.batch_norm with statistics of its own, which "
+            f"recalibrate: {', '.join(state.functional)} normalises by F.batch_norm with statistics of its own, which "
             "stay those of training at every width; make it an nn.BatchNorm, or a subclass",
             stacklevel=4,
         )
@@ -118,11 +118,11 @@ def _warn_of_left_out(root: nn.Module, plan: Plan) -> None:
 
 
 def _checked(
-    plan: Plan, root: nn.Module, batch: Any, number: int, device: torch.device
+    state: NestedState, root: nn.Module, batch: Any, number: int, device: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments in a batch; a ValueError that names its number if there are none, or they are not finite."""
     try:
-        args, kwargs = batch_inputs(plan, root, batch, device)
+        args, kwargs = batch_inputs(state, root, batch, device)
     except ValueError as error:
         raise ValueError(f"recalibrate: batch {number}: {error}") from None
     lead = next((x for x in tensors_of((args, kwargs)) if x.dim()), None)
@@ -163,12 +163,12 @@ class _Average:
         bad = next(name for name, total in zip(names, self.totals, strict=True) if not total.isfinite().all())
         raise ValueError(f"recalibrate: {what} gives statistics of {bad} that are not finite")
 
-    def statistics(self, plan: Plan, groups: dict[str, int] | None) -> Statistics:
+    def statistics(self, state: NestedState, groups: dict[str, int] | None) -> Statistics:
         """Full-size statistics, if groups are given from those of a network that keeps as many."""
         means = iter([total / self.count for total in self.totals])
         found = {}
         for name, norm in self.norms.items():
-            kept = None if groups is None else plan.kept(plan.outputs.get(name), groups)
+            kept = None if groups is None else state.kept(state.outputs.get(name), groups)
             pair = next(means), next(means)
             if kept is not None:
                 where = kept.to(pair[0].device)
@@ -177,9 +177,9 @@ class _Average:
         return found
 
 
-def _sliced(root: nn.Module, plan: Plan, shapes: list[Shape], samples: bool) -> Mapping[Shape, nn.Module]:
+def _sliced(root: nn.Module, state: NestedState, shapes: list[Shape], samples: bool) -> Mapping[Shape, nn.Module]:
     """The extracted network of each shape, set up to show the statistics of batches; none where masking has to do."""
-    if any(_altered(module, root, plan) for module in root.modules()):
+    if any(_altered(module, root, state) for module in root.modules()):
         return {}  # a copy might not do what was done to the network
     if any(kept == 0 for shape in shapes for kept in shape.values()):
         return {}  # torch has no convolution without channels
@@ -195,9 +195,9 @@ def _sliced(root: nn.Module, plan: Plan, shapes: list[Shape], samples: bool) -> 
     return networks
 
 
-def _altered(module: nn.Module, root: nn.Module, plan: Plan) -> bool:
+def _altered(module: nn.Module, root: nn.Module, state: NestedState) -> bool:
     """Whether somebody hung a hook on a module, or gave it another `forward` than its class has."""
-    ours = (plan.before_forward, plan.after_forward)
+    ours = (state.before_forward, state.after_forward)
     hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
     if any(hook not in ours for hook in hooks):
         return True
@@ -218,9 +218,9 @@ def _show_batches(network: nn.Module, norms: Iterable[Any]) -> None:
 
 
 @contextmanager
-def _masked(root: nn.Module, plan: Plan, shape: Shape, samples: bool) -> Any:
+def _masked(root: nn.Module, state: NestedState, shape: Shape, samples: bool) -> Any:
     """Run the masked network at a width."""
-    said = {plan: Setting(shape)} | {unit: shape[name] for name, unit in plan.units.items()}
+    said = {state: Setting(shape)} | {unit: shape[name] for name, unit in state.units.items()}
     with saying(said), sampling(root, samples):
         yield
 
@@ -231,13 +231,13 @@ def _collecting(root: nn.Module, norms: dict[str, Any]) -> Any:
     modes = [(module, module.training) for module in root.modules()]
     momenta = [(norm, norm.momentum) for norm in norms.values()]
     statistics = [(buffer, buffer.clone()) for norm in norms.values() for buffer in norm.buffers()]
-    plan = plan_of(root)
-    plan.collecting = threading.get_ident()
+    state = state_of(root)
+    state.collecting = threading.get_ident()
     _show_batches(root, norms.values())
     try:
         yield
     finally:
-        plan.collecting = None
+        state.collecting = None
         for module, mode in modes:
             module.training = mode
         for norm, momentum in momenta:

@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vnd import metrics
 from vnd.nn.arguments import Arguments, Output, to_device
-from vnd.nn.plan import plan_of, unwrap
 from vnd.nn.predict import Prediction, predict
 from vnd.nn.profile import profile
+from vnd.nn.state import state_of, unwrap
 from vnd.nn.width import Width
 
 Score = Literal["entropy", "mutual_information", "confidence"]
@@ -273,7 +273,7 @@ def _steps(net: Any, levels: Sequence[Width] | None) -> list[tuple[nn.Module, Wi
         return [(_alone(network), None) for network in net]
     if not isinstance(net, nn.Module):
         raise ValueError(f"cascade: net must be a nested network or a list of networks; got a {type(net).__name__}")
-    plan_of(net)
+    state_of(net)
     widths = LEVELS if levels is None else levels
     if not isinstance(widths, list | tuple) or len(widths) == 0:
         raise ValueError(f"cascade: levels must be a list of one width or more; got {levels!r}")
@@ -316,6 +316,6 @@ def _costs(steps: list[tuple[nn.Module, Width]], example: Any, macs: Sequence[in
 
 def _count(net: nn.Module, width: Width, example: Any) -> int:
     root = unwrap(net)
-    if not hasattr(root, "_vnd_plan"):  # of a nested network the profile itself makes a copy
+    if not hasattr(root, "_vnd_state"):  # of a nested network the profile itself makes a copy
         root = copy.deepcopy(root)
     return profile(root, width, example).macs

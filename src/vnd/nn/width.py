@@ -13,7 +13,7 @@ from torch import nn
 from vnd.nn import context
 from vnd.nn.compiled import as_defaults, is_compiled, serve
 from vnd.nn.ordering import OrderingUnit, sampling_posterior
-from vnd.nn.plan import Plan, Setting, Shape, lock_of, plan_of, unwrap
+from vnd.nn.state import NestedState, Setting, Shape, lock_of, state_of, unwrap
 
 Width = Shape | float | None
 
@@ -53,7 +53,7 @@ def shape(
     """
     from vnd.nn.profile import latency, profile
 
-    plan = plan_of(net)
+    state = state_of(net)
     given = {
         "fraction": fraction, "level": level, "parameters": parameters, "macs": macs, "bytes": bytes,
         "latency_ms": latency_ms,
@@ -63,17 +63,17 @@ def shape(
         raise ValueError(f"shape: give exactly one of {', '.join(given)}; got {', '.join(chosen) or 'none'}")
     if fraction is not None:
         _check_share("fraction", fraction)
-        return Shape({name: _share(fraction, unit) for name, unit in plan.units.items()})
+        return Shape({name: _share(fraction, unit) for name, unit in state.units.items()})
     if level is not None:
         _check_share("level", level)
-        return _level_shape(plan, level)
+        return _level_shape(state, level)
     costs: dict[str, Callable[[Shape], float]] = {
         "parameters": lambda s: profile(net, s, count_macs=False).parameters,
         "bytes": lambda s: profile(net, s, count_macs=False).bytes,
         "macs": lambda s: profile(net, s, example_input).macs,
         "latency_ms": lambda s: latency(net, s, example_input),
     }
-    return _longest_prefix(plan, costs[chosen[0]], float(given[chosen[0]] or 0.0), chosen[0])
+    return _longest_prefix(state, costs[chosen[0]], float(given[chosen[0]] or 0.0), chosen[0])
 
 
 def _share(fraction: float, unit: OrderingUnit) -> int:
@@ -87,10 +87,10 @@ def _check_share(name: str, value: float) -> None:
 
 
 @torch.no_grad()
-def _level_shape(plan: Plan, level: float) -> Shape:
+def _level_shape(state: NestedState, level: float) -> Shape:
     log_u = math.log1p(-level) if level < 1 else -math.inf
     groups = {}
-    for name, unit in plan.units.items():
+    for name, unit in state.units.items():
         log_survival = unit.posterior().chain.log_survival
         groups[name] = unit.base + int((log_survival > log_u).sum())
     return Shape(groups)
@@ -108,17 +108,17 @@ def sample_shapes(net: nn.Module, count: int, seed: int = 0) -> list[Shape]:
         count: Number of shapes, at least 1.
         seed: Makes the draws repeatable.
     """
-    plan = plan_of(net)
+    state = state_of(net)
     if count < 1:
         raise ValueError(f"sample_shapes: count must be at least 1; got {count}")
     generator = torch.Generator().manual_seed(seed)
-    if plan.quantile is not None:
+    if state.quantile is not None:
         start = float(torch.rand((), generator=generator, dtype=torch.float64))
-        return [_level_shape(plan, 1 - (k + start) / count) for k in range(count)]
+        return [_level_shape(state, 1 - (k + start) / count) for k in range(count)]
     shapes = []
     for _ in range(count):
         groups = {}
-        for name, unit in plan.units.items():
+        for name, unit in state.units.items():
             log_u = float(torch.rand((), generator=generator, dtype=torch.float64).log())
             survival = sampling_posterior([unit]).chain.log_survival
             groups[name] = unit.base + int((survival > log_u).sum())
@@ -127,17 +127,17 @@ def sample_shapes(net: nn.Module, count: int, seed: int = 0) -> list[Shape]:
 
 
 @torch.no_grad()
-def _longest_prefix(plan: Plan, cost: Callable[[Shape], float], budget: float, name: str) -> Shape:
+def _longest_prefix(state: NestedState, cost: Callable[[Shape], float], budget: float, name: str) -> Shape:
     """Add units to the smallest shape in the order of their survival, while the cost stays within the budget."""
     entries = [
         (-float(value), place, unit)
-        for place, (unit, module) in enumerate(plan.units.items())
+        for place, (unit, module) in enumerate(state.units.items())
         for value in module.posterior().chain.log_survival
     ]
     order = [unit for _, _, unit in sorted(entries, key=lambda entry: entry[:2])]
 
     def prefix(length: int) -> Shape:
-        groups = {unit: module.base for unit, module in plan.units.items()}
+        groups = {unit: module.base for unit, module in state.units.items()}
         for unit in order[:length]:
             groups[unit] += 1
         return Shape(groups)
@@ -156,24 +156,24 @@ def _longest_prefix(plan: Plan, cost: Callable[[Shape], float], budget: float, n
 
 def as_shape(net: nn.Module, width: Width) -> Shape:
     """A shape from a shape, a fraction in (0, 1], or None for full width."""
-    plan = plan_of(net)
+    state = state_of(net)
     if width is None:
-        return Shape({name: unit.num_groups for name, unit in plan.units.items()})
+        return Shape({name: unit.num_groups for name, unit in state.units.items()})
     if isinstance(width, Shape):
-        _check_shape(plan, width)
+        _check_shape(state, width)
         return width
     if isinstance(width, float):
         return shape(net, fraction=width)
     raise ValueError(f"width must be a Shape, a float fraction in (0, 1] or None; got {width!r}, which is ambiguous")
 
 
-def _check_shape(plan: Plan, width: Shape) -> None:
-    unknown, missing = set(width) - set(plan.units), set(plan.units) - set(width)
+def _check_shape(state: NestedState, width: Shape) -> None:
+    unknown, missing = set(width) - set(state.units), set(state.units) - set(width)
     if unknown or missing:
         raise ValueError(
             f"width: the shape is of another network; unknown {sorted(unknown)}, missing {sorted(missing)}"
         )
-    for name, unit in plan.units.items():
+    for name, unit in state.units.items():
         if not unit.base <= width[name] <= unit.num_groups:
             raise ValueError(f"width: unit {name} must keep {unit.base} … {unit.num_groups} groups; got {width[name]}")
 
@@ -204,15 +204,15 @@ def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool
     >>> vnd.profile(net).parameters
     27
     """
-    plan, root = plan_of(net), unwrap(net)
+    state, root = state_of(net), unwrap(net)
     setting = setting_of(net, width, samples)
     with lock_of(root):
-        plan.default = setting
-        for name, unit in plan.units.items():
+        state.default = setting
+        for name, unit in state.units.items():
             unit.fixed_groups.fill_(-1 if setting.free else setting.shape[name])
-        plan.activate(root, warn=warn and not root.training)
+        state.activate(root, warn=warn and not root.training)
     if root.training:
-        plan.settled = False  # look again, and warn, at the next evaluation
+        state.settled = False  # look again, and warn, at the next evaluation
 
 
 @contextmanager
@@ -230,20 +230,20 @@ def width(net: nn.Module, width: Width, *, samples: bool = False) -> Iterator[nn
     ...     net(torch.ones(4, 2)).shape
     torch.Size([4, 3])
     """
-    plan, root = plan_of(net), unwrap(net)
-    said = plan.said(root, setting_of(net, width, samples))
+    state, root = state_of(net), unwrap(net)
+    said = state.said(root, setting_of(net, width, samples))
     serve(net)
     if is_compiled(root):
-        said["compiled", plan] = as_defaults  # for every pass: parts of it cannot read the context
+        said["compiled", state] = as_defaults  # for every pass: parts of it cannot read the context
     with context.block(said):
-        _count(root, plan, 1)
+        _count(root, state, 1)
         try:
             yield net
         finally:
-            _count(root, plan, -1)
+            _count(root, state, -1)
 
 
-def _count(root: nn.Module, plan: Plan, change: int) -> None:
+def _count(root: nn.Module, state: NestedState, change: int) -> None:
     with lock_of(root):
-        plan.blocks += change
-        plan.unseen = plan.blocks > 0
+        state.blocks += change
+        state.unseen = state.blocks > 0

@@ -16,7 +16,7 @@ from vnd.distributions import BernoulliChain
 from vnd.nn import Rule, Shape, to_nested
 from vnd.nn.extract import exact
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import Plan, plan_of, unwrap
+from vnd.nn.state import NestedState, state_of, unwrap
 from vnd.pretrained import CARD
 from vnd.pretrained.from_pixels import FromPixels, plain_of
 from vnd.store import save
@@ -37,10 +37,10 @@ def cut(net: nn.Module, shape: Shape, said: Mapping[str, Any], widths: Iterable[
         said: "mean", "std", "image", "classes" and "card"; see `FromPixels`.
         widths: Shapes within that whose BatchNorm statistics go along, of means and of samples; those of `shape` do.
     """
-    root, plan = unwrap(net), plan_of(net)
-    if plan.rows or plan.elements:
+    root, state = unwrap(net), state_of(net)
+    if state.rows or state.elements:
         raise ValueError("cut: a network whose input rows or single weights are ordered has no smaller nested form")
-    if plan.options["rescale"]:
+    if state.options["rescale"]:
         raise ValueError("cut: a network with rescale='expected' has no smaller nested form")
     if empty := next((unit for unit, groups in shape.items() if groups == 0), None):
         raise ValueError(f"cut: the shape must keep a group of each unit; got none of {empty}")
@@ -50,16 +50,16 @@ def cut(net: nn.Module, shape: Shape, said: Mapping[str, Any], widths: Iterable[
     name = _name_of(root)
     config: Any = root.config
     own = {**said, "network": name, "config": config, "shapes": shapes}
-    for unit, module in plan.units.items():
+    for unit, module in state.units.items():
         tensors |= _order_of(module, shape[unit], f"{unit}.ordering.")
     example = torch.rand(1, *said["image"])
-    small = to_nested(plain_of(own), example, **_arguments(plan, shape))
-    state = {PREFIX + key: value.cpu() for key, value in tensors.items()}
-    state["_vnd_converted_at"] = torch.tensor(plan.converted_at)
-    small.load_state_dict({"scale": small.scale, "shift": small.shift, **state})
+    small = to_nested(plain_of(own), example, **_arguments(state, shape))
+    weights = {PREFIX + key: value.cpu() for key, value in tensors.items()}
+    weights["_vnd_converted_at"] = torch.tensor(state.converted_at)
+    small.load_state_dict({"scale": small.scale, "shift": small.shift, **weights})
     assert isinstance(small, FromPixels)
     for width in dict.fromkeys((shape, *widths)):
-        _carry_statistics(root, plan, shape, width, small)
+        _carry_statistics(root, state, shape, width, small)
     return small.eval()
 
 
@@ -98,35 +98,35 @@ def _name_of(root: nn.Module) -> str:
     return name
 
 
-def _arguments(plan: Plan, shape: Shape) -> dict[str, Any]:
+def _arguments(state: NestedState, shape: Shape) -> dict[str, Any]:
     """What `to_nested` is to be called with: as before, and for each unit the groups that are left of it."""
-    rules = {PREFIX + pattern: rule for pattern, rule in plan.arguments["rules"].items()}
-    for unit, module in plan.units.items():
+    rules = {PREFIX + pattern: rule for pattern, rule in state.arguments["rules"].items()}
+    for unit, module in state.units.items():
         kept, base = shape[unit], min(module.base, shape[unit])
         prior = BernoulliChain(module.prior_logits[: kept - base].cpu()) if kept > base else None
         name = PREFIX + unit
         rules[name] = Rule(num_groups=kept, base=base, prior=prior).over(rules.pop(name, Rule()))
-    return {**plan.arguments, "rules": rules}
+    return {**state.arguments, "rules": rules}
 
 
 def _order_of(unit: OrderingUnit, groups: int, prefix: str) -> dict[str, Tensor]:
     """The state of a unit, of its first groups."""
-    state = {prefix + name: value for name, value in unit.state_dict().items()}
+    weights = {prefix + name: value for name, value in unit.state_dict().items()}
     for name in ("keep_logits", "prior_logits"):
-        state[prefix + name] = state[prefix + name][: max(0, groups - unit.base)]
-    return state
+        weights[prefix + name] = weights[prefix + name][: max(0, groups - unit.base)]
+    return weights
 
 
-def _carry_statistics(root: nn.Module, plan: Plan, shape: Shape, width: Shape, small: FromPixels) -> None:
+def _carry_statistics(root: nn.Module, state: NestedState, shape: Shape, width: Shape, small: FromPixels) -> None:
     """Take over BatchNorm's statistics of a width, where there are some."""
-    own, key = plan_of(small), within(width)
+    own, key = state_of(small), within(width)
     for samples in (False, True):
-        found = plan.valid_statistics(root, (width, samples))
+        found = state.valid_statistics(root, (width, samples))
         if found is None:
             continue
         own.statistics[key, samples] = {}
         for norm, pair in found.items():
-            kept = plan.kept(plan.outputs.get(norm), dict(shape))
+            kept = state.kept(state.outputs.get(norm), dict(shape))
             mean, variance = (x.cpu() if kept is None else x.cpu()[kept] for x in pair)
             own.statistics[key, samples][PREFIX + norm] = mean.clone(), variance.clone()
         own.stamps[key, samples] = own.stamp(small)

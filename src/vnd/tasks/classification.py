@@ -22,8 +22,8 @@ from vnd.methods import Method, Size
 from vnd.methods.temperature_scaling import fit_temperature, scaled
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import BayesLayer, OrderingUnit
-from vnd.nn.plan import Shape, unwrap
 from vnd.nn.profile import latency
+from vnd.nn.state import Shape, unwrap
 from vnd.nn.width import sample_shapes
 from vnd.tasks.base import COSTS, PERCENT, Inference, Subject, Sweep, Task, machine, register, repeatable
 
@@ -108,7 +108,7 @@ def sweep(
 
 def check_inference(model: nn.Module, options: Sweep) -> None:
     """Refuse ways of inference that a network cannot have."""
-    if "mc_mask" in options.inference and not hasattr(unwrap(model), "_vnd_plan"):
+    if "mc_mask" in options.inference and not hasattr(unwrap(model), "_vnd_state"):
         raise ValueError(
             "inference: mc_mask needs a nested network, whose masks can be drawn; leave it out for this method"
         )

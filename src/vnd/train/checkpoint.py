@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd import _files, _manifest, _text
-from vnd.nn.plan import unwrap
+from vnd.nn.state import unwrap
 
 __all__ = ["Checkpoint", "capture", "flatten_optimizer", "read", "restore", "restore_optimizer", "write"]
 

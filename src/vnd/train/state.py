@@ -23,7 +23,7 @@ from vnd.data.batches import Batches, in_order, key
 from vnd.data.images import Images
 from vnd.methods import Sizes
 from vnd.methods.single import Single
-from vnd.nn.plan import plan_of, unwrap
+from vnd.nn.state import state_of, unwrap
 from vnd.store import save
 from vnd.tasks import task_of
 from vnd.train import checkpoint
@@ -229,7 +229,7 @@ class TrainState:
         if self.ema is None:
             yield
             return
-        single = not hasattr(self.root, "_vnd_plan")
+        single = not hasattr(self.root, "_vnd_state")
         places: dict[str, Tensor] = dict(self.root.named_parameters())
         if single:
             places |= dict(self.root.named_buffers())
@@ -330,10 +330,10 @@ def calibration(
 
 def _drop_statistics(root: nn.Module) -> None:
     """Forget the BatchNorm statistics of all widths of a nested network."""
-    if hasattr(root, "_vnd_plan"):
-        plan = plan_of(root)
-        plan.statistics.clear()
-        plan.stamps.clear()
+    if hasattr(root, "_vnd_state"):
+        state = state_of(root)
+        state.statistics.clear()
+        state.stamps.clear()
 
 
 def _average_of(root: nn.Module) -> dict[str, Tensor]:

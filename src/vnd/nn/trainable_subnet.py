@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from vnd.nn.extract import exact
-from vnd.nn.plan import Shape, plan_of, unwrap
+from vnd.nn.state import Shape, state_of, unwrap
 
 Selection = tuple[Tensor | int | None, ...]  # by dimension: which entries are kept, or how many leading ones, or all
 
 
-class Sliced:
+class TrainableSubnet:
     """A nested network at a fixed shape, run on slices of the network's own parameters: gradients reach those.
 
     In training it computes what the masked network does, with noise and BatchNorm statistics of its own batch; running
@@ -50,16 +50,16 @@ class Sliced:
         return output
 
 
-def sliced(net: nn.Module, shape: Shape) -> Sliced | None:
+def sliced(net: nn.Module, shape: Shape) -> TrainableSubnet | None:
     """A network at a fixed shape, for training; None where no slice of it computes what the masked one does."""
-    return Sliced(net, shape) if can_be_sliced(net) else None
+    return TrainableSubnet(net, shape) if can_be_trained_small(net) else None
 
 
-def can_be_sliced(net: nn.Module) -> bool:
+def can_be_trained_small(net: nn.Module) -> bool:
     """Whether slices of a nested network compute what it does when masked."""
-    plan = plan_of(net)
-    exact = plan.options["placement"] != "before_norm" and not (plan.rows or plan.elements)
-    return exact and not plan.options["rescale"]
+    state = state_of(net)
+    exact = state.options["placement"] != "before_norm" and not (state.rows or state.elements)
+    return exact and not state.options["rescale"]
 
 
 def _selection(places: Tensor, parameter: Tensor) -> Selection:

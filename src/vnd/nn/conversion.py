@@ -16,13 +16,13 @@ from torch.distributions import Normal
 from vnd.distributions import BernoulliChain, LogUniform
 from vnd.functional import LogUniformForm
 from vnd.nn.bayesian import BAYES_OF, Estimator, Noise
+from vnd.nn.dependency import MIXING, Analysis, Group, Segment, analyse
 from vnd.nn.describe import droppable_share
 from vnd.nn.extract import ORIGINS, is_depthwise, reorder
 from vnd.nn.norms import MASKED_OF, CalibratedNorm, calibrated
 from vnd.nn.ordering import Gradient, OrderingUnit, Quantile, Sampler
-from vnd.nn.plan import InputMask, OutputMask, Plan, ProductMask, arguments_of, plan_of, unwrap
-from vnd.nn.trace import MIXING, Analysis, Group, Segment, analyse
-from vnd.nn.trial import try_slicing
+from vnd.nn.state import InputMask, NestedState, OutputMask, ProductMask, arguments_of, state_of, unwrap
+from vnd.nn.verify_slicing import try_slicing
 
 RULED_OUT = "a rule says so"
 Placement = Literal["after", "before_norm"]
@@ -137,12 +137,12 @@ def to_nested(
         sampler: The exact sampler, or that of the released code.
 
     >>> net = to_nested(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(1, 4), num_groups=8)
-    >>> list(plan_of(net).units)
+    >>> list(state_of(net).units)
     ['0']
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"to_nested: model must be an nn.Module; got {model!r}")
-    if hasattr(unwrap(model), "_vnd_plan"):
+    if hasattr(unwrap(model), "_vnd_state"):
         raise ValueError("to_nested: the model is a nested network already")
     if type(model) in BAYES_OF:
         raise ValueError(f"to_nested: a single {type(model).__name__} has nothing to nest; use its Bayesian form")
@@ -187,8 +187,8 @@ def to_nested(
         if not failures:
             break
         refused |= failures
-    plan = plan_of(net)
-    plan.arguments, plan.origin = arguments, ORIGINS.get(model)
+    state = state_of(net)
+    state.arguments, state.origin = arguments, ORIGINS.get(model)
     _check_share(net, rules or {})
     _check_effect(net, rules or {}, analysis)
     return net
@@ -233,7 +233,7 @@ def _build(
         name: tuple(None if layout is None else known(layout) for layout in layouts)
         for name, layouts in analysis.parameters.items()
     }
-    plan = Plan(
+    state = NestedState(
         groups=chosen,
         units=units,
         inputs=reached(analysis.inputs),
@@ -250,9 +250,9 @@ def _build(
         example=example,
     )
     if order == "magnitude":
-        reorder(net, plan)
-    _swap_layers(net, plan, rules, defaults, options["placement"], analysis)
-    _calibrate_norms(net, set(plan.functional))
+        reorder(net, state)
+    _swap_layers(net, state, rules, defaults, options["placement"], analysis)
+    _calibrate_norms(net, set(state.functional))
     modules = dict(net.named_modules())
     for index, (name, unit) in enumerate(units.items()):
         modules[name.partition("[")[0]].add_module("ordering", unit)
@@ -260,13 +260,13 @@ def _build(
             unit.join(quantile)
             if index == 0:
                 unit.shared_quantile = quantile
-    object.__setattr__(net, "_vnd_plan", plan)
-    net.register_forward_pre_hook(plan.before_forward, with_kwargs=True)
-    net.register_forward_hook(plan.after_forward, always_call=True)
-    net._register_state_dict_hook(plan.write_state)
-    net.register_load_state_dict_pre_hook(plan.before_loading)
-    net.register_load_state_dict_post_hook(plan.after_loading)
-    plan.converted_at = plan.stamp(net)
+    object.__setattr__(net, "_vnd_state", state)
+    net.register_forward_pre_hook(state.before_forward, with_kwargs=True)
+    net.register_forward_hook(state.after_forward, always_call=True)
+    net._register_state_dict_hook(state.write_state)
+    net.register_load_state_dict_pre_hook(state.before_loading)
+    net.register_load_state_dict_post_hook(state.after_loading)
+    state.converted_at = state.stamp(net)
     return net
 
 
@@ -334,7 +334,7 @@ def _make_unit(group: Group, rule: Rule, options: dict[str, Any]) -> OrderingUni
 
 
 def _swap_layers(
-    net: nn.Module, plan: Plan, rules: Mapping[str, Rule], defaults: Rule, placement: str, analysis: Analysis
+    net: nn.Module, state: NestedState, rules: Mapping[str, Rule], defaults: Rule, placement: str, analysis: Analysis
 ) -> None:
     """Put Bayesian layers and masked norms in the place of torch's own, and attach the masks."""
     seen: dict[int, nn.Module] = {}
@@ -347,33 +347,33 @@ def _swap_layers(
         rule = _rule(name, rules, defaults)
         if name in analysis.shared:
             rule = Rule(bayesian=False).over(rule)
-        layout = plan.inputs.get(name)
+        layout = state.inputs.get(name)
         mask: InputMask | ProductMask | None = None
         if layout is not None and placement == "after" and not is_depthwise(module):
-            mask = InputMask(layout, plan.units)
-        orders = plan.rows.get(name) or plan.elements.get(name)
-        if name in plan.rows:
-            rows = InputMask((Segment(orders, plan.units[plan.rows[name]].channels),), plan.units)
+            mask = InputMask(layout, state.units)
+        orders = state.rows.get(name) or state.elements.get(name)
+        if name in state.rows:
+            rows = InputMask((Segment(orders, state.units[state.rows[name]].channels),), state.units)
             mask = rows if mask is None else ProductMask(mask, rows)
         if type(module) in BAYES_OF and (rule.bayesian or mask or orders):
             new = seen.get(id(module))
             if new is None:
                 bayes = BAYES_OF[type(module)]
                 given = {"bayesian": bool(rule.bayesian), "log_alpha_init": rule.log_alpha_init}
-                new = bayes.from_plain(module, **given, **plan.options["layers"])
+                new = bayes.from_plain(module, **given, **state.options["layers"])
                 seen[id(module)] = new
                 new.set_input_mask(mask)
-                if name in plan.elements:
-                    new.set_weight_mask(plan.units[plan.elements[name]].channel_mask)
+                if name in state.elements:
+                    new.set_weight_mask(state.units[state.elements[name]].channel_mask)
             _replace(net, name, new)
         elif type(module) in MASKED_OF and mask:
             _replace(net, name, MASKED_OF[type(module)].from_plain(module, mask))
     if placement == "before_norm":
         modules = dict(net.named_modules())
-        for name, group in plan.groups.items():
+        for name, group in state.groups.items():
             for producer in group.producers:
                 dim = -1 if isinstance(modules[producer], nn.Linear) else 1
-                modules[producer].register_forward_hook(OutputMask(plan.units[name], dim).hook)
+                modules[producer].register_forward_hook(OutputMask(state.units[name], dim).hook)
 
 
 def _calibrate_norms(net: nn.Module, functional: set[str]) -> None:
@@ -401,19 +401,19 @@ def _check_layers(model: nn.Module) -> None:
 
 def _check_share(net: nn.Module, rules: Mapping[str, Rule]) -> None:
     """Refuse a network of which nothing is nested, and warn of one of which little is, unless rules say so."""
-    plan = plan_of(net)
+    state = state_of(net)
     if any(rule.nest is False for rule in rules.values()):
         return
-    if not plan.units:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in [*plan.whole.items()][:3])
-        residual = any(reason.startswith("a residual stream") for reason in plan.whole.values())
+    if not state.units:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in [*state.whole.items()][:3])
+        residual = any(reason.startswith("a residual stream") for reason in state.whole.values())
         advice = "give rules={'*': vnd.Rule(nest=True)}" if residual else "change what keeps its layers whole"
         raise ValueError(
             f"to_nested: nothing of {type(net).__name__} can be nested; {advice}: "
             f"{reasons or 'it has no linear layer or convolution'}"
         )
     share = droppable_share(net)
-    if share < 0.1 and any(unit.base < unit.num_groups for unit in plan.units.values()):
+    if share < 0.1 and any(unit.base < unit.num_groups for unit in state.units.values()):
         warnings.warn(
             f"to_nested: only {100 * share:.1f} % of the parameters of {type(net).__name__} can be dropped; "
             "vnd.describe(net) says which layers stay whole, and why",
@@ -423,12 +423,12 @@ def _check_share(net: nn.Module, rules: Mapping[str, Rule]) -> None:
 
 def _check_effect(net: nn.Module, rules: Mapping[str, Rule], analysis: Analysis) -> None:
     """Warn of rules that ask for what no layer of theirs can have."""
-    plan = plan_of(net)
-    nested = {*plan.rows, *plan.elements, *(name for group in plan.groups.values() for name in group.producers)}
+    state = state_of(net)
+    nested = {*state.rows, *state.elements, *(name for group in state.groups.values() for name in group.producers)}
     layers = [name for name, module in net.named_modules() if isinstance(module, MIXING)]
     for pattern, rule in rules.items():
         matched = [name for name in layers if _matches(name, pattern)]
-        reasons = [(name, plan.whole[name]) for name in matched if name in plan.whole]
+        reasons = [(name, state.whole[name]) for name in matched if name in state.whole]
         if rule.nest and reasons and not nested & {*matched} and any(why != RULED_OUT for _, why in reasons):
             name, reason = next(entry for entry in reasons if entry[1] != RULED_OUT)
             warnings.warn(f"to_nested: nest=True of the rule {pattern!r} has no effect: {name} {reason}", stacklevel=3)

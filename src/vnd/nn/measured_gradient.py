@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import unwrap
+from vnd.nn.state import unwrap
 
 
 def difference_term(root: nn.Module) -> Tensor:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn import context
+from vnd.nn.dependency import Group, Layout
 from vnd.nn.norms import CalibratedNorm
 from vnd.nn.ordering import OrderingUnit, Quantile, draw_masks
-from vnd.nn.trace import Group, Layout
 
 Statistics = dict[str, tuple[Tensor, Tensor]]  # BatchNorm's name → running mean and variance
 Key = tuple["Shape", bool]  # a width, and whether weights are sampled
@@ -140,7 +140,7 @@ class Setting:
 
 
 @dataclass(eq=False)
-class Plan:
+class NestedState:
     """The units of a nested network by name, and the layouts of all that they reach."""
 
     groups: dict[str, Group]
@@ -541,12 +541,12 @@ def unwrap(net: nn.Module) -> nn.Module:
         net = inner
 
 
-def plan_of(net: nn.Module) -> Plan:
-    """The plan of a nested network; a ValueError for any other."""
-    plan = getattr(unwrap(net), "_vnd_plan", None)
-    if not isinstance(plan, Plan):
+def state_of(net: nn.Module) -> NestedState:
+    """The state of a nested network; a ValueError for any other."""
+    state = getattr(unwrap(net), "_vnd_state", None)
+    if not isinstance(state, NestedState):
         raise ValueError(f"{type(unwrap(net)).__name__} is not a nested network; make it one with vnd.to_nested first")
-    return plan
+    return state
 
 
 def batch_norms(net: nn.Module) -> Iterator[tuple[str, CalibratedNorm]]:

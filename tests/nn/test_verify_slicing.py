@@ -7,8 +7,8 @@ from structures import NETWORKS, SizeArithmetic, gap, make, mixed_shapes, run, u
 from torch import Tensor, nn
 
 import vnd
-import vnd.nn.trial as trial
-from vnd.nn.plan import plan_of
+import vnd.nn.verify_slicing as trial
+from vnd.nn.state import state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:BatchNorm has no statistics")
 
@@ -37,7 +37,7 @@ def test_a_difference_that_is_slight_is_found():
 
 def test_a_head_that_starts_at_zero_hides_nothing():
     net = vnd.to_nested(SizeArithmetic(), torch.zeros(2, 8), num_groups=8)
-    assert list(plan_of(net).units) == ["before"]
+    assert list(state_of(net).units) == ["before"]
 
 
 @pytest.mark.parametrize("fault", ["one group", "tolerance", "given weights"])
@@ -57,7 +57,7 @@ def test_a_trial_that_is_weaker_lets_a_wrong_cut_pass(fault, monkeypatch):
 
         monkeypatch.setattr(trial._Trial, "search", search)
         monkeypatch.setattr(trial, "TOLERANCE", {torch.float64: 1e-3})
-    assert "a" in plan_of(vnd.to_nested(model, torch.randn(2, 8), num_groups=groups)).units
+    assert "a" in state_of(vnd.to_nested(model, torch.randn(2, 8), num_groups=groups)).units
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -101,13 +101,13 @@ class Exploding(nn.Module):
 
 def test_code_that_casts_to_float32_is_tried_in_float32():
     net = vnd.to_nested(Casting(), torch.randn(2, 4), num_groups=4)
-    assert list(plan_of(net).units) == ["a"]
+    assert list(state_of(net).units) == ["a"]
 
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_networks_that_are_steep_are_tried_as_well(wrong):
     net = vnd.to_nested(Exploding(wrong), torch.randn(2, 4), num_groups=4)
-    assert list(plan_of(net).units) == (["a"] if wrong else ["a", "inner"])
+    assert list(state_of(net).units) == (["a"] if wrong else ["a", "inner"])
 
 
 class Views(nn.Module):
@@ -129,7 +129,7 @@ def test_failures_are_found_together(monkeypatch):
     runs, right = [], trial._Trial.failure
     monkeypatch.setattr(trial._Trial, "failure", lambda *args: runs.append(1) or right(*args))
     net = vnd.to_nested(Views(), torch.randn(2, 8), num_groups=4)
-    whole = {name for name, reason in plan_of(net).whole.items() if "slicing it fails" in reason}
+    whole = {name for name, reason in state_of(net).whole.items() if "slicing it fails" in reason}
     assert whole == {"layers.2", "layers.3", "layers.9"}
     assert len(runs) < 20
 
@@ -143,4 +143,4 @@ def test_the_trial_leaves_network_and_random_numbers_alone():
     assert torch.equal(x, kept)
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(net.state_dict()[key], value) for key, value in state.items())
-    assert plan_of(net).shape is None
+    assert state_of(net).shape is None

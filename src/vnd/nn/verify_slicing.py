@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vnd.nn.extract import exact
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.plan import Shape, plan_of
+from vnd.nn.state import Shape, state_of
 from vnd.nn.width import set_width
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}  # relative to the largest output; of narrower dtypes 0.05
@@ -27,7 +27,7 @@ Example = tuple[tuple[Any, ...], dict[str, Any]]
 @torch.no_grad()
 def try_slicing(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, str]:
     """Slice units down to base and to half, and run a random copy of the network: which of them fail, and why."""
-    if not plan_of(net).units:
+    if not state_of(net).units:
         return {}
     devices = {x.device.index for x in net.parameters() if x.is_cuda}
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
@@ -45,16 +45,16 @@ class _Trial:
 
     def __init__(self, net: nn.Module, example: Example) -> None:
         self.random = True
-        arguments = plan_of(net).arguments  # shared with the copy: a prior of the user's may be part of a graph
+        arguments = state_of(net).arguments  # shared with the copy: a prior of the user's may be part of a graph
         for dtype, self.random in ((torch.float64, True), (None, True), (torch.float64, False), (None, False)):
             self.net = copy.deepcopy(net, {id(arguments): arguments}).eval()
             self.example = example
             if dtype is not None:
                 self.net, self.example = self.net.to(dtype), _map(example, methodcaller("to", dtype))
-            self.plan = plan_of(self.net)
+            self.state = state_of(self.net)
             if self.random:
                 self.example = _map(self.example, torch.rand_like)
-            full = {name: unit.num_groups for name, unit in self.plan.units.items()}
+            full = {name: unit.num_groups for name, unit in self.state.units.items()}
             try:
                 outputs = self.run(full, False, [])
             except Exception:
@@ -64,14 +64,14 @@ class _Trial:
 
     def failures(self) -> dict[str, str]:
         """Units whose slices fail, with the reason."""
-        units = self.plan.units
+        units = self.state.units
         base = {name: max(unit.base, 1) for name, unit in units.items()}
         half = {name: max(base[name], unit.num_groups // 2) for name, unit in units.items()}
         return self.search(list(units), base, False) or (self.search(list(units), half, True) if half != base else {})
 
     def search(self, names: list[str], smaller: dict[str, int], signed: bool) -> dict[str, str]:
         """Those of the units that fail, found by halves: all together, then each half of those that do."""
-        full = {name: unit.num_groups for name, unit in self.plan.units.items()}
+        full = {name: unit.num_groups for name, unit in self.state.units.items()}
         reason = self.failure(full | {name: smaller[name] for name in names}, signed)
         if reason is None or len(names) == 1:
             return {} if reason is None else {names[0]: reason}
@@ -107,8 +107,8 @@ class _Trial:
         for name, module in self.net.named_modules():
             if isinstance(module, OrderingUnit):
                 continue
-            kept = self.plan.kept(self.plan.inputs.get(name), groups)
-            total = 1 if kept is None else sum(s.channels * s.repeat for s in self.plan.inputs[name])
+            kept = self.state.kept(self.state.inputs.get(name), groups)
+            total = 1 if kept is None else sum(s.channels * s.repeat for s in self.state.inputs[name])
             share = 1.0 if kept is None else len(kept) / total
             for key, value in (*module._parameters.items(), *module._buffers.items()):
                 statistic = key in ("running_mean", "running_var")

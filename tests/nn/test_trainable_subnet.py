@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import vnd
 from vnd.models import build
 from vnd.nn import BayesLayer
-from vnd.nn.sliced import _select, _selection, sliced
+from vnd.nn.trainable_subnet import _select, _selection, sliced
 
 MODELS: dict[str, dict[str, Any]] = {
     "vgg11": {"width": 0.125},
