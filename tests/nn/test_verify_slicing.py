@@ -52,7 +52,7 @@ def test_a_trial_that_is_weaker_lets_a_wrong_cut_pass(fault, monkeypatch):
         right = trial._Trial.search
 
         def search(self, names, smaller, signed):
-            units = self.plan.units
+            units = self.state.units
             return right(self, names, {name: unit.num_groups - 1 for name, unit in units.items()}, True)
 
         monkeypatch.setattr(trial._Trial, "search", search)
