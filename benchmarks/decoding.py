@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from record import write
 from vnd.methods import VNDAE
-from vnd.methods.coding import coded
+from vnd.methods.codes import coded
 from vnd.models import AutoEncoder
 
 LENGTHS = (8, 16, 32, 64, 96, 128)

@@ -22,7 +22,7 @@ import torch
 import vnd
 from decoding import milliseconds
 from record import write
-from vnd.methods.pruning import prune
+from vnd.methods.sn3 import prune
 from vnd.models import VGG11
 
 DRAWS = 6

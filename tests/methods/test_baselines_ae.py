@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.distributions import Categorical, Normal, kl_divergence
 from torch.nn import functional as F
 
-import vnd.methods.swae as swae_module
+import vnd.methods.autoencoding_baselines as swae_module
 from methods.codes import CODE, at, dots, learn, model_of
 from vnd.methods import SWAE, VAE, AutoencoderMethod, BetaVAE, JointVAE, NestedAE
-from vnd.methods.swae import sliced_distance
+from vnd.methods.autoencoding_baselines import sliced_distance
 from vnd.models import DenseAutoEncoder
 
 X = dots(7)
@@ -244,7 +244,7 @@ def test_a_deterministic_code_has_no_deviation_and_no_rate() -> None:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: VAE(noise=-1.0), "likelihood_std must be greater than 0; got -1.0"),
+        (lambda: VAE(likelihood_std=-1.0), "likelihood_std must be greater than 0; got -1.0"),
         (lambda: BetaVAE(beta=-1.0), "beta must be 0 or more; got -1.0"),
         (lambda: BetaVAE(over=0), "over must be at least 1 step; got 0"),
         (lambda: JointVAE(categories=1), "categories must be at least 2; got 1"),

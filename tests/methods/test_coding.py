@@ -23,7 +23,7 @@ from train.test_loop import assert_same_run, rows_of, stopping_at
 from vnd.data.batches import Normalise
 from vnd.data.images import Images
 from vnd.methods import METHODS, VAE, VNDAE, AutoencoderMethod, NestedAE, Sizes, Step
-from vnd.methods.coding import LOG_VARIANCE, Code, coded, distortion, length_of, masked, shortest, squared_error
+from vnd.methods.codes import LOG_VARIANCE, Code, coded, distortion, length_of, masked, shortest, squared_error
 from vnd.models import AutoEncoder, ConvNet
 from vnd.models.autoencoder import CodedNetwork, PrefixLinear
 from vnd.tasks.autoencoding import error_of

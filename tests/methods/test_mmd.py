@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Dirichlet
 
-from vnd.methods.mmd import median_distance, squared_mmd
+from vnd.methods.sn3 import median_distance, squared_mmd
 
 WIDTHS = (0.5, 1.0, 2.0)
 SCALE = 0.7

@@ -16,7 +16,7 @@ from torch._dynamo.backends.debugging import aot_eager
 import vnd
 from methods.masks import LATENT, SIDE, SMALL, at, drawn, learn, model_of, shapes
 from vnd.methods import METHODS, BN3UNet, DropoutUNet, PUNet, Segmenter, Sizes, Step, UNetEnsemble, VNDPUNet
-from vnd.methods.segmenting import LOG_VARIANCE, likelihood, normal_of
+from vnd.methods.masks import LOG_VARIANCE, likelihood, normal_of
 from vnd.models import ConvNet, EnsembleUNet, ProbabilisticUNet, UNet
 from vnd.nn import BayesLayer
 

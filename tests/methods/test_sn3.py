@@ -25,7 +25,7 @@ from train.test_loop import assert_same_run, stopping_at
 from vnd.cli import main
 from vnd.functional import concentration
 from vnd.methods import SN3, pruning, sn3
-from vnd.methods.mmd import squared_mmd
+from vnd.methods.sn3 import squared_mmd
 from vnd.nn import BayesLayer, Shape
 from vnd.nn.extract import exact
 from vnd.nn.state import state_of

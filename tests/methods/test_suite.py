@@ -18,9 +18,8 @@ from methods.test_methods import batch, changed_in, everything, model_of, networ
 from train.small import recipe, write_blobs
 from train.test_loop import assert_same_run, stopping_at
 from vnd.methods import BN3, FN3, IBNN, METHODS, SN3, SVB, Method, OrderedL0, Plain, Sizes, Step, USNet
-from vnd.methods.ordered_l0 import expected_size
-from vnd.methods.single import with_means
-from vnd.methods.temperature_scaling import fit_temperature, scaled
+from vnd.methods.classification_baselines import expected_size, fit_temperature, scaled
+from vnd.methods.fixed_width import with_means
 from vnd.nn import BayesLayer, OrderingUnit
 from vnd.nn.extract import exact
 from vnd.train.loop import fit

@@ -18,7 +18,7 @@ from methods.codes import CODE, at, dense, dots, model_of
 from vnd.distributions import BernoulliChain, Downhill, OrderedNormal
 from vnd.functional import log_uniform_kl
 from vnd.methods import VNDAE
-from vnd.methods.coding import Code
+from vnd.methods.codes import Code
 from vnd.methods.vnd_ae import _shared
 from vnd.models.autoencoder import CodedNetwork
 

@@ -17,7 +17,7 @@ from pages import HOSTILE, Reader, block, lines, put, words
 
 import vnd.report
 from vnd.methods import METHODS
-from vnd.methods.traits import TRAITS
+from vnd.methods.base import TRAITS
 from vnd.report import html
 from vnd.report.html import SECTIONS, Options, read, rows, write, write_run
 from vnd.tasks import TASKS

@@ -18,7 +18,7 @@ from vnd import metrics
 from vnd.data.batches import Normalise
 from vnd.data.images import Images
 from vnd.methods import VAE, VNDAE, AutoencoderMethod, NestedAE, Sizes
-from vnd.methods.coding import coded
+from vnd.methods.codes import coded
 from vnd.models import DenseAutoEncoder
 from vnd.tasks import autoencoding as coding
 from vnd.tasks import autoencoding as drawing

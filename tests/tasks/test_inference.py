@@ -20,7 +20,7 @@ from vnd.data.batches import in_order
 from vnd.data.images import Images
 from vnd.evaluation import write
 from vnd.methods import FN3, SVB, Sizes
-from vnd.methods.temperature_scaling import fit_temperature, scaled
+from vnd.methods.classification_baselines import fit_temperature, scaled
 from vnd.nn.width import sample_shapes
 from vnd.tasks.classification import Measured, Subject, Sweep, answer, evaluate, sweep
 from vnd.train.loop import fit

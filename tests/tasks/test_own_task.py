@@ -20,8 +20,8 @@ from vnd.cli import main
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
 from vnd.methods import METHODS, Batch, Size, Step, Terms, register
-from vnd.methods.single import Single
-from vnd.methods.traits import TRAITS, Traits
+from vnd.methods.base import TRAITS, Traits
+from vnd.methods.fixed_width import Single
 from vnd.tasks import TASKS, Subject, Sweep, Task
 from vnd.tasks import register as register_task
 

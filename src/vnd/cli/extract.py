@@ -12,7 +12,7 @@ from rich.console import Console
 from vnd._files import write_text
 from vnd.data.batches import in_order
 from vnd.methods import Size
-from vnd.methods.single import Single
+from vnd.methods.fixed_width import Single
 from vnd.nn import profile, shape
 from vnd.nn.profile import latency
 from vnd.store import save

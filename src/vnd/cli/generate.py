@@ -15,7 +15,7 @@ from rich.progress import track
 from vnd._files import write_text
 from vnd.cli.scene import Scene, check, coder, painted, scene
 from vnd.methods import AutoencoderMethod
-from vnd.methods.coding import masked, of_pixel, squared_error
+from vnd.methods.codes import masked, of_pixel, squared_error
 from vnd.report import image_grids
 from vnd.report.image_grids import Row
 from vnd.tasks.base import BestOrLast

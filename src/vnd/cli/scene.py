@@ -13,7 +13,7 @@ from torch import Tensor
 from vnd.data.batches import in_order
 from vnd.data.images import Images
 from vnd.methods import AutoencoderMethod, Sizes
-from vnd.methods.coding import DeterministicAutoencoder, LearnsLength
+from vnd.methods.codes import DeterministicAutoencoder, LearnsLength
 from vnd.report.image_grids import Pixels
 from vnd.tasks.autoencoding import as_pixels
 from vnd.train.trained import TrainedRun

@@ -24,8 +24,8 @@ from vnd._files import write_text
 from vnd.data.batches import Normalise
 from vnd.data.decode import LARGEST, Form, picture, probe
 from vnd.methods import Size, Sizes
+from vnd.methods.masks import Drawer, Segmenter
 from vnd.methods.nested import Nested
-from vnd.methods.segmenting import Drawer, Segmenter
 from vnd.report import image_grids as drawn
 from vnd.tasks.base import BestOrLast, Subject, repeatable
 from vnd.tasks.segmentation import THRESHOLD, ready

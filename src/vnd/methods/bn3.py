@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import vnd.nn as nested
 from vnd.functional import LogUniformForm
-from vnd.methods.method import Batch, Step, Terms, check, cross_entropy, register
+from vnd.methods.base import DASHED, Batch, Look, Step, Terms, Traits, check, cross_entropy, register
 from vnd.methods.nested import (
     Nested,
     count_loss_temperatures,
@@ -21,7 +21,6 @@ from vnd.methods.nested import (
     sandwiched,
     with_fixed_budgets,
 )
-from vnd.methods.traits import DASHED, Look, Traits
 from vnd.nn.bayesian import Estimator
 from vnd.nn.conversion import Coupling, Placement, Rescale
 from vnd.nn.objective import KeepProb

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import vnd.nn as nested
 from vnd._text import short
 from vnd.distributions import BernoulliChain
-from vnd.methods.method import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, cross_entropy, rules_of
+from vnd.methods.base import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, cross_entropy, rules_of
 from vnd.nn.extract import cut, exact
 from vnd.nn.state import OutputMask, state_of, unwrap
 from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small, sliced

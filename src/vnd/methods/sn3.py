@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,16 +14,206 @@ from torch.distributions import Dirichlet
 
 import vnd.nn as nested
 from vnd.functional import concentration, to_float32
-from vnd.methods.method import Batch, Step, Terms, check, register
-from vnd.methods.mmd import median_distance, squared_mmd
+from vnd.methods.base import Batch, Step, Terms, Traits, check, register
 from vnd.methods.nested import Nested
-from vnd.methods.pruning import fitting, leading, prune, tied
-from vnd.methods.traits import Traits
-from vnd.nn import Shape
+from vnd.nn import BayesLayer, OrderingUnit, Shape
+from vnd.nn.extract import exact
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.trainable_subnet import sliced
 from vnd.nn.width import sample_shapes
 from vnd.store import load
+
+
+def squared_mmd(
+    x: Tensor, y: Tensor, bandwidths: Sequence[float] = (0.25, 0.5, 1.0, 2.0, 4.0), scale: Tensor | None = None
+) -> Tensor:
+    r"""Unbiased estimate of the squared maximum mean discrepancy between two distributions, from points of each.
+
+    $$\frac{1}{S (S - 1)} \sum_{i \ne j} k(x_i, x_j) + \frac{1}{T (T - 1)} \sum_{i \ne j} k(y_i, y_j)
+      - \frac{2}{S T} \sum_{i, j} k(x_i, y_j), \qquad
+      k(a, b) = \frac{1}{M} \sum_m \exp\Bigl(-\frac{\lVert a - b \rVert^2}{2 m^2\, \text{scale}}\Bigr)$$
+
+    No point is paired with itself, so the mean over draws is MMD² itself, 0 for equal distributions; a single estimate
+    may be negative, and no root is taken (Gretton et al., 2012, Lemma 6). This is what SN³ lowers between the answers
+    of a teacher and those of a Dirichlet (paper, Sec. 3.5; Cui et al., 2020).
+
+    Args:
+        x: S ≥ 2 points for each example, (S, ..., C).
+        y: T ≥ 2 points for each, (T, ..., C).
+        bandwidths: The lengths m, in units of the root of the scale.
+        scale: A squared length above 0, of shape (...) or one for all; None for `median_distance`.
+
+    Returns:
+        An estimate for each example, (...), float32 or wider.
+
+    Note: With the scale None the estimate is unbiased for a kernel that was chosen from the same points.
+
+    >>> squared_mmd(torch.zeros(2, 1), torch.ones(2, 1), bandwidths=[1.0], scale=torch.tensor(0.5))
+    tensor(1.2642)
+    """
+    if not bandwidths or not all(0 < m < math.inf for m in bandwidths):
+        raise ValueError(f"squared_mmd: bandwidths must be one or more positive numbers; got {list(bandwidths)}")
+    distances = _squared_distances(x, y, "squared_mmd")
+    if scale is None:
+        scale = _median(distances)
+    elif scale.ndim and scale.shape != x.shape[1:-1]:
+        raise ValueError(
+            f"squared_mmd: scale must have the shape {tuple(x.shape[1:-1])} of the examples, or be one number; "
+            f"got shape {tuple(scale.shape)}"
+        )
+    exponent = distances / (-2 * scale[..., None, None])
+    kernel = torch.stack([(exponent / m**2).exp() for m in bandwidths]).mean(0)
+    return (kernel * _weights(len(x), len(y), kernel)).sum((-2, -1))
+
+
+def median_distance(x: Tensor, y: Tensor, floor: float = 1e-4, across: bool = False) -> Tensor:
+    r"""The median heuristic: the middle of all squared distances between different points, those of x and y pooled.
+
+    $$\max\bigl(\text{floor},\ \operatorname{median}_{i < j} \lVert p_i - p_j \rVert^2\bigr),
+      \qquad p = (x_1, \dots, x_S, y_1, \dots, y_T)$$
+
+    Of an even number of pairs, the mean of the middle two. No gradient passes through it.
+
+    Args:
+        x: S ≥ 2 points for each example, (S, ..., C).
+        y: T ≥ 2 points for each, (T, ..., C).
+        floor: The least squared length: points that all but coincide, as the answers of a sure teacher do, are not
+            told apart by less.
+        across: Only pairs of a point of x and one of y. Where one cloud is tight, has more points and is far from the
+            other, the pooled median is the distance within it, and no kernel reaches across: nothing pulls.
+
+    Returns:
+        A squared length for each example, (...), float32 or wider.
+
+    >>> median_distance(torch.tensor([[0.0], [1.0]]), torch.tensor([[3.0], [7.0]]))  # of 1, 4, 9, 16, 36, 49
+    tensor(12.5000)
+    """
+    distances = _squared_distances(x, y, "median_distance")
+    return _middle(distances[..., : len(x), len(x) :].flatten(-2), floor) if across else _median(distances, floor)
+
+
+def _squared_distances(x: Tensor, y: Tensor, owner: str) -> Tensor:
+    r"""Squared distances between all points, those of x first, (..., S + T, S + T), float32 or wider.
+
+    $$\lVert p_i - p_j \rVert^2 = \lVert p_i \rVert^2 + \lVert p_j \rVert^2 - 2\, p_i \cdot p_j$$
+
+    The differences themselves would be C times as many numbers, kept for the gradient: more than 1 GB for 32 + 32
+    points of 512 examples in 200 classes. But products cancel: those of points close to one vertex of the simplex are
+    all about 1, and in float32 distances below some 5e-4 are lost. So they are of the points less their mean, and in
+    float64, which leaves an error of about 1e-16 in a square and which neither autocast nor TF32 touches.
+    """
+    if x.ndim < 2 or x.shape[1:] != y.shape[1:] or len(x) < 2 or len(y) < 2:
+        raise ValueError(
+            f"{owner}: x and y must be (S, ..., C) and (T, ..., C) with S and T at least 2; "
+            f"got shapes {tuple(x.shape)} and {tuple(y.shape)}"
+        )
+    points = torch.cat([x.double(), y.double()]).movedim(0, -2)
+    points = points - points.detach().mean(-2, keepdim=True)  # distances do not depend on it: no gradient is lost
+    products = points @ points.mT
+    norms = products.diagonal(dim1=-2, dim2=-1)
+    squares = norms[..., :, None] + norms[..., None, :] - 2 * products
+    dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
+    return squares.clamp(min=0).to(dtype)
+
+
+def _median(distances: Tensor, floor: float = 1e-4) -> Tensor:
+    """The median above the diagonal."""
+    count = distances.size(-1)
+    rows, columns = torch.triu_indices(count, count, 1, device=distances.device)
+    return _middle(distances[..., rows, columns], floor)
+
+
+def _middle(distances: Tensor, floor: float) -> Tensor:
+    """The median of the last dimension, as a constant; torch's own would be the lower of the middle two."""
+    ordered = distances.detach().sort(-1).values
+    pairs = ordered.size(-1)
+    return ((ordered[..., (pairs - 1) // 2] + ordered[..., pairs // 2]) / 2).clamp(min=floor)
+
+
+def _weights(s: int, t: int, like: Tensor) -> Tensor:
+    """What each pair counts in the estimate, (S + T, S + T): nothing where a point meets itself."""
+    within = torch.block_diag(like.new_full((s, s), 1 / (s * (s - 1))), like.new_full((t, t), 1 / (t * (t - 1))))
+    across = torch.block_diag(like.new_ones(s, s), like.new_ones(t, t)) - 1  # 0 within, −1 across
+    weights: Tensor = (within + across / (s * t)).fill_diagonal_(0)
+    return weights
+
+
+def leading(teacher: nn.Module, share: float) -> Shape:
+    """The same share of every unit's groups, and no less than its base, which has no order."""
+    units = state_of(teacher).units.items()
+    return Shape({name: max(1, unit.base, math.ceil(share * unit.num_groups - 1e-9)) for name, unit in units})
+
+
+def fitting(teacher: nn.Module, parameters: float) -> Shape:
+    """The learned shape of at most so many parameters: the groups that are kept most often, whatever their layer."""
+    least = nested.profile(teacher, nested.shape(teacher, fraction=1e-9), count_macs=False).parameters
+    full = nested.profile(teacher, 1.0, count_macs=False).parameters
+    if not least <= parameters < full:
+        raise ValueError(f"sn3: parameters must be from {least:,} to below {full:,} here; got {parameters:,.0f}")
+    shape = nested.shape(teacher, parameters=parameters)
+    if empty := [name for name, groups in shape.items() if not groups]:
+        raise ValueError(f"sn3: parameters: {parameters:,.0f} leave nothing of {empty[0]}; give more of them, or keep")
+    return shape
+
+
+def tied(groups: int, unit: OrderingUnit, kept: int) -> int:
+    r"""The teacher's length for the student's, $|v| = ⌈r |\bar v|⌉$, base included, if so many of its groups are kept.
+
+    Paper: 16 groups of the teacher's for 4 of the student's, r = 4.
+    """
+    return min(unit.num_groups, math.ceil(groups * unit.num_groups / kept - 1e-9))
+
+
+def coarsened(unit: OrderingUnit, kept: int) -> tuple[int, Tensor]:
+    r"""Base and keep logits of the student's unit: $\bar S_j = S_{⌈r j⌉}$ for the probability that a group is kept.
+
+    Note: The paper copies the order of the leading groups: the student would be full whenever the teacher has as many
+        groups, most of the time.
+    """
+    base = min(kept, math.ceil(unit.base * kept / unit.num_groups - 1e-9))
+    places = torch.tensor([tied(j, unit, kept) - 1 for j in range(1, kept + 1)])
+    log_survival = unit.survival().detach().double().cpu().log()[places]
+    log_survival[:base] = 0.0  # always kept, also where they stand for groups of the teacher's that are not
+    steps = torch.diff(log_survival, prepend=torch.zeros(1, dtype=torch.float64)).clamp(max=-1e-12)[base:]
+    return base, (steps - torch.log(-torch.expm1(steps))).clamp(-30, 30).float()
+
+
+@torch.no_grad()
+def prune(teacher: nn.Module, keep: Shape | float, example: Tensor) -> nn.Module:
+    """The leading groups of a nested network as a smaller nested one: means and order, and the last layer's variances.
+
+    Args:
+        teacher: A nested network.
+        keep: The groups of every unit that are kept, or the share of them.
+        example: An input.
+    """
+    state = state_of(teacher)
+    if state.rows or state.elements:
+        raise ValueError("sn3: a teacher whose input rows or single weights are ordered cannot be pruned")
+    shape = keep if isinstance(keep, Shape) else leading(teacher, keep)
+    last = [name for name, module in unwrap(teacher).named_modules() if isinstance(module, BayesLayer)][-1]
+    rules = {pattern: replace(rule, prior=None, bayesian=None) for pattern, rule in state.arguments["rules"].items()}
+    orders = {name: coarsened(unit, shape[name]) for name, unit in state.units.items()}
+    for name, (base, _) in orders.items():
+        own = nested.Rule(num_groups=shape[name], base=base)
+        rules[name] = own.over(rules.pop(name, nested.Rule()))
+    rules[last] = nested.Rule(bayesian=True).over(rules.pop(last, nested.Rule()))
+    options = {
+        k: v for k, v in state.arguments.items() if k not in ("rules", "prior", "bayesian", "num_groups", "base")
+    }
+    options |= {"rescale": "none", "gradient": "survival"}  # factors are in the weights by now
+    options["link"] = "dirichlet"
+    student = nested.to_nested(exact(teacher, shape), example, bayesian=False, rules=rules, **options)
+    for name, unit in state_of(student).units.items():
+        unit.keep_logits.copy_(orders[name][1])
+        unit.keep_logits.requires_grad_(False)
+    theirs: Any = exact(teacher, shape, bayesian=True).get_submodule(last)
+    ours: Any = student.get_submodule(last)
+    for name in ("log_alpha", "log_variance"):
+        if getattr(theirs, name, None) is not None and getattr(ours, name, None) is not None:
+            getattr(ours, name).copy_(getattr(theirs, name))
+    return student
+
 
 SHARE = 0.25  # of the groups of every layer that a student has, unless told otherwise
 

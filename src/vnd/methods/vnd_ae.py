@@ -13,9 +13,8 @@ from torch.nn import functional as F
 from vnd.distributions import BernoulliChain, Downhill
 from vnd.distributions.kl import chain_kl
 from vnd.functional import length_mask, log_uniform_kl
-from vnd.methods.coding import CapacitySchedule, Code, check_options, coded, length_of, masked, of_pixel, squared_error
-from vnd.methods.method import Batch, Step, Terms, register
-from vnd.methods.traits import Traits, mc
+from vnd.methods.base import Batch, Step, Terms, Traits, mc, register
+from vnd.methods.codes import CapacitySchedule, Code, check_options, coded, length_of, masked, of_pixel, squared_error
 
 
 @register("vnd_ae", Traits(rank=8, name="VND-AE", order="learned", looks=mc("#0072b2", "o")))

@@ -1,4 +1,4 @@
-"""VND-PUNet: a probabilistic UNet whose latent is ordered, and can be cut at any length."""
+"""VND-PUNet, a probabilistic UNet whose latent is ordered, and P-UNet, whose latent has one length (Kohl et al.)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,32 @@ from torch import Tensor, nn
 from vnd.distributions import OrderedNormal
 from vnd.distributions.kl import normal_kl, ordered_normal_kl
 from vnd.functional import to_float32
-from vnd.methods.coding import length_of
-from vnd.methods.method import Batch, Size, Step, Terms, register
-from vnd.methods.segmenting import Probabilistic, likelihood, normal_of, probabilistic
-from vnd.methods.traits import Traits, mc
+from vnd.methods.base import DASHED, Batch, Size, Step, Terms, Traits, mc, register
+from vnd.methods.codes import length_of
+from vnd.methods.masks import Probabilistic, likelihood, normal_of, probabilistic
 from vnd.models.unet import ProbabilisticUNet
+
+
+@register("punet", Traits(rank=16, name="P-UNet", reference=True, looks=mc("#d55e00", "s", DASHED)))
+@dataclass(frozen=True)
+class PUNet(Probabilistic):
+    r"""Learn a latent whose draws from p(h | x) give the masks that graders draw.
+
+    $$\mathcal L = -\log p(y \mid x, h) + κ\, \mathrm{KL}[q(h \mid x, y) ‖ p(h \mid x)], \qquad h \sim q(h \mid x, y)$$
+
+    with Gaussians q and p of independent dimensions, y the mask of one grader, and κ the schedule's `kl_weight`. Kohl
+    et al. (2018), whose κ is 10.
+    """
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """The negative bound on the likelihood, a mean over the images."""
+        (images, masks), network = batch, probabilistic(model)
+        loc, scale = normal_of(network.describe(images, masks))
+        divergence = normal_kl(loc, scale, *normal_of(network.describe(images))).sum(1).mean()
+        h = loc + scale * torch.randn(loc.shape, dtype=loc.dtype, device=loc.device)
+        surprise = likelihood(network.combine(network.unet(images), h), masks).mean()
+        total = surprise + step.kl_weight * divergence
+        return Terms(total, {"nll": surprise.detach(), "kl": divergence.detach()})
 
 
 @register("vnd_punet", Traits(rank=14, name="VND-PUNet", order="learned", looks=mc("#0072b2", "o")))

@@ -18,7 +18,7 @@ from vnd import metrics
 from vnd.data.batches import Normalise, Passes, in_order
 from vnd.data.images import Images
 from vnd.methods import AutoencoderMethod, Size
-from vnd.methods.coding import (
+from vnd.methods.codes import (
     Code,
     LearnsLength,
     coded,

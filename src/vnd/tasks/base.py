@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vnd.data.batches import Normalise, in_order, statistics
 from vnd.data.images import Images
 from vnd.methods import Method, Size, Sizes
-from vnd.methods.traits import describe
+from vnd.methods.base import describe
 
 PERCENT: dict[str, Any] = {"form": "percent", "digits": 1}
 COSTS: list[dict[str, Any]] = [

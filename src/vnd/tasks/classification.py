@@ -19,7 +19,7 @@ from vnd._text import short
 from vnd.data.batches import Normalise, Passes, in_order
 from vnd.data.images import Images
 from vnd.methods import Method, Size
-from vnd.methods.temperature_scaling import fit_temperature, scaled
+from vnd.methods.classification_baselines import fit_temperature, scaled
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import BayesLayer, OrderingUnit
 from vnd.nn.profile import latency

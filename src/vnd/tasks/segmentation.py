@@ -17,8 +17,8 @@ from vnd import metrics
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
 from vnd.methods import METHODS, Size
+from vnd.methods.masks import Drawer, Segmenter
 from vnd.methods.nested import Nested
-from vnd.methods.segmenting import Drawer, Segmenter
 from vnd.tasks.base import Subject, Sweep, Task, machine, register, repeatable
 
 THRESHOLD = 0.5  # probability from which on a pixel is foreground

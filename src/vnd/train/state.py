@@ -22,7 +22,7 @@ from vnd._text import one_line
 from vnd.data.batches import Batches, in_order, key
 from vnd.data.images import Images
 from vnd.methods import Sizes
-from vnd.methods.single import Single
+from vnd.methods.fixed_width import Single
 from vnd.nn.state import state_of, unwrap
 from vnd.store import save
 from vnd.tasks import task_of

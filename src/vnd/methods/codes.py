@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from vnd.functional import length_mask, to_float32
-from vnd.methods.method import Batch, Size, Sizes, Step, Terms, refuse_several_processes
-from vnd.methods.single import Single
+from vnd.methods.base import Batch, Size, Sizes, Step, Terms, refuse_several_processes
+from vnd.methods.fixed_width import Single
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import Prediction
 from vnd.nn.state import unwrap

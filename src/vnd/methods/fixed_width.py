@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 import vnd.nn as nested
-from vnd.methods.method import Batch, ClassificationDefaults, Size, Sizes, Step, Terms, cost_of, cross_entropy, rules_of
+from vnd.methods.base import Batch, ClassificationDefaults, Size, Sizes, Step, Terms, cost_of, cross_entropy, rules_of
 from vnd.models.initialise import initialise
 from vnd.nn import BayesLayer, Prediction
 from vnd.nn.extract import ORIGINS, exact

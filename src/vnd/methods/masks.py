@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vnd.functional import to_float32
-from vnd.methods.coding import length_of
-from vnd.methods.method import Batch, Size, Sizes, Step, refuse_several_processes
-from vnd.methods.single import Single
+from vnd.methods.base import Batch, Size, Sizes, Step, refuse_several_processes
+from vnd.methods.codes import length_of
+from vnd.methods.fixed_width import Single
 from vnd.models.unet import ProbabilisticUNet, UNet
 from vnd.nn import Prediction
 from vnd.nn.state import unwrap

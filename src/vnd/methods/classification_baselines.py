@@ -1,0 +1,503 @@
+"""The classifiers that BN³ is held against: FN³, US-Net, ordered ℓ0, IBNN, SVB, plain networks, temperature scaling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vnd.functional import LogUniformForm
+from vnd.methods.base import (
+    DASH_DOTS,
+    DASHED,
+    DOTTED,
+    Batch,
+    Look,
+    Step,
+    Terms,
+    Traits,
+    check,
+    cost_of,
+    cross_entropy,
+    mc,
+    register,
+)
+from vnd.methods.fixed_width import Single, copied, narrowed, variational_loss, with_means
+from vnd.methods.nested import (
+    FixedOrder,
+    Nested,
+    count_loss_temperatures,
+    in_parts,
+    measure_order,
+    nested_model,
+    order_term,
+    prepare_sandwich,
+    sandwich,
+    sandwiched,
+    with_fixed_budgets,
+    with_uniform_lengths,
+)
+from vnd.nn import BayesLayer
+from vnd.nn.bayesian import Estimator
+from vnd.nn.conversion import Coupling
+from vnd.nn.extract import CONVOLUTIONS
+from vnd.nn.ordering import Gradient
+from vnd.nn.state import state_of, unwrap
+from vnd.nn.width import Width
+
+
+@register(
+    "fn3",
+    Traits(
+        rank=1,
+        name="FN³",
+        about="Nested network with plain weights; in training the width is drawn at random, with equal probability.",
+        order="fixed",
+        stochastic=False,
+        looks={"mc": Look("#d55e00", "s"), "temperature_scaled": Look("#e69f00", "D", DASHED)},
+    ),
+)
+@dataclass(frozen=True)
+class FN3(FixedOrder):
+    r"""Train all widths of a network at once, every length as likely as another.
+
+    $$\mathcal L = \mathbb E_{z \sim \text{uniform lengths}} \frac1B \sum_b -\log p(y_b \mid x_b, θ, z)$$
+
+    Paper: Sec. 6.1; Cui et al. (2020), an extension of slimmable networks to fine-grained widths.
+
+    Args:
+        num_groups: Groups that the channels of a layer are split into.
+        base: Groups that are always kept.
+        coupling: One width for all layers ("quantile"), or a length drawn for each ("independent").
+        draws: Draws of the masks in a step, each on its part of the batch.
+        label_smoothing: Share of the target given to all classes alike.
+        rules: Exceptions by name pattern of a layer.
+    """
+
+    num_groups: int = 32
+    base: int = 1
+    coupling: Coupling = "quantile"
+    draws: int = 1
+    label_smoothing: float = 0.0
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """Convert a plain network."""
+        return with_uniform_lengths(network, example, self, coupling=self.coupling)
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """Mean negative log-likelihood of the batch."""
+        likelihood = in_parts(batch, self.draws, lambda x, y: cross_entropy(model(x), y, self.label_smoothing))
+        return Terms(likelihood, {"nll": likelihood.detach()})
+
+
+@register(
+    "us_net",
+    Traits(
+        rank=5,
+        name="US-Net",
+        about="Slimmable network: every step trains the full, the smallest and random widths together.",
+        order="fixed",
+        stochastic=False,
+        looks=mc("#8a6d00", "<", ":"),
+    ),
+)
+@dataclass(frozen=True)
+class USNet(FixedOrder):
+    r"""Train the full, the smallest and randomly sampled widths in every step, the narrower taught by the full one.
+
+    The loss is `sandwich`, with point weights and one width for all layers. Yu and Huang, *Universally slimmable
+    networks and improved training techniques* (2019): an anchor from outside the paper.
+
+    Note: The mean of the three losses, where theirs is the sum: the learning rate means the same as in other methods.
+
+    Args:
+        num_groups: Groups that the channels of a layer are split into.
+        base: Groups that are always kept: the smallest width.
+        draws: Sampled widths in a step, each on its part of the batch.
+        distill: Share of the full network's answers in the targets of the narrower ones.
+        full_share: Share of the full network's loss; the others share the rest.
+        fixed_budgets: Widths of at most so many parameters that are trained in every step in place of the smallest.
+        sampled_share: Share of the batch that sampled widths are run on with fixed budgets.
+        label_smoothing: Share of the target given to all classes alike, for the full network; see `sandwich`.
+        rules: Exceptions by name pattern of a layer.
+    """
+
+    num_groups: int = 32
+    base: int = 1
+    draws: int = 2
+    distill: float = 1.0
+    full_share: float = 1 / 3
+    fixed_budgets: tuple[float, ...] = ()
+    sampled_share: float = 0.25
+    label_smoothing: float = 0.0
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def uniform_share(self) -> float:
+        """All its widths are uniform as they are."""
+        return 0.0
+
+    @property
+    def num_loss_temperatures(self) -> int:
+        """The fixed budgets, or the smallest network, and the full one."""
+        return count_loss_temperatures(self)
+
+    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
+        """Their logits."""
+        return sandwiched(model, images, self)
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """Convert a plain network."""
+        return with_fixed_budgets(with_uniform_lengths(network, example, self), self.fixed_budgets)
+
+    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+        """Cut the smallest network and the fixed budgets out of the full one."""
+        prepare_sandwich(model, self.fixed_budgets, settled=True)
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """Mean loss of the three kinds of width."""
+        likelihood = sandwich(model, batch, self, step.log_loss_temperature)
+        return Terms(likelihood, {"nll": likelihood.detach()})
+
+
+@register(
+    "ordered_l0",
+    Traits(
+        rank=4,
+        name="ordered ℓ0",
+        about="Nested network with plain weights that learns the order, and pays for every unit that it keeps.",
+        order="learned",
+        stochastic=False,
+        looks=mc("#7a4b9a", "P", DASH_DOTS),
+    ),
+)
+@dataclass(frozen=True)
+class OrderedL0(Nested):
+    r"""Learn the order of a network's channels at a price for each that is expected to be kept.
+
+    $$\mathcal L = \mathbb E_{z \sim β} \frac1B \sum_b -\log p(y_b \mid x_b, θ, z) + λ \sum_l d_l \sum_j j β_{lj}$$
+
+    with $λ = κ / N$, κ the `kl_weight` of the step. Paper: Eq. (13), (A16), (A17), where $λ = χ d$: the KL of BN³ with
+    χ nats a weight and without the KL of the lengths.
+
+    Note: The paper drops a term of the evidence bound that is never negative, so this maximises an upper bound of it,
+        not the bound itself (docs/errata.md).
+
+    Args:
+        num_groups: Groups that the channels of a layer are split into.
+        base: Groups that are always kept.
+        coupling: One draw of the length for all layers ("quantile"), or one each ("independent").
+        gradient: How the loss reaches the order; see `OrderingUnit`.
+        measure_every: With `gradient` "difference", steps between two measurements of a unit.
+        draws: Draws of the masks in a step, each on its part of the batch.
+        initial_logit: Where the keep logits start.
+        charge: What is counted: "weights", d the weights of a channel, or "units", d = 1 and j in groups.
+        label_smoothing: Share of the target given to all classes alike.
+        rules: Exceptions by name pattern of a layer.
+    """
+
+    bayesian = False
+    num_groups: int = 32
+    base: int = 1
+    coupling: Coupling = "quantile"
+    gradient: Gradient = "difference"
+    measure_every: int = 4
+    draws: int = 1
+    initial_logit: float = 3.0
+    charge: Literal["weights", "units"] = "weights"
+    label_smoothing: float = 0.0
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """Convert a plain network."""
+        options = {"coupling": self.coupling, "initial_logit": self.initial_logit, "gradient": self.gradient}
+        return nested_model(network, example, self, bayesian=False, **options)
+
+    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+        """Set the temperature, and measure what one unit is worth to the loss."""
+        measure_order(self, model, step, lambda: average(self._likelihood(model, *batch)))
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """Mean negative log-likelihood of the batch, and the price of the expected width."""
+        likelihood = in_parts(batch, self.draws, lambda x, y: self._likelihood(model, x, y))
+        size = expected_size(model, self.charge)
+        total = likelihood + step.kl_weight / step.num_data * size + order_term(self, model)
+        return Terms(total, {"nll": likelihood.detach(), "size": size.detach()})
+
+    def _likelihood(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(model(images), labels, self.label_smoothing)
+
+
+def expected_size(model: nn.Module, charge: Literal["weights", "units"]) -> Tensor:
+    r"""Expected number of weights of the nested channels, or of groups, that are kept: $\sum_l d_l \sum_j j β_{lj}$.
+
+    Summed by tails, $\sum_j j β_j = \sum_i P(z_i = 1)$; a weight counts with its output channel.
+    """
+    state, root = state_of(model), unwrap(model)
+    sizes = [torch.zeros((), device=next(root.parameters()).device)]
+    if charge == "units":
+        return torch.stack([*sizes, *(unit.survival().sum() for unit in state.units.values())]).sum()
+    for name, layout in state.outputs.items():
+        layer: Any = root.get_submodule(name)
+        if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+            kept = state.survival(layout, layer.weight)
+            assert kept is not None
+            sizes.append(layer.weight.numel() / len(kept) * kept.sum())
+    return torch.stack(sizes).sum()
+
+
+@register(
+    "ibnn",
+    Traits(
+        rank=2,
+        name="IBNN",
+        about="An independent Bayesian network for each width: one training a width, the mark to aim for.",
+        sizes="each",
+        looks=mc("#009e73", "^", "-."),
+    ),
+)
+@dataclass(frozen=True)
+class IBNN(Single):
+    r"""Train one width by itself, with a posterior over its weights and no masks.
+
+    $$\mathcal L = \frac1B \sum_b -\log p(y_b \mid x_b, w) + \frac{κ}{N}\, \mathrm{KL}(q(w) \,\|\, p(w))$$
+
+    Paper: Sec. 6.1, variational Gaussian dropout (Kingma et al., 2015), one network for every width: so many runs.
+
+    Note: BatchNorm's statistics are those of training, of sampled weights; the reading "means" uses them as well.
+
+    Args:
+        fraction: Share of every layer's groups that the network has, in (0, 1].
+        num_groups: Groups that the channels of a layer are split into, as in the nested network beside it.
+        base: Groups that are always kept.
+        log_alpha_init: Where log α starts.
+        weight_prior: Form of the log-uniform prior's KL.
+        estimator: How layers sample their weights.
+        label_smoothing: Share of the target given to all classes alike.
+        rules: Exceptions by name pattern of a layer.
+    """
+
+    fraction: float = 1.0
+    num_groups: int = 32
+    base: int = 1
+    log_alpha_init: float = -3.0
+    weight_prior: LogUniformForm = "vnd"
+    estimator: Estimator = "local"
+    label_smoothing: float = 0.0
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """A narrower network, with a posterior over its weights."""
+        options = {name: getattr(self, name) for name in ("log_alpha_init", "weight_prior", "estimator")}
+        return narrowed(network, example, self, **options)
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """Mean negative log-likelihood of the batch, and the KL."""
+        return variational_loss(model, batch, step, self.label_smoothing)
+
+
+WORD = 4  # bytes of a float32
+
+
+@register(
+    "svb",
+    Traits(
+        rank=3,
+        name="SVB",
+        about="Sparse variational dropout: single weights are removed; one training gives one size.",
+        sizes="found",
+        looks=mc("#cc79a7", "X"),
+    ),
+)
+@dataclass(frozen=True)
+class SVB(Single):
+    r"""Train one network with a posterior over its weights, and set those to zero that are noise.
+
+    $$\mathcal L = \frac1B \sum_b -\log p(y_b \mid x_b, w) + \frac{κ}{N}\, \mathrm{KL}(q(w) \,\|\, p(w)), \qquad
+      w_i := 0 \text{ where } \log α_i > t$$
+
+    with a free variance for each weight and Molchanov's form of the KL. Molchanov et al. (2017); paper: Sec. 6.1,
+    Table 1.
+
+    Args:
+        threshold: t; 3 is a noise of 95 % of the weight's power.
+        log_alpha_init: Where log α starts.
+        estimator: How layers sample their weights.
+        label_smoothing: Share of the target given to all classes alike.
+        rules: Exceptions by name pattern of a layer: {"features.0": {"log_alpha_init": -8}}.
+    """
+
+    threshold: float = 3.0
+    log_alpha_init: float = -8.0
+    estimator: Estimator = "local"
+    label_smoothing: float = 0.0
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """The network, with a posterior over its weights."""
+        options: dict[str, Any] = {"log_alpha_init": self.log_alpha_init, "estimator": self.estimator}
+        return narrowed(network, example, self, **options, weight_prior="molchanov", free_variance=True)
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """Mean negative log-likelihood of the batch, and the KL."""
+        return variational_loss(model, batch, step, self.label_smoothing)
+
+    @torch.no_grad()
+    def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
+        """A copy of the network without the weights that are noise."""
+        pruned = copied(model)
+        for layer in pruned.modules():
+            if isinstance(layer, BayesLayer) and layer.bayesian and layer.log_variance is not None:
+                noise = layer.posterior().log_alpha > self.threshold
+                layer.weight[noise] = 0.0
+                layer.log_variance[noise] = -torch.inf
+        return pruned
+
+    def extract(self, model: nn.Module, width: Width) -> nn.Module:
+        """The network of posterior means, with zeros where weights were pruned."""
+        return with_means(self.cut(model, width, 0))
+
+    def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
+        """What is left: weights that are not zero, and their bytes beside one bit for each that may be.
+
+        Multiply-accumulates are those of the dense network, and so is its latency: torch skips no zeros.
+        """
+        dense = cost_of(network, example)
+        weights = sum(p.numel() for p in network.parameters() if p.dim() > 1)
+        zeros = sum(int((p == 0).sum()) for p in network.parameters() if p.dim() > 1)
+        stored = dense["bytes"] - WORD * zeros + (weights + 7) // 8
+        parameters = {"parameters": dense["parameters"] - zeros, "dense_parameters": dense["parameters"]}
+        return {**parameters, "macs": dense["macs"], "bytes": min(dense["bytes"], stored)}
+
+
+@register(
+    "plain",
+    Traits(
+        rank=6,
+        name="plain",
+        about="An ordinary network for each width: one training a width.",
+        sizes="each",
+        stochastic=False,
+        reference=True,
+        looks=mc("#5f6b76", "h", DOTTED),
+    ),
+)
+@dataclass(frozen=True)
+class Plain(Single):
+    """Train a network by cross-entropy, as it is or as narrow as a nested one is tested at.
+
+    Args:
+        fraction: Share of every layer's groups that the network has, in (0, 1]: one run each makes a curve.
+        shape: Groups that each unit has, as a result's rows give them, in the place of a fraction.
+        num_groups: Groups that the channels of a layer are split into.
+        base: Groups that are always kept.
+        label_smoothing: Share of the target given to all classes alike.
+        rules: Exceptions by name pattern of a layer: {"features.0": {"nest": false}} leaves it as wide as it is.
+    """
+
+    fraction: float = 1.0
+    shape: dict[str, int] | None = None
+    num_groups: int = 32
+    base: int = 1
+    label_smoothing: float = 0.0
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.shape is not None and self.fraction != 1.0:
+            raise ValueError(f"shape and fraction cannot both be given; got the fraction {self.fraction:g}")
+
+    @property
+    def num_loss_temperatures(self) -> int:
+        """The one that there is."""
+        return 1
+
+    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
+        """Its logits, as in a test: its statistics are those of training, and stay so."""
+        model.eval()
+        try:
+            return [model(images)]
+        finally:
+            model.train()
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """The network itself, or a narrower one."""
+        if self.fraction == 1.0 and self.shape is None:
+            return network
+        return narrowed(network, example, self, self.shape, bayesian=False)
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """Mean negative log-likelihood of the batch."""
+        logits = model(batch[0])
+        if step.log_loss_temperature is not None:
+            logits = step.log_loss_temperature.exp() * logits.float()
+        likelihood = cross_entropy(logits, batch[1], self.label_smoothing)
+        return Terms(likelihood, {"nll": likelihood.detach()})
+
+
+BOUNDS = (-5.0, 5.0)  # of log T: at 0.007 every answer is sure, at 148 none
+STEPS = 60
+
+
+def scaled(probs: Tensor, temperature: float) -> Tensor:
+    r"""Probabilities whose logits were divided by a temperature, (N, C): $\mathrm{softmax}(\log p / T)$.
+
+    Those of a softmax are its logits up to a constant, so nothing but the probabilities is needed; for an average over
+    draws this scales the average.
+
+    >>> scaled(torch.tensor([[0.9, 0.1]]), 2.0)
+    tensor([[0.7500, 0.2500]])
+    """
+    tiny = torch.finfo(probs.dtype).tiny
+    return (probs.clamp_min(tiny).log() / temperature).softmax(1)
+
+
+def fit_temperature(probs: Tensor, labels: Tensor) -> float:
+    r"""The temperature that makes labels most likely: FN³-TS (paper, Sec. 6.1; Guo et al., 2017).
+
+    $$T = \arg\min_T \sum_n -\log \mathrm{softmax}(\log p_n / T)_{y_n}$$
+
+    The sum is convex in 1/T, so its derivative changes sign once: found by halving, in float64, to 1e-15 of log T.
+    Where every answer is right the likelihood has no maximum, and nothing can be learned of how sure to be: T = 1.
+
+    Args:
+        probs: Class probabilities (N, C) of validation images.
+        labels: Their classes (N,).
+    """
+    logits = probs.detach().cpu().clamp_min(torch.finfo(probs.dtype).tiny).double().log()  # as `scaled` has them
+    own = logits.gather(1, labels.detach().cpu().long()[:, None])
+
+    def slope(log_temperature: float) -> float:
+        """Of the mean negative log-likelihood along 1/T: positive where T is too small."""
+        weights = (logits / math.exp(log_temperature)).softmax(1)
+        return float(((weights * logits).sum(1, keepdim=True) - own).mean())
+
+    low, high = BOUNDS
+    if slope(low) <= 0:
+        return 1.0
+    if slope(high) >= 0:
+        return math.exp(high)
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if slope(middle) > 0 else (low, middle)
+    return math.exp((low + high) / 2)
