@@ -144,7 +144,7 @@ def test_flags_of_other_tasks_are_refused(runs: Path, capsys: pytest.CaptureFixt
         capsys, "evaluate", run, "--num_mask_samples", "[4, 1]"
     )
     words = fails(capsys, "extract", run, "--fraction", "0.5")
-    assert words.startswith(f"vnd: extract: {run} segments images; ")
+    assert words.startswith(f"vnd: extract: {run} is a network that segments: vnd segment draws its masks")
     words = fails(capsys, "distill", runs / "bn3_unet")
     assert words.startswith(f"vnd: distill: {runs / 'bn3_unet'} is no Bayesian nested network that classifies; ")
     assert "which learns no codes of images" in fails(capsys, "generate", run)

@@ -55,7 +55,8 @@ def test_a_batch_depends_on_its_step_alone() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_batches_come_again_after_so_many_epochs(masked: bool) -> None:
     options: dict[str, object] = {"augment": Augment(1, True)}
-    again, ever = (segmented(views=views, **options) if masked else batches(views=views, **options) for views in (2, 0))
+    make = segmented if masked else batches
+    again, ever = make(repeat_epochs=2, **options), make(repeat_epochs=0, **options)
     period = 2 * len(again)
     for step in range(3 * period):
         same = [torch.equal(a, b) for a, b in zip(again.at(step), ever.at(step % period), strict=True)]

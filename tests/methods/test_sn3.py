@@ -24,7 +24,7 @@ from train.small import blobs, recipe, settings, write_blobs
 from train.test_loop import assert_same_run, stopping_at
 from vnd.cli import main
 from vnd.functional import concentration
-from vnd.methods import SN3, pruning, sn3
+from vnd.methods import SN3, sn3
 from vnd.methods.sn3 import squared_mmd
 from vnd.nn import BayesLayer, Shape
 from vnd.nn.extract import exact
@@ -70,7 +70,7 @@ def saved(tmp_path: Path, teacher: nn.Module | None = None, **options: Any) -> t
 @pytest.mark.parametrize("keep", [0.25, 0.5, 1.0])
 def test_a_student_is_the_leading_part_of_its_teacher(keep: float) -> None:
     teacher = teacher_of().eval()
-    student = pruning.prune(teacher, keep, IMAGES[:2]).eval()
+    student = sn3.prune(teacher, keep, IMAGES[:2]).eval()
     shape = SN3(keep=keep).kept(teacher)
     assert torch.equal(student(IMAGES), exact(teacher, shape)(IMAGES))
     layers = [module for module in student.modules() if isinstance(module, BayesLayer)]
@@ -91,16 +91,16 @@ def survival_agrees(teacher: nn.Module, student: nn.Module, ratio: int) -> None:
 
 def test_the_order_is_the_teacher_s_coarsened(monkeypatch: pytest.MonkeyPatch) -> None:
     teacher = teacher_of(base=2)
-    student = pruning.prune(teacher, 0.5, IMAGES[:2])
+    student = sn3.prune(teacher, 0.5, IMAGES[:2])
     assert {(unit.num_groups, unit.base) for unit in state_of(student).units.values()} == {(4, 1)}
     survival_agrees(teacher, student, 2)
 
     def leading(unit: vnd.OrderingUnit, kept: int) -> tuple[int, torch.Tensor]:  # planted: the first logits
         return 1, unit.keep_logits[:3].detach()
 
-    monkeypatch.setattr(pruning, "coarsened", leading)
+    monkeypatch.setattr(sn3, "coarsened", leading)
     with pytest.raises(AssertionError):
-        survival_agrees(teacher, pruning.prune(teacher, 0.5, IMAGES[:2]), 2)
+        survival_agrees(teacher, sn3.prune(teacher, 0.5, IMAGES[:2]), 2)
 
 
 def survival_is_that_of_the_ratio(teacher: nn.Module, student: nn.Module) -> None:
@@ -127,15 +127,15 @@ def test_a_student_of_so_many_parameters_has_the_learned_shape(
     assert 0.7 * BUDGET < count <= BUDGET
     assert torch.equal(student.eval()(IMAGES), exact(teacher.eval(), shape)(IMAGES))
     survival_is_that_of_the_ratio(teacher, student)
-    right = pruning.coarsened
+    right = sn3.coarsened
 
     def alike(unit: vnd.OrderingUnit, kept: int) -> tuple[int, torch.Tensor]:  # planted: one ratio for all
         own_base, logits = right(unit, min(shape.values()))
         return own_base, logits[torch.arange(kept - own_base).clamp(max=len(logits) - 1)]
 
-    monkeypatch.setattr(pruning, "coarsened", alike)
+    monkeypatch.setattr(sn3, "coarsened", alike)
     with pytest.raises(AssertionError):
-        survival_is_that_of_the_ratio(teacher, pruning.prune(teacher, shape, IMAGES[:2]))
+        survival_is_that_of_the_ratio(teacher, sn3.prune(teacher, shape, IMAGES[:2]))
 
 
 def test_a_number_of_parameters_that_a_teacher_does_not_have_is_refused() -> None:
@@ -174,10 +174,10 @@ def test_lengths_are_tied_by_the_ratio_of_groups(
     (unit,) = state_of(net).units.values()
     unit.keep_logits.data.uniform_(-1, 3, generator=torch.Generator().manual_seed(0))
     assert list(SN3(keep=keep).kept(net).values()) == [kept]
-    assert [pruning.tied(j, unit, kept) for j in range(1, kept + 1)] == lengths
-    found, logits = pruning.coarsened(unit, kept)
+    assert [sn3.tied(j, unit, kept) for j in range(1, kept + 1)] == lengths
+    found, logits = sn3.coarsened(unit, kept)
     assert (found, len(logits)) == (own_base, kept - own_base)
-    assert pruning.tied(own_base, unit, kept) >= base
+    assert sn3.tied(own_base, unit, kept) >= base
     survival = torch.cat([torch.zeros(1), F.logsigmoid(logits).cumsum(0)]).exp()  # P(|v̄| ≥ j) = P(|v| ≥ ⌈r j⌉)
     wanted = [1.0] + [unit.survival().tolist()[length - 1] for length in lengths[own_base:]]
     torch.testing.assert_close(survival, torch.tensor(wanted), atol=1e-6, rtol=1e-4)
@@ -462,7 +462,7 @@ def test_a_dirichlet_s_mean_entropy_and_information_are_those_of_its_samples() -
 
 
 def test_draws_of_the_last_layer_are_a_mixture() -> None:
-    student = pruning.prune(teacher_of(), 0.5, IMAGES[:2]).eval()
+    student = sn3.prune(teacher_of(), 0.5, IMAGES[:2]).eval()
     vnd.recalibrate(student, [IMAGES], widths=(1.0,), samples=True)
     said = vnd.predict(student, IMAGES, width=1.0, samples=200, link="dirichlet", seed=0)
     parts = torch.stack([vnd.predict(student, IMAGES, 1.0, 1, "dirichlet", seed=k).probs for k in range(200)])
@@ -473,7 +473,7 @@ def test_draws_of_the_last_layer_are_a_mixture() -> None:
 
 @pytest.mark.parametrize("bayesian", [False, True])
 def test_a_student_is_saved_and_cut_as_any_nested_network(tmp_path: Path, bayesian: bool) -> None:
-    student = pruning.prune(teacher_of(), 0.5, IMAGES[:2]).eval()
+    student = sn3.prune(teacher_of(), 0.5, IMAGES[:2]).eval()
     vnd.recalibrate(student, [IMAGES], widths=(0.5, 1.0))
     vnd.save(student, tmp_path / "student")
     loaded = vnd.load(tmp_path / "student")
@@ -520,7 +520,7 @@ def test_a_student_learns_from_its_teacher_and_is_evaluated_as_any_run(taught: P
     x = torch.cat(list(opened.subject().batches(opened.splits.validation)))
     networks = {
         "teacher": opened.model,
-        "pruned": pruning.prune(opened.model, 0.5, x[:2]),
+        "pruned": sn3.prune(opened.model, 0.5, x[:2]),
         "taught": vnd.load(student / "last"),
     }
     said = {}

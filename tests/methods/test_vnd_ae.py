@@ -414,7 +414,7 @@ def test_the_prior_that_was_made_without_gradients_serves_a_loss() -> None:
     ("options", "words"),
     [
         ({"likelihood_std": 0.0}, "likelihood_std must be greater than 0; got 0.0"),
-        ({"noise": math.nan}, "likelihood_std must be greater than 0; got nan"),
+        ({"likelihood_std": math.nan}, "likelihood_std must be greater than 0; got nan"),
         ({"base": 0}, "base must be at least 1 dimension; got 0"),
         ({"base": 3, "prior_length": 3.0}, "prior_length must be greater than base = 3; got 3.0"),
         ({"fractions": (0.5, 1.5)}, "fractions must lie in (0, 1]; got [0.5, 1.5]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -275,4 +276,4 @@ def task_of(method: Method) -> Task:
 def declare(task: str, method: str, data: str) -> dict[str, Any]:
     """What a result file begins with: format, task, method, columns and sections."""
     known = TASKS[task]
-    return {"format": 2, **known.describe(), "method": describe(method), **known.of_data(data)}
+    return copy.deepcopy({"format": 2, **known.describe(), "method": describe(method), **known.of_data(data)})
