@@ -32,15 +32,15 @@ WORDS = {  # private word → the field's own; also as a part of a longer name, 
     "widen": "to_float32",
 }  # fmt: skip
 WHOLE = {  # the same, where the whole name is this word: as a part it has a plain meaning
-    "both_ends": "min", "every": "step_size", "out_of_domain": "ood", "second": "beta2",
-    "Stop": "GracefulStop", "warm_up": "warmup", "Watch": "ProgressLogger", "which": "checkpoint",
+    "both_ends": "min", "out_of_domain": "ood", "Stop": "GracefulStop", "warm_up": "warmup", "Watch": "ProgressLogger",
 }  # fmt: skip
 KEYS = {  # of recipes and of results, by their section
     "data.views": "repeat_epochs",
     "evaluate.calibration": "bn_images", "evaluate.counts": "num_mask_samples",
     "evaluate.drawn": "num_generated", "evaluate.statistics": "bn_images_sweep", "method.noise": "likelihood_std",
     "method.spread": "length_kl_weight",
-    "network.code": "latent_dim", "schedule.every": "step_size", "schedule.factor": "gamma",
+    "evaluate.which": "checkpoint", "network.code": "latent_dim", "optimizer.second": "beta2",
+    "schedule.every": "step_size", "schedule.factor": "gamma",
 }  # fmt: skip
 MODULES = {  # files
     "advance": "ngd", "course": "ngd",
@@ -50,7 +50,10 @@ MODULES = {  # files
     "trace": "dependency", "trial": "verify_slicing", "watch": "progress", "words": "_text",
 }  # fmt: skip
 SECTIONS = {key.partition(".")[0] for key in KEYS}
-CLEAN = ("data", "distributions", "metrics", "models", "optim", "recipes", "sweeps")  # packages that must have none
+# Packages that must have none; "" is the top.
+CLEAN = (
+    "", "data", "distributions", "methods", "metrics", "models", "nn", "optim", "recipes", "report", "sweeps",
+)  # fmt: skip
 
 
 def names_of(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -20,7 +20,7 @@ from cli.refusals import fails
 from train.small import recipe, write_blobs
 from vnd.cli import main
 from vnd.cli import scene as scenes
-from vnd.cli.scene import Scene, scene
+from vnd.cli.latent_views import LatentViews, scene
 from vnd.models.autoencoder import reached
 from vnd.report import image_grids
 from vnd.report.image_grids import Row
@@ -90,7 +90,7 @@ def as_shown(codes: Any) -> np.ndarray:
     return (np.asarray(as_pixels(torch.as_tensor(values * GAIN))).astype(float) / 127.5 - 1) / GAIN
 
 
-def made(run: Path, length: int | None = None, seed: int = 0, count: int = 8) -> Scene:
+def made(run: Path, length: int | None = None, seed: int = 0, count: int = 8) -> LatentViews:
     return scene(open_run(run, "last"), length, seed, count)
 
 
@@ -213,7 +213,7 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
 # What the pictures show
 
 
-def check_shared(own: Scene, shown: dict[str, Any]) -> None:
+def check_shared(own: LatentViews, shown: dict[str, Any]) -> None:
     """Each length shows the same drawn codes: their leading values, and zeros."""
     command.samples(own)
     *grids, last = shown["Samples"]["rows"]
@@ -242,7 +242,7 @@ def test_samples_of_all_lengths_share_their_codes(runs: Path, shown: dict[str, A
 
 def test_codes_that_are_not_cut_are_found(runs: Path, shown: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     own = made(runs / "vnd_ae")
-    monkeypatch.setattr(Scene, "shortened", lambda self, codes, length: codes)
+    monkeypatch.setattr(LatentViews, "shortened", lambda self, codes, length: codes)
     with pytest.raises(AssertionError):
         check_shared(own, shown)
 

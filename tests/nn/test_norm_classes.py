@@ -90,7 +90,7 @@ def test_a_class_that_inherits_from_batch_norm_is_recalibrated_as_torchs_own(kin
 def test_a_class_that_is_left_out_answers_otherwise(monkeypatch):
     x = torch.randn(16, 3, 8, 8).double()
     own = lived(nn.Sequential(nn.BatchNorm2d(6), nn.ReLU()), x)
-    monkeypatch.setattr("vnd.nn.conversion._calibrate_norms", lambda net, functional: None)
+    monkeypatch.setattr("vnd.nn.conversion._swap_norms", lambda net, functional: None)
     net = lived(NormAct(6), x)
     assert not any(torch.equal(a, b) for a, b in zip(answers(net, x), answers(own, x), strict=True))
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from vnd._files import write_text
-from vnd.cli.scene import Scene, check, coder, painted, scene
+from vnd.cli.latent_views import LatentViews, check, coder, scene, to_uint8
 from vnd.methods import AutoencoderMethod
 from vnd.methods.codes import masked, of_pixel, squared_error
 from vnd.report import image_grids
@@ -96,21 +96,21 @@ def generate(
     console.print("\n".join(said), soft_wrap=True, highlight=False, markup=False)
 
 
-def samples(own: Scene) -> Picture:
+def samples(own: LatentViews) -> Picture:
     """Images of drawn codes, a grid a length."""
     assert own.drawn is not None
-    shown = [Row(_dimensions(own, n), own.painted(own.shortened(own.drawn, n))) for n in own.lengths]
+    shown = [Row(_dimensions(own, n), own.to_uint8(own.shortened(own.drawn, n))) for n in own.lengths]
     several = " The same codes at every length, cut off: one below the other." if len(shown) > 1 else ""
     said: dict[str, Any] = {"lengths": list(own.lengths), "count": len(own.drawn)}
     if own.stops is not None:
         said["drawn_lengths"] = own.stops.tolist()
         captions = [f"length {length}" for length in said["drawn_lengths"]]
-        shown.append(Row("drawn lengths", own.painted(masked(own.drawn, own.stops)), captions=captions))
+        shown.append(Row("drawn lengths", own.to_uint8(masked(own.drawn, own.stops)), captions=captions))
     about = f"{_source(own)}. Codes are drawn from the prior.{several}"
     return image_grids.rows(shown, "Samples", about), said
 
 
-def reconstructions(own: Scene) -> Picture:
+def reconstructions(own: LatentViews) -> Picture:
     """Test images, and what is left of them at each length."""
     codes, images = own.seen.point, own.seen.images
     wanted: list[tuple[str, Any, Any, list[str]]] = [
@@ -120,21 +120,21 @@ def reconstructions(own: Scene) -> Picture:
         lengths = own.seen.own.tolist()
         captions = [f"length {length}" for length in lengths]
         wanted.append(("own lengths", lengths, masked(codes, own.seen.own), captions))
-    shown, said = [Row("test images", painted(images))], []
+    shown, said = [Row("test images", to_uint8(images))], []
     for label, length, kept, captions in wanted:
         decoded = own.decoded(kept)
         error = of_pixel(float(squared_error(images, decoded).mean()), images[0].numel())
-        shown.append(Row(label, painted(decoded), f"error {error:.4f}", captions))
+        shown.append(Row(label, to_uint8(decoded), f"error {error:.4f}", captions))
         said.append({"length": length, "mse": error})
     about = f"{_source(own)}. The error is the mean squared error of a pixel between 0 and 1, of the row's images."
     return image_grids.rows(shown, "Reconstructions", about), {"images": own.numbers, "rows": said}
 
 
-def growing(own: Scene) -> Picture:
+def growing(own: LatentViews) -> Picture:
     """Codes that grow, a row a code."""
     assert own.drawn is not None
     lengths, codes = growing_lengths(len(own.order), coder(own.opened).base), own.drawn[:SHARING]
-    columns = np.stack([own.painted(own.shortened(codes, length)) for length in lengths], 1)
+    columns = np.stack([own.to_uint8(own.shortened(codes, length)) for length in lengths], 1)
     shown = [Row(f"code {number + 1}", images) for number, images in enumerate(columns)]
     about = (
         f"{_source(own)}. Each row shares one code drawn from the prior: so many of its dimensions are kept, "
@@ -156,10 +156,10 @@ def growing_lengths(size: int, base: int = 1) -> list[int]:
     return sorted({min(base, size), *doubled, size})
 
 
-def tree(own: Scene, depth: int) -> Picture:
+def tree(own: LatentViews, depth: int) -> Picture:
     """Two values a dimension, each level with a dimension more. Paper: Sec. 4.1, the figure of its tree."""
     depth = min(depth, len(own.order))
-    levels = [own.painted(codes) for codes in own.branches(depth, SIDE)]
+    levels = [own.to_uint8(codes) for codes in own.branches(depth, SIDE)]
     about = (
         f"{_source(own)}. Each level gives one more dimension one of two values, {_leading(own)}; the others are "
         f"zeros. The blocks over an image are its code.{_category(own)}{_deviations(own)}"
@@ -169,7 +169,7 @@ def tree(own: Scene, depth: int) -> Picture:
     return image_grids.tree(levels, "Tree of codes", about, values), said
 
 
-def traversals(own: Scene) -> Picture:
+def traversals(own: LatentViews) -> Picture:
     """One dimension of a test image's code at a time, from one end of the prior to the other."""
     length = min(own.lengths[-1], len(own.order))
     code, chosen = own.shortened(own.seen.point[:1], length), own.order[: min(LEADING, length)].tolist()
@@ -177,8 +177,8 @@ def traversals(own: Scene) -> Picture:
     for dimension, worth in zip(chosen, own.worth, strict=False):
         value = (code[0, dimension] - own.centre[dimension]) / own.spread[dimension].clamp(min=1e-12)
         note = f"{worth}, own {_signed(float(value))}" if worth else f"own value {_signed(float(value))}"
-        shown.append(Row(f"dimension {dimension + 1}", own.painted(own.moved(code, dimension, WAY)), note))
-    pair = np.concatenate([painted(own.seen.images[:1]), own.painted(code)])
+        shown.append(Row(f"dimension {dimension + 1}", own.to_uint8(own.moved(code, dimension, WAY)), note))
+    pair = np.concatenate([to_uint8(own.seen.images[:1]), own.to_uint8(code)])
     first = Row("one test image", pair, captions=("image", "decoded"))
     about = (
         f"{_source(own)}. The code of one test image, {_dimensions(own, own.lengths[-1])}; in each row one of them "
@@ -192,28 +192,28 @@ def traversals(own: Scene) -> Picture:
     return image_grids.rows(shown, "Traversals", about, heads, "value", first=first), said
 
 
-def _dimensions(own: Scene, length: int) -> str:
+def _dimensions(own: LatentViews, length: int) -> str:
     return f"{length} of {own.size} dimensions"
 
 
-def _leading(own: Scene) -> str:
+def _leading(own: LatentViews) -> str:
     return "in their order" if own.ordered else "those that tell the most of the test images first"
 
 
-def _units(own: Scene) -> str:
+def _units(own: LatentViews) -> str:
     """What values are counted in, where no prior says it."""
     return "" if own.drawn is not None else " deviations"
 
 
-def _deviations(own: Scene) -> str:
+def _deviations(own: LatentViews) -> str:
     return "" if own.drawn is not None else " Deviations are those of the test images' codes from their mean."
 
 
-def _category(own: Scene) -> str:
+def _category(own: LatentViews) -> str:
     return "" if len(own.order) == own.size else " The category stays."
 
 
-def _source(own: Scene) -> str:
+def _source(own: LatentViews) -> str:
     recipe, name = own.opened.recipe, own.opened.folder.resolve().name
     return f"{name}: {recipe.method_name} on {recipe.data.name}, {own.opened.checkpoint} network"
 

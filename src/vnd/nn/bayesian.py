@@ -187,40 +187,38 @@ class BayesLayer(nn.Module):
                 f"with an input of shape {tuple(x.shape)}"
             )
         sampling = self.bayesian and (self.training if sampling is None else sampling)
-        weight, deviation = self.weight, self._deviation() if sampling else None
+        weight, std = self.weight, self._std() if sampling else None
         if self._weight_mask is not None:
             mask = self._weight_mask[0]().view(weight.shape).to(weight.dtype)
-            weight, deviation = weight * mask, None if deviation is None else deviation * mask
+            weight, std = weight * mask, None if std is None else std * mask
         if self.input_mask is not None:
-            x, weight, deviation = self._masked(x, weight, deviation, self.input_mask())
+            x, weight, std = self._masked(x, weight, std, self.input_mask())
 
         copies = range(expansion)
-        if deviation is None:
+        if std is None:
             draws = [operation(x, weight, self.bias)] * expansion
         elif self.estimator == "local":
-            mean, variance = self._statistics(x, weight, deviation, operation)
+            mean, variance = self._statistics(x, weight, std, operation)
             draws = [add_noise(mean, variance, generator) for _ in copies]
         elif self.estimator == "weight":
-            draws = [operation(x, weight + deviation * normal(weight, generator), self.bias) for _ in copies]
+            draws = [operation(x, weight + std * normal(weight, generator), self.bias) for _ in copies]
         else:
             mean = operation(x, weight, self.bias)
-            changes = [
-                operation(x * self._signs(x, generator), deviation * normal(weight, generator), None) for _ in copies
-            ]
+            changes = [operation(x * self._signs(x, generator), std * normal(weight, generator), None) for _ in copies]
             draws = [mean + change * self._signs(change, generator) for change in changes]
         return draws[0] if expansion == 1 else torch.cat(draws)
 
-    def _statistics(self, x: Tensor, weight: Tensor, deviation: Tensor, operation: Operation) -> tuple[Tensor, Tensor]:
+    def _statistics(self, x: Tensor, weight: Tensor, std: Tensor, operation: Operation) -> tuple[Tensor, Tensor]:
         """Mean and variance of each output."""
         mean = operation(x, weight, self.bias)
         if mean.dtype == torch.float16:  # squares leave its range
             with torch.autocast(x.device.type, enabled=False):
-                variance = operation(x.float().square(), deviation.float().square(), None)
+                variance = operation(x.float().square(), std.float().square(), None)
         else:  # products, since autocast would make a float32 copy for the square
-            variance = operation(x * x, deviation * deviation, None)
+            variance = operation(x * x, std * std, None)
         return mean, variance
 
-    def _deviation(self) -> Tensor:
+    def _std(self) -> Tensor:
         """√α θ, or σ, of the shape of `weight`: the standard deviation up to its sign, smooth in θ also at 0."""
         if self.log_variance is not None:
             return (0.5 * self.log_variance).exp().expand_as(self.weight)
@@ -228,7 +226,7 @@ class BayesLayer(nn.Module):
         return (0.5 * self.log_alpha).exp() * self.weight
 
     def _masked(
-        self, x: Tensor, weight: Tensor, deviation: Tensor | None, mask: Tensor
+        self, x: Tensor, weight: Tensor, std: Tensor | None, mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Multiply the input or the weight, whichever fits, by the mask."""
         groups = getattr(self, "groups", 1) if self.input_dim == 1 else 1
@@ -239,9 +237,9 @@ class BayesLayer(nn.Module):
                 f"input; got {tuple(mask.shape)} with an input of shape {tuple(x.shape)}"
             )
         if mask.dim() == 2 or groups > 1:
-            return x * mask.view(self._shape(x, mask.numel() // channels)).to(x.dtype), weight, deviation
+            return x * mask.view(self._shape(x, mask.numel() // channels)).to(x.dtype), weight, std
         mask = mask.view([-1 if dim == self.input_dim else 1 for dim in range(weight.dim())]).to(weight.dtype)
-        return x, weight * mask, None if deviation is None else deviation * mask
+        return x, weight * mask, None if std is None else std * mask
 
     def _signs(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """±1 for each example and channel of `x`."""

@@ -110,7 +110,7 @@ def said_of(owner: Any) -> Any:
     if owner in said:
         return said[owner]
     own = threading.get_ident()
-    if _BLOCKS and any(thread != own and owner in owners for thread, owners in list(_BLOCKS.values())):
+    if _BLOCKS and any(thread != own and owner in holders for thread, holders in list(_BLOCKS.values())):
         raise RuntimeError(
             "vnd.width: another thread runs this network in a block of its own, which does not reach this thread; "
             "open a block in this thread, too, or start it with contextvars.copy_context().run"

@@ -252,7 +252,7 @@ def _build(
     if order == "magnitude":
         reorder(net, state)
     _swap_layers(net, state, rules, defaults, options["placement"], analysis)
-    _calibrate_norms(net, set(state.functional))
+    _swap_norms(net, set(state.functional))
     modules = dict(net.named_modules())
     for index, (name, unit) in enumerate(units.items()):
         modules[name.partition("[")[0]].add_module("ordering", unit)
@@ -376,7 +376,7 @@ def _swap_layers(
                 modules[producer].register_forward_hook(OutputMask(state.units[name], dim).hook)
 
 
-def _calibrate_norms(net: nn.Module, functional: set[str]) -> None:
+def _swap_norms(net: nn.Module, functional: set[str]) -> None:
     """Give every BatchNorm that keeps running statistics, of whatever class, statistics per width."""
     seen: dict[int, nn.Module] = {}
     for name, module in list(net.named_modules(remove_duplicate=False)):

@@ -258,8 +258,8 @@ def _functional_norms(nodes: list[fx.Node]) -> list[str]:
     """The modules whose running statistics are given to `F.batch_norm` by the network itself."""
     calls = [node for node in nodes if node.target is F.batch_norm]
     means = [node.args[1] if len(node.args) > 1 else node.kwargs.get("running_mean") for node in calls]
-    owners = [str(x.target).rpartition(".")[0] for x in means if isinstance(x, fx.Node) and x.op == "get_attr"]
-    return list(dict.fromkeys(owner or "the network" for owner in owners))
+    holders = [str(x.target).rpartition(".")[0] for x in means if isinstance(x, fx.Node) and x.op == "get_attr"]
+    return list(dict.fromkeys(owner or "the network" for owner in holders))
 
 
 def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
@@ -423,24 +423,24 @@ class _Walk(Identities):
         A layer that cannot be cut keeps the others whole.
         """
         uses: dict[int, list[tuple[str, Labels | None]]] = {}
-        owners: dict[str, int] = {}
+        holders: dict[str, int] = {}
         for name, module in self.modules.items():
             for key, value in (*module._parameters.items(), *module._buffers.items()):
                 if value is None:
                     continue
                 path = f"{name}.{key}" if name else key
-                owners[path] = id(value)
+                holders[path] = id(value)
                 if name in self.inputs or name in self.outputs:
                     uses.setdefault(id(value), []).append((name, self.dimensions(name, module, key, value.dim())))
                 elif path not in self.parameters:
                     uses.setdefault(id(value), []).append((name or path, None))
         for path, dims in self.parameters.items():
-            if path in owners:
-                uses.setdefault(owners[path], []).append((path, dims))
+            if path in holders:
+                uses.setdefault(holders[path], []).append((path, dims))
         for tensor, members in uses.items():
             names = [name for name, _ in members]
             if len(members) > 1:
-                self.shared |= {name for name in names if owners.get(f"{name}.weight") == tensor}
+                self.shared |= {name for name in names if holders.get(f"{name}.weight") == tensor}
             for name, labels in members if len(members) > 1 else ():
                 other = next((n for n in names if n != name), name)
                 reason = f"{name} shares a tensor with {other}, which is not cut alike"

@@ -96,6 +96,6 @@ def droppable_share(net: nn.Module) -> float:
 
 def _weights(root: nn.Module) -> list[nn.Parameter]:
     """Parameters that the plain network has, too."""
-    owners = [module for module in root.modules() if not isinstance(module, OrderingUnit)]
+    holders = [module for module in root.modules() if not isinstance(module, OrderingUnit)]
     names = ("log_alpha", "log_variance")
-    return [x for module in owners for name, x in module._parameters.items() if x is not None and name not in names]
+    return [x for module in holders for name, x in module._parameters.items() if x is not None and name not in names]

@@ -42,14 +42,14 @@ def kl(net: nn.Module, kl_keep_prob: KeepProb = "output") -> Tensor:
     if kl_keep_prob not in get_args(KeepProb):
         raise ValueError(f"kl: kl_keep_prob must be one of {', '.join(get_args(KeepProb))}; got {kl_keep_prob!r}")
     root = unwrap(net)
-    owners: dict[nn.Module, tuple[str, NestedState]] = {}  # layers of nested networks, of which `net` may hold several
+    holders: dict[nn.Module, tuple[str, NestedState]] = {}  # layers of nested networks, of which `net` may hold several
     for part in root.modules():
         if isinstance(state := getattr(part, "_vnd_state", None), NestedState):
-            owners |= {module: (name, state) for name, module in part.named_modules()}
+            holders |= {module: (name, state) for name, module in part.named_modules()}
     terms = [length_kl(root)]
     for module in root.modules():
         if isinstance(module, BayesLayer) and module.bayesian:
-            name, own = owners.get(module, ("", None))
+            name, own = holders.get(module, ("", None))
             terms.append(_weights_kl(module, name, own, kl_keep_prob))
     return torch.stack([term.to(terms[-1].device) for term in terms]).sum()
 

@@ -329,11 +329,11 @@ class Gallery:
                 probs.append(some[1])
                 done(count)
         made = torch.cat(features)
-        score, deviation = metrics.inception_score(torch.cat(probs), min(SPLITS, self.num_generated))
+        score, std = metrics.inception_score(torch.cat(probs), min(SPLITS, self.num_generated))
         return {
             "frechet": float(metrics.frechet_distance(made, self.real)),
             "inception_score": float(score),
-            "inception_score_std": float(deviation),
+            "inception_score_std": float(std),
             "diversity": self._diversity(made),
         }
 

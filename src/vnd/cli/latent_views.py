@@ -47,7 +47,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Scene:
+class LatentViews:
     """A trained auto-encoder, some test images with their codes, and codes drawn from its prior.
 
     Args:
@@ -96,9 +96,9 @@ class Scene:
         method = coder(self.opened)
         return torch.cat([method.decode(self.opened.model, part) for part in codes.split(BATCH)])
 
-    def painted(self, codes: Tensor) -> Pixels:
+    def to_uint8(self, codes: Tensor) -> Pixels:
         """Images as bytes."""
-        return painted(self.decoded(codes))
+        return to_uint8(self.decoded(codes))
 
     def branches(self, depth: int, side: float) -> list[Tensor]:
         r"""The codes of a tree: level b has $2^b$, of length b, whose dimensions lie `side` deviations left or right.
@@ -124,7 +124,7 @@ class Scene:
 
 
 @torch.no_grad()
-def scene(opened: TrainedRun, length: int | None, seed: int, count: int) -> Scene:
+def scene(opened: TrainedRun, length: int | None, seed: int, count: int) -> LatentViews:
     """Look at some of a run's test images, and draw codes.
 
     Args:
@@ -152,10 +152,12 @@ def scene(opened: TrainedRun, length: int | None, seed: int, count: int) -> Scen
     if drawn is None:  # no prior says where codes lie
         centre, spread = all_seen.loc.mean(0), all_seen.loc.std(0, correction=0)
     shown, some = numbers[: min(count, SHOWN)].tolist(), all_seen.some(min(count, SHOWN))
-    return Scene(opened, lengths, method.ordered, order, worth, shown, some, centre, spread, drawn, stops, refusal)
+    return LatentViews(
+        opened, lengths, method.ordered, order, worth, shown, some, centre, spread, drawn, stops, refusal
+    )
 
 
-def painted(images: Tensor) -> Pixels:
+def to_uint8(images: Tensor) -> Pixels:
     """Images between −1 and 1 as bytes."""
     return np.asarray(as_pixels(images.float()).cpu())
 
