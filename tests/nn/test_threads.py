@@ -153,17 +153,14 @@ class OfTheModule:
         self.value = value
 
 
-@pytest.mark.parametrize("fault", ["one width for all", "one generator for all", "modes put back by the first"])
+@pytest.mark.parametrize("fault", ["one width for all", "one generator for all"])
 def test_what_callers_share_is_caught(fault, monkeypatch):
     net, x = recalibrated("flatten")
     if fault == "one width for all":
         monkeypatch.setattr(context, "_HERE", OfTheModule())
-    elif fault == "one generator for all":
+    else:
         monkeypatch.setattr("vnd.nn._noise.source", lambda generator: {})
         monkeypatch.setattr("vnd.nn.bayesian.source", lambda generator: {})
-    else:
-        net.train()
-        monkeypatch.setattr(sys.modules["vnd.nn.predict"], "_EVALUATING", OnlyOne())
     calls = [prediction(net, x, width, samples) for width in WIDTHS for samples in (0, 3)]
     for _ in range(20):  # threads need not meet in the first attempt
         try:
@@ -180,6 +177,35 @@ class OnlyOne(dict):  # type: ignore[type-arg]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, (1, value[1]))
+
+    def pop(self, key: Any) -> Any:  # type: ignore[override]
+        return super().pop(key, (1, []))
+
+
+@pytest.mark.parametrize("fault", [False, True], ids=["as it is", "modes put back by the first"])
+def test_the_mode_is_put_back_by_the_last_that_predicts(fault, monkeypatch):
+    """One prediction waits within the network until another one, that began later, has ended."""
+    net, x = recalibrated("flatten")
+    net.train()
+    wanted = vnd.predict(net, x, 0.5, samples=0).probs
+    if fault:
+        monkeypatch.setattr(sys.modules["vnd.nn.predict"], "_EVALUATING", OnlyOne())
+    inside, ended = threading.Event(), threading.Event()
+
+    def wait(module: nn.Module, args: Any) -> None:
+        if threading.current_thread().name == "slow":
+            inside.set()
+            ended.wait(60)
+
+    net[0].register_forward_pre_hook(wait)
+    found: list[Tensor] = []
+    slow = threading.Thread(name="slow", target=lambda: found.append(vnd.predict(net, x, 0.5, samples=0).probs))
+    slow.start()
+    assert inside.wait(60)
+    vnd.predict(net, x, 1.0, samples=0)
+    ended.set()
+    slow.join(60)
+    assert torch.equal(found[0], wanted) is not fault
 
 
 def test_threads_that_predict_in_training_mode_leave_it_on():
