@@ -12,7 +12,7 @@ import vocabulary
 
 FAULTS = {
     "a variable": "log_temper = 1",
-    "an argument": "def f(which): ...",
+    "an argument": "def f(owners): ...",
     "an attribute": "x.readings",
     "a class": "class Errand: ...",
     "a keyword": "f(warm_up=1)",

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 import vnd
 from cli.refusals import fails
 from train.small import recipe, write_blobs
+from vnd.cli import latent_views as scenes
 from vnd.cli import main
-from vnd.cli import scene as scenes
 from vnd.cli.latent_views import LatentViews, scene
 from vnd.models.autoencoder import reached
 from vnd.report import image_grids
