@@ -1,4 +1,4 @@
-"""The systems of the paper, one file each: how a method builds its model, its loss, how it predicts."""
+"""The systems of the paper and those they are held against: how each builds its model, its loss, how it predicts."""
 
 from importlib import import_module
 from pkgutil import iter_modules

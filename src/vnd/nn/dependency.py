@@ -1,4 +1,4 @@
-"""Which channels of a network belong together: an analysis by torch.fx, which never becomes the result.
+"""Dependencies between the channels of a network: an analysis by torch.fx, which never becomes the result.
 
 Every output channel of a mixing layer (convolution, linear) gets an identity. Identities flow through the graph:
 normalisation, activation and pooling hand them on, concatenation puts them side by side, flattening repeats them,
