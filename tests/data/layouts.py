@@ -10,7 +10,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from vnd.data import Images
-from vnd.data.lidc import is_test
+from vnd.data.image_folder import is_test_patient
 
 Splits = dict[str, Images]
 
@@ -147,7 +147,7 @@ def lidc(folder: Path) -> Splits:
     for split in ("train", "test"):
         images, masks, groups = [], [], []
         for owner, patient in enumerate(patients):
-            if is_test(patient) != (split == "test"):
+            if is_test_patient(patient) != (split == "test"):
                 continue
             for nodule, slices in ((9, (2, 9, 10)), (10, (1,))):
                 for number in slices:

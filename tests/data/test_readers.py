@@ -20,7 +20,7 @@ from scipy.io import savemat
 from data.layouts import LAYOUTS, assert_same, flat, idx, mnist, own_folder, picture, pixels
 from vnd.data import DATASETS, hold_out, load
 from vnd.data.binary import read_idx_file
-from vnd.data.lidc import is_test
+from vnd.data.image_folder import is_test_patient
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,7 @@ def test_lidc_never_divides_a_patient(originals):
     assert set(train) | set(test) == set(range(9))
     assert set(test) == {5, 7}
     assert not set(train) & set(test)
-    patients = [number for number in range(1, 1013) if is_test(f"LIDC-IDRI-{number:04d}")]
+    patients = [number for number in range(1, 1013) if is_test_patient(f"LIDC-IDRI-{number:04d}")]
     assert patients[:5] == [6, 8, 16, 18, 27]  # published runs depend on it
     assert len(patients) == 196
 

@@ -1,17 +1,16 @@
 """The catalogue: every entry is complete, names are found or the nearest is named, and the embedded sets are whole."""
 
 import hashlib
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from vnd.data import DATASETS, embedded, load, registry
+from vnd.data import DATASETS, binary, load, registry
 from vnd.data.registry import Remote
 
-EMBEDDED = Path(embedded.__file__).parent
+EMBEDDED = Path(str(binary.EMBEDDED))
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -74,15 +73,15 @@ def test_a_root_as_words_is_a_path(tmp_path):
 
 def test_the_embedded_files_are_those_that_are_known():
     there = {str(x.relative_to(EMBEDDED)) for x in EMBEDDED.rglob("*.xz")}
-    assert there == set(embedded.SHA256)
-    for name, digest in embedded.SHA256.items():
+    assert there == set(binary.EMBEDDED_SHA256)
+    for name, digest in binary.EMBEDDED_SHA256.items():
         assert hashlib.sha256((EMBEDDED / name).read_bytes()).hexdigest() == digest
     assert sum(x.stat().st_size for x in EMBEDDED.rglob("*.xz")) < 6e6
 
 
 def test_the_licences_lie_beside():
-    assert "Copyright © 2017 Zalando SE" in files(embedded).joinpath("fashion-mnist-12k/LICENSE.txt").read_text("utf-8")
-    digits = files(embedded).joinpath("digits/LICENSE.txt").read_text("utf-8")
+    assert "Copyright © 2017 Zalando SE" in EMBEDDED.joinpath("fashion-mnist-12k/LICENSE.txt").read_text("utf-8")
+    digits = EMBEDDED.joinpath("digits/LICENSE.txt").read_text("utf-8")
     assert all(word in digits for word in ("Alpaydin", "Kaynak", "CC BY 4.0", "UCI"))
 
 
@@ -122,7 +121,7 @@ def test_digits_are_those_of_scikit_learn():
 
 def test_a_damaged_embedded_file_is_refused(monkeypatch):
     name = "digits/t10k-labels-idx1-ubyte.xz"
-    monkeypatch.setitem(embedded.SHA256, name, "0" * 64)
+    monkeypatch.setitem(binary.EMBEDDED_SHA256, name, "0" * 64)
     with pytest.raises(ValueError, match=f"^digits: the embedded file {name} is damaged: its SHA-256"):
         load("digits", "test")
 

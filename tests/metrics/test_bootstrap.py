@@ -49,7 +49,7 @@ def test_columns_have_the_same_resamples_and_each_call_the_same_draws() -> None:
 
 def test_many_owners_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = bootstrap_interval(VALUES, OWNERS, resamples=500)
-    monkeypatch.setattr("vnd.metrics.intervals.AT_ONCE", 7)
+    monkeypatch.setattr("vnd.metrics.statistics.AT_ONCE", 7)
     parts = bootstrap_interval(VALUES, OWNERS, resamples=500)
     assert [x.low for x in parts] == pytest.approx([x.low for x in whole])
 

@@ -4,10 +4,13 @@ What a header promises is held against what the file can hold before memory is a
 """
 
 import gzip
+import hashlib
 import io
+import lzma
 import struct
 import zipfile
 import zlib
+from importlib.resources import files
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +28,17 @@ BATCHES = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 MOST_CLASSES = 65_536
 DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, OverflowError, UnicodeError)
 DIGITS = tuple("0123456789")
+FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+EMBEDDED = files("vnd.data").joinpath("embedded")  # IDX files in xz, with their licenses beside them
+LARGEST = 12_000 * 28 * 28  # bytes of the largest array of these
+EMBEDDED_SHA256 = {
+    "fashion-mnist-12k/train-images-idx3-ubyte.xz": "0264801cd718699e5ad1980d6d7f2a37e05ca203081e677234c9d226fd743d3a",
+    "fashion-mnist-12k/train-labels-idx1-ubyte.xz": "71515a6ff114bbc89b6a6a5c9cc12e617bf06c433edd42ad8378b3e27e3621bc",
+    "fashion-mnist-12k/t10k-images-idx3-ubyte.xz": "1fc8997481a618c88f88289c178961294be868af17404d626c04a306926bde6b",
+    "fashion-mnist-12k/t10k-labels-idx1-ubyte.xz": "6ec06759b79da20f1bd01e6b2aa9b21b6c4b997c6dc3351f2c7650ddbd463b50",
+    "digits/t10k-images-idx3-ubyte.xz": "b33e203e9818c7da224b25063b658c5028aa92b5ddd1781918b22928a3021aad",
+    "digits/t10k-labels-idx1-ubyte.xz": "dd5cba62f41ec12db3a7b8b6b51e3f4e5c7a9d2f3ce0887639673ef6d0b56540",
+}
 
 
 def read_idx(folder: Path, split: Literal["train", "test"], classes: tuple[str, ...], size: int) -> Images:
@@ -118,6 +132,38 @@ def _damaged(shape: tuple[int, ...], length: int, where: str, error: Exception) 
     return ValueError(
         f"{where}: is cut off or damaged at record {record} of {shape[0]} ({type(error).__name__}: {error})"
     )
+
+
+def read_fashion(_: Path, split: Literal["train", "test"]) -> Images:
+    """12,000 training and 3,000 test images of Fashion-MNIST, drawn at random from its own splits; 28×28, grey.
+
+    Xiao, Rasul and Vollgraf (2017), MIT licence.
+    """
+    return _embedded("fashion-mnist-12k", split, FASHION, 28)
+
+
+def read_digits(_: Path, split: Literal["train", "test"]) -> Images:
+    """1,797 handwritten digits of 8×8 pixels, all of them the test split; the counts 0 … 16 are scaled to 0 … 255.
+
+    Alpaydin and Kaynak (1998), UCI Machine Learning Repository, CC BY 4.0; the test part of `optdigits`, as
+    scikit-learn's `load_digits` has it.
+    """
+    if split == "train":
+        raise ValueError("has a test split only; it is for images from another domain")
+    return _embedded("digits", split, DIGITS, 8)
+
+
+def _embedded(folder: str, split: Literal["train", "test"], classes: tuple[str, ...], size: int) -> Images:
+    images, labels = (f"{folder}/{STEMS[split]}-{kind}-ubyte.xz" for kind in ("images-idx3", "labels-idx1"))
+    return assemble_idx(_embedded_array(images, 3), _embedded_array(labels, 1), classes, size, images, labels)
+
+
+def _embedded_array(name: str, dimensions: int) -> NDArray[np.uint8]:
+    content = EMBEDDED.joinpath(name).read_bytes()
+    if hashlib.sha256(content).hexdigest() != EMBEDDED_SHA256[name]:
+        raise ValueError(f"the embedded file {name} is damaged: its SHA-256 is not the one it had; install vnd again")
+    with lzma.open(io.BytesIO(content)) as stream:
+        return parse_idx(stream, dimensions, name, most=LARGEST)
 
 
 def read_cifar10(folder: Path, split: Literal["train", "test"]) -> Images:

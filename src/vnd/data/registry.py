@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vnd._text import nearest
-from vnd.data import binary, embedded, image_folder, lidc, synthetic
+from vnd.data import binary, image_folder, synthetic
 from vnd.data.decode import data_root
 from vnd.data.images import Images, check
 
@@ -77,11 +77,11 @@ HOUSE_NUMBERS = "http://ufldl.stanford.edu/housenumbers/"
 _ALL = (
     DataSet(
         "fashion", "Fashion-MNIST, 12,000 + 3,000 of its images; comes with vnd", "MIT",
-        embedded.read_fashion, "", 1, 28, 10, embedded=True,
+        binary.read_fashion, "", 1, 28, 10, embedded=True,
     ),
     DataSet(
         "digits", "UCI handwritten digits, 1,797 for testing; comes with vnd", "CC BY 4.0",
-        embedded.read_digits, "", 1, 8, 10, embedded=True,
+        binary.read_digits, "", 1, 8, 10, embedded=True,
     ),
     DataSet(
         "synthetic_graders",
@@ -136,7 +136,7 @@ _ALL = (
     ),
     DataSet(
         "fashion-mnist", "Fashion-MNIST, 60,000 + 10,000 pieces of clothing", "MIT",
-        partial(binary.read_idx, classes=embedded.FASHION, size=28), "fashion-mnist", 1, 28, 10,
+        partial(binary.read_idx, classes=binary.FASHION, size=28), "fashion-mnist", 1, 28, 10,
         _remotes("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", "none", {
         "train-images-idx3-ubyte.gz": ("3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880),
         "train-labels-idx1-ubyte.gz": ("a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
@@ -163,7 +163,7 @@ _ALL = (
     ),
     DataSet(
         "lidc", "LIDC-IDRI, slices of lung nodules at 128×128, each marked by four graders", "CC BY 3.0",
-        lidc.read, "LIDC-IDRI-slices", 1, 128, 0,
+        image_folder.read_lidc, "LIDC-IDRI-slices", 1, 128, 0,
         manual="unpack LIDC-IDRI-slices of https://www.kaggle.com/datasets/zhangweiled/lidcidri",
     ),
     DataSet(

@@ -11,7 +11,6 @@ from vnd.metrics.calibration import (
     negative_log_likelihood,
     reliability,
 )
-from vnd.metrics.correlation import pearson, smallest_width, spearman
 from vnd.metrics.detection import aupr, auroc, base_rate, fpr_at_tpr
 from vnd.metrics.generation import (
     frechet_distance,
@@ -19,14 +18,6 @@ from vnd.metrics.generation import (
     inception_score,
     pairwise_distance,
     reconstruction_error,
-)
-from vnd.metrics.intervals import (
-    Interval,
-    bootstrap_interval,
-    confidence_interval,
-    error_bound,
-    group_mean,
-    student_quantile,
 )
 from vnd.metrics.segmentation import (
     PixelCalibration,
@@ -55,6 +46,17 @@ from vnd.metrics.selective import (
     risk_coverage,
     selective,
     threshold_for_risk,
+)
+from vnd.metrics.statistics import (
+    Interval,
+    bootstrap_interval,
+    confidence_interval,
+    error_bound,
+    group_mean,
+    pearson,
+    smallest_width,
+    spearman,
+    student_quantile,
 )
 
 __all__ = [

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vnd.metrics._checks import check_number, check_tensor, checked_predictions, checked_rows, checked_scores
-from vnd.metrics.intervals import error_bound
+from vnd.metrics.statistics import error_bound
 
 COVERAGES = 20  # thresholds that are tried where a confidence is asked for: at coverages of 5 %, 10 % … 100 %
 
