@@ -18,7 +18,8 @@ from vnd.functional import LogUniformForm
 from vnd.nn.bayesian import BAYES_OF, Estimator, Noise
 from vnd.nn.dependency import MIXING, Analysis, Group, Segment, analyse
 from vnd.nn.describe import droppable_share
-from vnd.nn.extract import ORIGINS, is_depthwise, reorder
+from vnd.nn.extract import ORIGINS, is_depthwise
+from vnd.nn.importance import reorder
 from vnd.nn.norms import MASKED_OF, CalibratedNorm, calibrated
 from vnd.nn.ordering import Gradient, OrderingUnit, Quantile, Sampler
 from vnd.nn.state import InputMask, NestedState, OutputMask, ProductMask, arguments_of, state_of, unwrap
