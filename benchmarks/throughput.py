@@ -28,7 +28,7 @@ import torch
 
 from vnd.methods import Step
 from vnd.train import loop
-from vnd.train.parse import parse
+from vnd.train.config import parse
 from vnd.train.recipe import Recipe
 from vnd.train.state import TrainState
 

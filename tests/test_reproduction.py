@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vnd.cli import COMMANDS
-from vnd.train.parse import names
+from vnd.train.config import names
 
 PAGE = (Path(__file__).parents[1] / "docs" / "reproduction.md").read_text(encoding="utf-8")
 FOLDERS = {name.partition("/")[0] for name in names() if "/" in name}

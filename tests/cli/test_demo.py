@@ -17,7 +17,7 @@ import vnd
 from vnd.cli import main
 from vnd.report import html
 from vnd.tasks.classification import TABLE as COLUMNS
-from vnd.train.parse import parse
+from vnd.train.config import parse
 from vnd.train.recipe import Recipe
 from vnd.train.run import lock
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vnd.cli import main
-from vnd.train.parse import names, parse
+from vnd.train.config import names, parse
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:

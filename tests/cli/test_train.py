@@ -13,7 +13,7 @@ import pytest
 from train.small import settings, write_blobs
 from vnd.cli import COMMANDS, main
 from vnd.cli import train as train_module
-from vnd.train.parse import names, parse
+from vnd.train.config import names, parse
 from vnd.train.recipe import Recipe
 
 PLAIN = [name for name in COMMANDS if " " not in name]

@@ -360,7 +360,7 @@ def coded_settings(path: Path, name: str = "vnd_ae, lengths", **sections: Any) -
 
 
 def coded_recipe(path: Path, name: str = "vnd_ae, lengths", **sections: Any) -> Any:
-    return vnd.train.parse.parse(coded_settings(path, name, **sections))
+    return vnd.train.config.parse(coded_settings(path, name, **sections))
 
 
 @pytest.fixture

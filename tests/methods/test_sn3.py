@@ -596,7 +596,7 @@ def test_a_student_goes_on_where_it_stopped_bit_for_bit(
         optimizer={"chain_lr": None},
         train={"epochs": 1 + repeat_epochs, "loss_temperature": 2.0 * repeat_epochs},
     )
-    from vnd.train.parse import parse
+    from vnd.train.config import parse
 
     assert fit(parse(given), tmp_path / "whole", quiet=True)
     stopping_at(monkeypatch, 8 if repeat_epochs else 3)  # of 6 steps an epoch

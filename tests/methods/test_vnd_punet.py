@@ -20,7 +20,7 @@ from vnd.distributions.kl import chain_kl, normal_kl, ordered_normal_kl
 from vnd.methods import PUNet, Sizes, VNDPUNet
 from vnd.methods.masks import likelihood, normal_of, probabilistic
 from vnd.models import ProbabilisticUNet
-from vnd.train.diagnose import diagnosis
+from vnd.train.loop import diagnosis
 
 METHOD = VNDPUNet(base=2, fractions=(1 / 3, 0.75), fixed_share=0.4)
 

@@ -34,8 +34,8 @@ from vnd.tasks.classification import (
     scores,
     sweep,
 )
+from vnd.train.config import parse
 from vnd.train.loop import fit
-from vnd.train.parse import parse
 from vnd.train.trained import TrainedRun, open_run, settings_of
 
 OPTIONS = Sweep(Sizes(fractions=(0.5, 1.0), levels=(0.5,), learned=3), samples=0, bn_images=64)

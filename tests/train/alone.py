@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from vnd.models import MODELS
 from vnd.train import state
+from vnd.train.config import parse
 from vnd.train.loop import fit
-from vnd.train.parse import parse
 
 
 class Dense(nn.Module):

@@ -15,7 +15,7 @@ import torch
 
 from vnd import _files
 from vnd.train import loop
-from vnd.train.parse import parse
+from vnd.train.config import parse
 from vnd.train.recipe import Recipe
 from vnd.train.state import TrainState
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vnd.data import synthetic
-from vnd.train.parse import parse
+from vnd.train.config import parse
 from vnd.train.recipe import Recipe
 
 CHANNELS = [4, 8]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vnd.train.parse import parse
+from vnd.train.config import parse
 from vnd.train.recipe import Recipe
 
 CLASSES = 3

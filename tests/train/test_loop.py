@@ -23,8 +23,8 @@ from vnd.cli import main
 from vnd.models import MODELS
 from vnd.nn import BayesConv2d
 from vnd.train import checkpoint, loop
+from vnd.train.config import parse, parse_run
 from vnd.train.loop import fit
-from vnd.train.parse import parse, parse_run
 from vnd.train.run import Log
 from vnd.train.state import TrainState
 

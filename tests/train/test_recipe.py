@@ -24,8 +24,8 @@ from vnd.nn.objective import length_kl
 from vnd.nn.state import state_of
 from vnd.store import save
 from vnd.train import checkpoint
+from vnd.train.config import find, names, parse, parser_of
 from vnd.train.loop import fit
-from vnd.train.parse import find, names, parse, parser_of
 from vnd.train.recipe import Recipe, differing_keys
 from vnd.train.run import Log
 from vnd.train.state import build_model

@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from vnd.train import source, sweep
-from vnd.train.parse import names, parse, parse_run
-from vnd.train.source import read
+from vnd.train.config import names, parse, parse_run, read
 
 PARENT: dict[str, Any] = {
     "about": "the parent",

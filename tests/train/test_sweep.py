@@ -21,8 +21,8 @@ import yaml
 from train import fake_vnd
 from train.small import settings, write_blobs
 from vnd.train import sweep
+from vnd.train.config import parse
 from vnd.train.loop import fit
-from vnd.train.parse import parse
 from vnd.train.run import lock
 from vnd.train.state import TrainState
 from vnd.train.sweep import (

@@ -16,8 +16,8 @@ from vnd.nn.state import Shape
 from vnd.report import html
 from vnd.store import save
 from vnd.tasks.classification import accuracy_of, sizes_table
+from vnd.train.config import parse
 from vnd.train.loop import fit
-from vnd.train.parse import parse
 from vnd.train.run import LOCK, lock
 from vnd.train.trained import TrainedRun, open_run
 

@@ -21,8 +21,8 @@ from vnd.methods import Distills, Size, Sizes
 from vnd.metrics import smallest_width
 from vnd.tasks.base import BestOrLast
 from vnd.tasks.classification import correlation, sweep
+from vnd.train.config import parse
 from vnd.train.loop import fit
-from vnd.train.parse import parse
 from vnd.train.recipe import Recipe
 from vnd.train.trained import TrainedRun, open_run
 

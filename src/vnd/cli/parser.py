@@ -86,7 +86,7 @@ def _keys_help(command: Callable[..., None], args: list[str]) -> str:
     """The keys of the recipe that a command trains, with the values that they have there."""
     if "recipe" not in inspect.signature(command).parameters:
         return ""
-    from vnd.train.parse import help_parser, parse
+    from vnd.train.config import help_parser, parse
 
     named = next((word for word in args if not word.startswith("-")), "demo")
     return f"\nkeys of the recipe {named}:\n{help_parser(parse(named)).format_help()}"

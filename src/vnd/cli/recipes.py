@@ -8,8 +8,7 @@ from rich.console import Console
 
 from vnd._files import write_text
 from vnd._text import nearest
-from vnd.train.parse import names, parse
-from vnd.train.source import read
+from vnd.train.config import names, parse, read
 
 
 def recipes(only: str = "", out: Path | None = None) -> None:

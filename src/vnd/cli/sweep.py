@@ -14,7 +14,7 @@ from rich.text import Text
 
 from vnd._files import write_text
 from vnd.train import sweep as work
-from vnd.train.source import RefusedYAMLError, load_yaml
+from vnd.train.config import RefusedYAMLError, load_yaml
 from vnd.train.sweep import Run, Worklist, read
 
 BEGUN = {"new": "train", "begun": "go on", "trained": "evaluate"}

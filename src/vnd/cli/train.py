@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from vnd.train.config import parse, parse_run
 from vnd.train.loop import fit
-from vnd.train.parse import parse, parse_run
 from vnd.train.recipe import Recipe
 
 

@@ -27,10 +27,9 @@ from typing import Any, BinaryIO, Literal
 import yaml
 
 from vnd._text import nearest, one_line
-from vnd.train.parse import parse, parse_run
+from vnd.train.config import load_yaml, parse, parse_run, read_yaml
 from vnd.train.recipe import Network, Recipe, digest_of
 from vnd.train.run import is_locked
-from vnd.train.source import load_yaml, read_yaml
 
 KEYS = ("about", "out", "seeds", "set", "runs", "evaluate", "slurm")
 KEYS_OF_A_RUN = ("recipe", "name", "set", "grid", "seeds")

@@ -18,7 +18,7 @@ from vnd.methods import Size
 from vnd.store import load
 from vnd.tasks import Subject, Sweep, task_of
 from vnd.tasks.base import BestOrLast, declare
-from vnd.train.parse import parse_run
+from vnd.train.config import parse_run
 from vnd.train.recipe import Recipe, digest_of
 from vnd.train.run import Log
 from vnd.train.splits import Splits, read_splits
