@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ import vnd
 from methods.test_methods import batch, everything, model_of, put_back, same, step, units_of
 from train.small import recipe, write_blobs
 from vnd.methods import BN3, Step
-from vnd.methods.nested import pinned, unsmoothed
+from vnd.methods.nested import fixed_sizes, pinned, unsmoothed
 from vnd.nn.state import state_of
+from vnd.nn.trainable_subnet import TrainableSubnet
 from vnd.train import checkpoint
 from vnd.train.loop import fit
 
@@ -145,18 +148,18 @@ def test_the_order_learns_until_it_settles_and_the_rungs_are_its_shapes() -> Non
     model, given = model_of(method), batch()
     for share in (0.0, 0.49):
         method.prepare(model, given, at(share), same)
-        assert state_of(model).fixed_budgets == []
+        assert fixed_sizes(model).budgets == ()
         method.loss(model, given, at(share)).total.backward()
         assert all(unit.keep_logits.grad.abs().sum() > 0 for unit in units_of(model))
         model.zero_grad()
     method.prepare(model, given, at(0.5), same)
-    (network,) = state_of(model).fixed_budgets
+    (network,) = fixed_sizes(model).budgets
     wanted = vnd.shape(model, parameters=BUDGET)
     assert sum(p.numel() for p in network.skeleton.parameters()) == vnd.profile(model, wanted).parameters
     method.loss(model, given, at(0.5)).total.backward()
     assert all(unit.keep_logits.grad is None for unit in units_of(model))
     method.prepare(model, given, at(0.75), same)
-    assert state_of(model).fixed_budgets == [network]  # cut once
+    assert fixed_sizes(model).budgets == (network,)  # cut once
 
 
 @pytest.mark.parametrize(
@@ -246,3 +249,18 @@ def test_a_share_of_the_sampled_networks_has_the_same_share_of_every_layer() -> 
     assert len(uniform) / len(drawn) == pytest.approx(0.5, abs=0.1)  # 4 standard deviations
     assert all(uniform.count(kept) / len(uniform) == pytest.approx(0.25, abs=0.13) for kept in (1, 2, 3, 4))
     assert all(int(unit.fixed_groups) == -1 for unit in units_of(model))
+
+
+def test_what_was_cut_for_training_is_no_part_of_the_network() -> None:
+    method = sandwiched(fixed_budgets=(BUDGET,), freeze_order_after=0.0)
+    model, given = model_of(method), batch()
+    method.prepare(model, given, at(0.5), same)
+    assert not any(isinstance(value, TrainableSubnet) for value in vars(state_of(model)).values())
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), vnd.extract(model, 1.0)):
+        assert fixed_sizes(other).budgets == ()
+        assert fixed_sizes(other).smallest is None
+    other = copy.deepcopy(model)
+    method.prepare(other, given, at(0.5), same)
+    (theirs,), (ours,) = fixed_sizes(model).budgets, fixed_sizes(other).budgets
+    assert ours.root is other
+    assert torch.equal(ours(given[0]), theirs(given[0]))

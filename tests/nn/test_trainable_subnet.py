@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import vnd
 from vnd.models import build
 from vnd.nn import BayesLayer
-from vnd.nn.trainable_subnet import _select, _selection, sliced
+from vnd.nn.trainable_subnet import TrainableSubnet, _select, _selection, can_be_trained_small
 
 MODELS: dict[str, dict[str, Any]] = {
     "vgg11": {"width": 0.125},
@@ -45,8 +45,7 @@ def answers(network: nn.Module, run: Any, x: Tensor) -> tuple[Tensor, dict[str, 
 def test_a_slice_computes_and_teaches_what_the_masked_network_does(name: str, bayesian: bool) -> None:
     net = nested_network(name, bayesian).double()
     width = vnd.shape(net, fraction=0.5)
-    network = sliced(net, width)
-    assert network is not None
+    network = TrainableSubnet(net, width)
     silent(net)
     silent(network.skeleton)
     x = torch.randn(4, 3, 32, 32, dtype=torch.float64)
@@ -64,8 +63,7 @@ def test_a_slice_computes_and_teaches_what_the_masked_network_does(name: str, ba
 
 def test_a_slice_follows_the_weights_and_draws_noise_of_its_own() -> None:
     net = nested_network("vgg11", bayesian=True)
-    network = sliced(net, vnd.shape(net, fraction=0.25))
-    assert network is not None
+    network = TrainableSubnet(net, vnd.shape(net, fraction=0.25))
     x = torch.randn(8, 3, 32, 32)
     assert not torch.equal(network(x), network(x))
     silent(network.skeleton)
@@ -79,7 +77,7 @@ def test_a_slice_follows_the_weights_and_draws_noise_of_its_own() -> None:
 def test_there_is_no_slice_where_masked_and_cut_networks_differ() -> None:
     for options in ({"rescale": "expected"}, {"placement": "before_norm"}):
         net = nested_network("vgg11", bayesian=False, **options)
-        assert sliced(net, vnd.shape(net, fraction=0.5)) is None
+        assert not can_be_trained_small(net)
 
 
 def test_a_selection_is_found_from_places() -> None:

@@ -12,6 +12,7 @@ from vnd.methods.base import DASHED, Batch, Look, Step, Terms, Traits, check, cr
 from vnd.methods.nested import (
     Nested,
     count_loss_temperatures,
+    fixed_sizes,
     in_parts,
     measure_order,
     nested_model,
@@ -25,7 +26,6 @@ from vnd.nn.bayesian import Estimator
 from vnd.nn.conversion import Coupling, Placement, Rescale
 from vnd.nn.objective import KeepProb
 from vnd.nn.ordering import Gradient, Sampler
-from vnd.nn.state import state_of
 
 
 @register(
@@ -151,7 +151,7 @@ class BN3(Nested):
         """Set the temperature, and measure what one unit is worth to the loss."""
         if self.sandwich:
             prepare_sandwich(model, self.fixed_budgets, step.share >= self.freeze_order_after)
-        settled = bool(state_of(model).fixed_budgets)  # and there is nothing left to measure
+        settled = bool(fixed_sizes(model).budgets)  # and there is nothing left to measure
         measure_order(self, model, step, None if settled else lambda: average(self._likelihood(model, *batch)))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:

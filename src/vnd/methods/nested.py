@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -17,7 +17,7 @@ from vnd.distributions import BernoulliChain
 from vnd.methods.base import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, cross_entropy, rules_of
 from vnd.nn.extract import cut, exact
 from vnd.nn.state import OutputMask, state_of, unwrap
-from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small, sliced
+from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
 from vnd.nn.width import Width, as_shape
 
 
@@ -203,7 +203,7 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_loss_temperature: 
             `uniform_share`, the probability that a draw has the same share of every layer.
         log_loss_temperature: log τ of those of fixed size and of the full network, (R + 1,); None for all 0.
     """
-    (images, labels), fixed_budgets = batch, state_of(model).fixed_budgets
+    (images, labels), fixed_budgets = batch, fixed_sizes(model).budgets
     smoothing: float = method.label_smoothing
     distill: float = method.distill
     share: float = method.full_share
@@ -242,14 +242,10 @@ def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor, un
     that draw a length each share no u, before fixed budgets are cut nothing lies between, and a `uniform` width is none
     of them: the geometric mean of all then.
     """
-    state = state_of(model)
-    if state.quantile is None or state.lowest is None:
+    quantile, lowest = state_of(model).quantile, fixed_sizes(model).lowest
+    if quantile is None or lowest is None:
         return log_loss_temperature.mean().exp()
-    places, logs, u = (
-        state.lowest.flip(0),
-        log_loss_temperature.flip(0),
-        state.quantile.u.to(log_loss_temperature.dtype),
-    )
+    places, logs, u = lowest.flip(0), log_loss_temperature.flip(0), quantile.u.to(log_loss_temperature.dtype)
     left, right = places[:-1], places[1:]
     passed = ((u - left) / (right - left).clamp(min=1e-6)).clamp(0, 1)
     between = logs[0] + (passed * logs.diff()).sum()
@@ -284,6 +280,36 @@ def unsmoothed(probs: Tensor, smoothing: float) -> Tensor:
     return clean / clean.sum(1, keepdim=True)
 
 
+@dataclass(eq=False)
+class FixedSizes:
+    """Networks of fixed size that a sandwich trains, on slices of a nested network's own weights.
+
+    They hang on the network but are no part of it: one that is copied, pickled or loaded has none, and
+    `prepare_sandwich` cuts them again, of the same weights and order.
+
+    Args:
+        smallest: That of base groups alone; None where no slice computes what the masked network does.
+        budgets: Those of fixed budgets.
+        lowest: The lowest survival of a group in each of these, and 0 for the full network.
+    """
+
+    smallest: TrainableSubnet | None = None
+    budgets: tuple[TrainableSubnet, ...] = ()
+    lowest: Tensor | None = None
+
+    def __reduce__(self) -> tuple[type[FixedSizes], tuple[()]]:
+        return FixedSizes, ()
+
+
+UNCUT = FixedSizes()
+
+
+def fixed_sizes(model: nn.Module) -> FixedSizes:
+    """The networks of fixed size that were cut out of a nested one."""
+    sizes: FixedSizes = getattr(unwrap(model), "_vnd_fixed_sizes", UNCUT)
+    return sizes
+
+
 def prepare_sandwich(model: nn.Module, fixed_budgets: tuple[float, ...], settled: bool) -> None:
     """Cut the smallest network and, of a settled order, the fixed budgets out of a nested one, once.
 
@@ -294,20 +320,24 @@ def prepare_sandwich(model: nn.Module, fixed_budgets: tuple[float, ...], settled
         fixed_budgets: Learned shapes of at most so many parameters.
         settled: Whether the order is settled.
     """
-    state = state_of(model)
-    if state.smallest is None:
+    sizes = fixed_sizes(model)
+    if sizes is UNCUT:
         if fixed_budgets and torch.distributed.is_available() and torch.distributed.is_initialized():
             raise ValueError(
                 "fixed_budgets: networks cut to size are trained in one process only; leave them out with several"
             )
-        state.smallest = sliced(model, nested.shape(model, fraction=1e-9)) or False
-    if settled and fixed_budgets and not state.fixed_budgets:
-        for unit in state.units.values():
+        sizes = FixedSizes()
+        object.__setattr__(unwrap(model), "_vnd_fixed_sizes", sizes)
+    if sizes.smallest is None and can_be_trained_small(model):
+        sizes.smallest = TrainableSubnet(model, nested.shape(model, fraction=1e-9))
+    if settled and fixed_budgets and not sizes.budgets:
+        units = state_of(model).units.values()
+        for unit in units:
             unit.keep_logits.requires_grad_(False)
         shapes = [nested.shape(model, parameters=budget) for budget in fixed_budgets]
-        device = next(iter(state.units.values())).keep_logits.device
-        state.lowest = torch.tensor([*(_lowest_survival(model, shape) for shape in shapes), 0.0], device=device)
-        state.fixed_budgets = [TrainableSubnet(model, shape) for shape in shapes]
+        lowest = [*(_lowest_survival(model, shape) for shape in shapes), 0.0]
+        sizes.lowest = torch.tensor(lowest, device=next(iter(units)).keep_logits.device)
+        sizes.budgets = tuple(TrainableSubnet(model, shape) for shape in shapes)
 
 
 def count_loss_temperatures(method: Any) -> int:
@@ -317,7 +347,7 @@ def count_loss_temperatures(method: Any) -> int:
 
 def sandwiched(model: nn.Module, images: Tensor, method: Any) -> list[Tensor]:
     """The logits of the networks of fixed size and the full one, as in training; none before the budgets are cut."""
-    if len(state_of(model).fixed_budgets) < len(method.fixed_budgets):
+    if len(fixed_sizes(model).budgets) < len(method.fixed_budgets):
         return []
     with pinned(model, smallest=False):
         full = model(images)
@@ -350,9 +380,9 @@ def with_fixed_budgets(model: nn.Module, fixed_budgets: tuple[float, ...]) -> nn
 
 def _fixed(model: nn.Module, images: Tensor) -> list[Tensor]:
     """The logits of the fixed budgets, or of the smallest network: by slices, or by the masked one."""
-    state = state_of(model)
-    if state.fixed_budgets or state.smallest:
-        return [network(images) for network in state.fixed_budgets or [state.smallest]]
+    sizes = fixed_sizes(model)
+    if networks := sizes.budgets or (() if sizes.smallest is None else (sizes.smallest,)):
+        return [network(images) for network in networks]
     with pinned(model, smallest=True):
         return [model(images)]
 

@@ -19,7 +19,7 @@ from vnd.methods.nested import Nested
 from vnd.nn import BayesLayer, OrderingUnit, Shape
 from vnd.nn.extract import exact
 from vnd.nn.state import state_of, unwrap
-from vnd.nn.trainable_subnet import sliced
+from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
 from vnd.nn.width import sample_shapes
 from vnd.store import load
 
@@ -320,7 +320,7 @@ class SN3(Nested):
         kept = self.kept(teacher)
         student = prune(teacher, kept, example)
         teacher.requires_grad_(False)
-        state_of(student).lesson = DistillationCache(teacher, kept)
+        object.__setattr__(student, "_vnd_distillation", DistillationCache(teacher, kept))
         return student
 
     def kept(self, teacher: nn.Module) -> Shape:
@@ -346,26 +346,24 @@ class SN3(Nested):
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Draw the lengths, and ask the teacher."""
         root, images = unwrap(model), batch[0]
-        lesson = state_of(root).lesson
-        if lesson is None:
-            raise ValueError("sn3: a student that was loaded has no teacher; train it by vnd train --resume RUN")
-        lesson.move(images.device, compiled=model is not root)
+        cache = distillation_of(root)
+        cache.move(images.device, compiled=model is not root)
         drawn = sample_shapes(root, 1, seed=int(torch.randint(2**62, ())))[0]
         thin = max(1, min(round(1 / self.sampled_share), len(images) // 2))
-        lesson.parts, asked = [], dict[Shape, Tensor]()
+        cache.parts, asked = [], dict[Shape, Tensor]()
         for shape, every in [*((shape, 1) for shape in self._fixed(root)), (drawn, thin)]:
-            lengths = self._taught_at(lesson, shape)
+            lengths = self._taught_at(cache, shape)
             if lengths in asked:  # of the whole batch
                 taught = asked[lengths][:, ::every]
             else:
                 again = shape is not drawn or not self.tie
-                taught = asked[lengths] = self._answers(lesson, lengths, images[::every], again, step.batch)
-            lesson.parts.append(DistillationBatch(_on(shape, images), every, lesson.placed(len(lesson.parts), taught)))
+                taught = asked[lengths] = self._answers(cache, lengths, images[::every], again, step.batch)
+            cache.parts.append(DistillationBatch(_on(shape, images), every, cache.placed(len(cache.parts), taught)))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Weighted mean over the lengths of this step, and the KL of the last layer."""
         root = unwrap(model)
-        parts = state_of(root).lesson.parts
+        parts = distillation_of(root).parts
         rest = (1 - self.full * self.full_share) / (len(parts) - self.full)
         shares = [rest] * self._narrow + [self.full_share] * self.full + [rest]
         logs = (
@@ -406,17 +404,17 @@ class SN3(Nested):
         narrow = [nested.shape(student, fraction=share) for share in self.widths] or [smallest] * self.smallest
         return narrow + [full] * self.full
 
-    def _taught_at(self, lesson: DistillationCache, own: Shape) -> Shape:
+    def _taught_at(self, cache: DistillationCache, own: Shape) -> Shape:
         """The teacher's lengths for the student's."""
-        units = state_of(lesson.teacher).units
+        units = state_of(cache.teacher).units
         if not self.tie:
             return Shape({name: unit.num_groups for name, unit in units.items()})
-        known = {name: own.get(name, kept) for name, kept in lesson.kept.items()}  # too narrow: all
-        return Shape({name: tied(known[name], unit, lesson.kept[name]) for name, unit in units.items()})
+        known = {name: own.get(name, kept) for name, kept in cache.kept.items()}  # too narrow: all
+        return Shape({name: tied(known[name], unit, cache.kept[name]) for name, unit in units.items()})
 
     @torch.no_grad()
     def _answers(
-        self, lesson: DistillationCache, lengths: Shape, images: Tensor, again: bool, batch: int | None = None
+        self, cache: DistillationCache, lengths: Shape, images: Tensor, again: bool, batch: int | None = None
     ) -> Tensor:
         """The teacher's answers at some lengths, which may be asked for again: (samples, batch, classes).
 
@@ -424,12 +422,12 @@ class SN3(Nested):
         none, has the same.
         """
         if batch is None or not again:
-            return self._asked(lesson.at(lengths, again), images)
-        if (batch, lengths) not in lesson.kept_answers:
+            return self._asked(cache.at(lengths, again), images)
+        if (batch, lengths) not in cache.kept_answers:
             with torch.random.fork_rng([images.device] if images.is_cuda else []):
                 torch.manual_seed(batch)
-                lesson.kept_answers[batch, lengths] = self._asked(lesson.at(lengths, again), images)
-        return lesson.kept_answers[batch, lengths]
+                cache.kept_answers[batch, lengths] = self._asked(cache.at(lengths, again), images)
+        return cache.kept_answers[batch, lengths]
 
     def _asked(self, teacher: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         return torch.stack([teacher(images).float().softmax(1) for _ in range(self.samples)])
@@ -444,9 +442,12 @@ class DistillationBatch:
     taught: Tensor
 
 
-@dataclass
+@dataclass(eq=False)
 class DistillationCache:
-    """What a student in training is taught by: the teacher, what it has of it, and what was answered in this step."""
+    """What a student in training is taught by: the teacher, what it has of it, and what was answered in this step.
+
+    It hangs on the student but is no part of it: a copy of the student has a copy of the teacher, which answers anew.
+    """
 
     teacher: nn.Module
     kept: Shape
@@ -460,6 +461,9 @@ class DistillationCache:
     def __post_init__(self) -> None:
         self.asked: Callable[[Tensor], Tensor] = self.teacher
 
+    def __reduce__(self) -> tuple[type[DistillationCache], tuple[nn.Module, Shape]]:
+        return DistillationCache, (self.teacher, self.kept)
+
     def at(self, lengths: Shape, again: bool) -> Callable[[Tensor], Tensor]:
         """The teacher at some lengths; where they are asked for again, and can be, cut to them."""
         units = state_of(self.teacher).units
@@ -468,8 +472,9 @@ class DistillationCache:
         if not again or all(lengths[name] == unit.num_groups for name, unit in units.items()):
             return self.asked
         if lengths not in self.slices:
-            cut = sliced(self.teacher, lengths)
-            self.slices[lengths] = self.asked if cut is None else self._compiled(cut.__call__)
+            small = can_be_trained_small(self.teacher)
+            subnet = TrainableSubnet(self.teacher, lengths) if small else None
+            self.slices[lengths] = self.asked if subnet is None else self._compiled(subnet.__call__)
         return self.slices[lengths]
 
     def placed(self, number: int, taught: Tensor) -> Tensor:
@@ -499,6 +504,14 @@ class DistillationCache:
             self.teacher.train()
             self.device, self.compiled = device, compiled
             self.asked = self._compiled(self.teacher)
+
+
+def distillation_of(student: nn.Module) -> DistillationCache:
+    """What a student is taught by; a ValueError for one without a teacher."""
+    cache = getattr(student, "_vnd_distillation", None)
+    if not isinstance(cache, DistillationCache):
+        raise ValueError("sn3: a student that was loaded has no teacher; train it by vnd train --resume RUN")
+    return cache
 
 
 def _on(shape: Shape, images: Tensor) -> dict[str, Tensor]:

@@ -114,7 +114,8 @@ def cut(net: nn.Module, shape: Shape, bayesian: bool = False) -> nn.Module:
 def _copy(root: nn.Module, state: NestedState, bayesian: bool) -> nn.Module:
     """A copy that shares with its origin what it will be rid of: the state, the units, and weights yet to be cut."""
     layers = [module for module in root.modules() if isinstance(module, BayesLayer)]
-    shared = [state, *state.units.values(), *(p for layer in layers for p in layer.parameters(recurse=False))]
+    hung = [value for name, value in vars(root).items() if name.startswith("_vnd_")]  # the state, and what methods keep
+    shared = [*hung, *state.units.values(), *(p for layer in layers for p in layer.parameters(recurse=False))]
     memo: dict[int, Any] = {id(x): x for x in shared}
     for module in root.modules():  # a dozen empty tables of hooks each, which are slow to copy
         memo |= {id(x): OrderedDict() for x in vars(module).values() if type(x) is OrderedDict and not x}
@@ -213,7 +214,9 @@ def _take_rows(root: nn.Module, name: str, arriving: Tensor | None, kept: Tensor
 
 def _forget(root: nn.Module, bayesian: bool) -> None:
     """Turn a copied nested network back into a plain one: no state, no hooks, no units, torch's own layers."""
-    state: NestedState = root.__dict__.pop("_vnd_state")
+    state = state_of(root)
+    for name in [name for name in vars(root) if name.startswith("_vnd_")]:
+        delattr(root, name)
     hooks = {state.before_forward, state.after_forward, state.write_state, state.before_loading, state.after_loading}
     tables: list[Any] = [root._forward_pre_hooks, root._forward_hooks, root._state_dict_hooks]
     tables += [root._load_state_dict_pre_hooks, root._load_state_dict_post_hooks]

@@ -170,11 +170,7 @@ class NestedState:
     blocks: int = 0  # open blocks of `vnd.width`
     unseen: bool = False  # whether compiled code does not know of one of them
     loading: tuple[Tensor | None, ...] | None = None  # what a state dict that is being loaded says of statistics
-    smallest: Any = None  # for training: the network of base groups alone, sliced; False where there is no such
-    fixed_budgets: list[Any] = field(default_factory=list)  # for training: the networks of fixed shapes, sliced
     origin: dict[str, Any] | None = None  # what its plain network was cut from; as in `extract.ORIGINS`
-    lesson: Any = None  # for training a student: its teacher, and what that answered
-    lowest: Tensor | None = None  # the lowest survival of a group in each of them, and 0 for the full network
 
     def __post_init__(self) -> None:
         self.default = Setting(self.full, free=True)

@@ -50,11 +50,6 @@ class TrainableSubnet:
         return output
 
 
-def sliced(net: nn.Module, shape: Shape) -> TrainableSubnet | None:
-    """A network at a fixed shape, for training; None where no slice of it computes what the masked one does."""
-    return TrainableSubnet(net, shape) if can_be_trained_small(net) else None
-
-
 def can_be_trained_small(net: nn.Module) -> bool:
     """Whether slices of a nested network compute what it does when masked."""
     state = state_of(net)
@@ -78,7 +73,7 @@ def _selection(places: Tensor, parameter: Tensor) -> Selection:
             found.append(index.to(parameter.device))
     again = torch.arange(parameter.numel()).view(parameter.shape)
     if not torch.equal(_select(again, tuple(i.cpu() if isinstance(i, Tensor) else i for i in found)), places):
-        raise ValueError("sliced: a parameter of this network is not cut along its dimensions")
+        raise ValueError("TrainableSubnet: a parameter of this network is not cut along its dimensions")
     return tuple(found)
 
 
