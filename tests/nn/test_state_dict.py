@@ -101,7 +101,7 @@ def old(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
-@pytest.mark.parametrize("name", ["residual, stream", "dense", "flatten", "several"])
+@pytest.mark.parametrize("name", ["residual, stream", "dense", "flatten", "decoder"])
 def test_an_old_state_dict_loads_with_a_warning_and_warns_at_every_width(name):
     net, example = trained(name, calibrated=False)
     other = make(name)[1]
