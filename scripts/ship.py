@@ -27,12 +27,13 @@ import vnd
 from vnd import pretrained
 from vnd.data.batches import in_order
 from vnd.data.images import Images
+from vnd.evaluation import open_run
 from vnd.methods import Size
 from vnd.nn import Shape
 from vnd.nn.state import state_of
 from vnd.pretrained.cut import cut, outside, write
+from vnd.tasks import TrainedRun
 from vnd.tasks.classification import Answers, answer, machine, scores
-from vnd.train.trained import TrainedRun, open_run
 
 MOST = 1_000_000  # bytes
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
@@ -101,7 +102,7 @@ def measured(opened: TrainedRun, net: Any, width: float, samples: int) -> dict[s
 
     def says(images: Images) -> Answers:
         batches = in_order(images, lambda pixels: pixels.float() / 255, opened.device)  # as a user would
-        return answer(opened.recipe.method, small, batches, samples)
+        return answer(opened.method, small, batches, samples)
 
     strange = opened.outside(opened.recipe.evaluate)
     unknown = None if strange is None else says(strange).entropy
