@@ -40,7 +40,7 @@ from vnd.nn import step_order as step_order
 from vnd.nn import to_nested as to_nested
 from vnd.nn import width as width
 from vnd.pretrained import load_pretrained as load_pretrained
-from vnd.store import load as load
-from vnd.store import save as save
+from vnd.serialization import load as load
+from vnd.serialization import save as save
 
 __version__: str

@@ -22,7 +22,7 @@ from vnd.methods import METHODS, Step
 from vnd.models import MODELS
 from vnd.nn.objective import length_kl
 from vnd.nn.state import state_of
-from vnd.store import save
+from vnd.serialization import save
 from vnd.train import checkpoint
 from vnd.train.config import find, names, parse, parser_of
 from vnd.train.loop import fit

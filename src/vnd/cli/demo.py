@@ -14,7 +14,7 @@ from vnd.evaluation import choose, write
 from vnd.methods import Size
 from vnd.nn.state import Shape
 from vnd.report import html
-from vnd.store import save
+from vnd.serialization import save
 from vnd.tasks.classification import accuracy_of, sizes_table
 from vnd.train.config import parse
 from vnd.train.loop import fit

@@ -15,7 +15,7 @@ from vnd.methods import Size
 from vnd.methods.fixed_width import Single
 from vnd.nn import profile, shape
 from vnd.nn.profile import latency
-from vnd.store import save
+from vnd.serialization import save
 from vnd.tasks import task_of
 from vnd.tasks.base import BestOrLast
 from vnd.tasks.classification import answer, row_of, scores, sizes_table

@@ -21,7 +21,7 @@ from vnd.nn.extract import exact
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
 from vnd.nn.width import sample_shapes
-from vnd.store import load
+from vnd.serialization import load
 
 
 def squared_mmd(

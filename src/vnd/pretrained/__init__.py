@@ -13,7 +13,7 @@ from typing import Any
 from vnd._manifest import checksum
 from vnd._text import nearest, one_line
 from vnd.pretrained.from_pixels import FromPixels, plain_of
-from vnd.store import load
+from vnd.serialization import load
 
 __all__ = ["FromPixels", "load_pretrained"]
 

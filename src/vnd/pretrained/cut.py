@@ -19,7 +19,7 @@ from vnd.nn.ordering import OrderingUnit
 from vnd.nn.state import NestedState, state_of, unwrap
 from vnd.pretrained import CARD
 from vnd.pretrained.from_pixels import FromPixels, plain_of
-from vnd.store import save
+from vnd.serialization import save
 
 PREFIX = "network."
 

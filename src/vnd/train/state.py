@@ -24,7 +24,7 @@ from vnd.data.images import Images
 from vnd.methods import Sizes
 from vnd.methods.fixed_width import Single
 from vnd.nn.state import state_of, unwrap
-from vnd.store import save
+from vnd.serialization import save
 from vnd.tasks import task_of
 from vnd.train import checkpoint
 from vnd.train.confidence import ConfidenceController

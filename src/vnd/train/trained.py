@@ -15,7 +15,7 @@ from vnd.data.images import Images, fit_to
 from vnd.data.registry import DATASETS
 from vnd.data.registry import load as load_images
 from vnd.methods import Size
-from vnd.store import load
+from vnd.serialization import load
 from vnd.tasks import Subject, Sweep, task_of
 from vnd.tasks.base import BestOrLast, declare
 from vnd.train.config import parse_run

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import hostile
 import vnd
-import vnd.store as store
+import vnd.serialization as serialization
 from hostile import DESCRIPTIONS, HEADERS, MANIFESTS, Bomb, Calls, full_disk, interrupted, short_writes
 from vnd import BernoulliChain, Rule
 from vnd import _manifest as checksummed
@@ -219,7 +219,7 @@ def tensor_file(folder: Path) -> Path:
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any], sign: bool = True) -> None:
-    hostile.rewrite(folder / store.MANIFEST, change, sign)
+    hostile.rewrite(folder / serialization.MANIFEST, change, sign)
 
 
 # Round trips
@@ -276,7 +276,7 @@ def test_an_extracted_network_comes_back_bit_for_bit(case, bayesian, tmp_path):
             one.train()
         assert torch.equal(run(cut, x), run(other, x))
         vnd.save(other, tmp_path / "again")
-        assert files(tmp_path / "again").keys() == {store.MANIFEST, tensor_file(tmp_path / "again").name}
+        assert files(tmp_path / "again").keys() == {serialization.MANIFEST, tensor_file(tmp_path / "again").name}
 
 
 def test_an_extracted_network_of_the_users_own_class_comes_back(tmp_path):
@@ -524,7 +524,7 @@ def assert_found_or_equal(folder: Path, net: nn.Module, path: Path) -> bool:
         return True
     assert_equal_state(net, other)
     assert_equal_statistics(net, other)
-    assert store._encode(state_of(net).arguments) == store._encode(state_of(other).arguments)
+    assert serialization._encode(state_of(net).arguments) == serialization._encode(state_of(other).arguments)
     return False
 
 
@@ -533,7 +533,7 @@ def test_a_flipped_bit_is_found(saved, tmp_path, flips):
     net, folder = saved
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     draw = random.Random(0)
-    for path in (tensor_file(tmp_path), tmp_path / store.MANIFEST):
+    for path in (tensor_file(tmp_path), tmp_path / serialization.MANIFEST):
         whole = path.read_bytes()
         header = 8 + int.from_bytes(whole[:8], "little") if path.suffix == ".safetensors" else 0
         places = [draw.randrange(len(whole)) for _ in range(flips * 3 // 5)]
@@ -552,7 +552,7 @@ def test_a_flipped_bit_is_found(saved, tmp_path, flips):
 def test_every_flip_of_a_digit_of_the_description_is_found(saved, tmp_path):
     _, folder = saved
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / store.MANIFEST
+    path = tmp_path / serialization.MANIFEST
     whole = path.read_bytes()
     end = whole.index(b'"sha256"')
     places = [place for place in range(end) if whole[place : place + 1].isdigit()]
@@ -561,14 +561,14 @@ def test_every_flip_of_a_digit_of_the_description_is_found(saved, tmp_path):
         broken = bytearray(whole)
         broken[place] ^= 1  # another digit: the JSON stays one
         path.write_bytes(broken)
-        refusal(tmp_path, store.MANIFEST)
+        refusal(tmp_path, serialization.MANIFEST)
 
 
 def test_a_truncated_or_longer_file_is_found(saved, tmp_path):
     net, folder = saved
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     draw = random.Random(1)
-    for path in (tensor_file(tmp_path), tmp_path / store.MANIFEST):
+    for path in (tensor_file(tmp_path), tmp_path / serialization.MANIFEST):
         whole = path.read_bytes()
         for size in (0, 1, 7, 8, 9, len(whole) - 2, *(draw.randrange(len(whole) - 1) for _ in range(40))):
             path.write_bytes(whole[:size])
@@ -676,7 +676,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
 def test_a_hostile_description_is_refused_in_one_line(case, saved, tmp_path):
     shutil.copytree(saved[1], tmp_path, dirs_exist_ok=True)
     rewrite(tmp_path, HOSTILE[case], sign=False)
-    refusal(tmp_path, store.MANIFEST)
+    refusal(tmp_path, serialization.MANIFEST)
     rewrite(tmp_path, lambda m: None)  # now with the right checksum
     refusal(tmp_path, str(tmp_path))
 
@@ -684,8 +684,8 @@ def test_a_hostile_description_is_refused_in_one_line(case, saved, tmp_path):
 @pytest.mark.parametrize("text", MANIFESTS, ids=lambda text: repr(text[:20]))
 def test_a_manifest_that_is_none_is_refused(text, saved, tmp_path):
     shutil.copytree(saved[1], tmp_path, dirs_exist_ok=True)
-    (tmp_path / store.MANIFEST).write_text(text)
-    refusal(tmp_path, store.MANIFEST)
+    (tmp_path / serialization.MANIFEST).write_text(text)
+    refusal(tmp_path, serialization.MANIFEST)
 
 
 def test_a_huge_network_is_refused_without_its_memory(monkeypatch, saved, tmp_path):
@@ -697,7 +697,7 @@ def test_a_huge_network_is_refused_without_its_memory(monkeypatch, saved, tmp_pa
         devices.append(torch.get_default_device().type)
         return build(name, **config)
 
-    monkeypatch.setattr(store, "build", watched)
+    monkeypatch.setattr(serialization, "build", watched)
     refusal(tmp_path, "encoder.0.0.weight")
     assert devices == ["meta"]
 
@@ -738,8 +738,8 @@ def test_a_pickle_is_refused_and_not_run(name, writer, saved, tmp_path):
         torch.save({"net": Bomb(mark)}, path, _use_new_zipfile_serialization=writer == "torch")
     refusal(path, "pickle", name)
     refusal(path.parent, "pickle", name)
-    shutil.copy(path, path.parent / store.MANIFEST)
-    refusal(path.parent, store.MANIFEST)
+    shutil.copy(path, path.parent / serialization.MANIFEST)
+    refusal(path.parent, serialization.MANIFEST)
     shutil.copytree(saved[1], tmp_path / "net")
     shutil.copy(path, tensor_file(tmp_path / "net"))
     refusal(tmp_path / "net", ".safetensors")
@@ -819,7 +819,7 @@ def test_after_a_fault_in_a_first_save_there_is_nothing_to_load(monkeypatch, tmp
         with pytest.raises(OSError, match="No space left"):
             vnd.save(plain(0), tmp_path)
         assert files(tmp_path) == {}
-        refusal(tmp_path, store.MANIFEST)
+        refusal(tmp_path, serialization.MANIFEST)
 
 
 def test_a_fault_in_saving_an_equal_network_again_does_not_harm_it(monkeypatch, tmp_path):
@@ -892,15 +892,15 @@ def test_equal_networks_are_saved_as_equal_files(tmp_path):
 def test_what_a_killed_save_left_is_cleared_and_what_is_not_ours_is_kept(tmp_path):
     vnd.save(plain(0), tmp_path)
     stem = "0123456789ab"
-    ours = [f".tensors-{stem}.safetensors.part", f"tensors-{stem}.safetensors", f".{store.MANIFEST}.part"]
+    ours = [f".tensors-{stem}.safetensors.part", f"tensors-{stem}.safetensors", f".{serialization.MANIFEST}.part"]
     others = [".download.part", "tensors-mine.safetensors", "notes.txt"]
     for name in ours + others:
         (tmp_path / name).write_text("left")
     assert same(plain(0), vnd.load(tmp_path))
     vnd.save(plain(1), tmp_path)
     assert set(files(tmp_path)) == {
-        store.MANIFEST,
-        json.loads((tmp_path / store.MANIFEST).read_text())["tensors"],
+        serialization.MANIFEST,
+        json.loads((tmp_path / serialization.MANIFEST).read_text())["tensors"],
         *others,
     }
 
@@ -908,7 +908,7 @@ def test_what_a_killed_save_left_is_cleared_and_what_is_not_ours_is_kept(tmp_pat
 def test_a_damaged_network_can_be_saved_over(tmp_path):
     for text in ("", "[", '{"format": 7}'):
         vnd.save(plain(0), tmp_path)
-        (tmp_path / store.MANIFEST).write_text(text)
+        (tmp_path / serialization.MANIFEST).write_text(text)
         vnd.save(plain(1), tmp_path)
         assert len(files(tmp_path)) == 2
         assert same(plain(1), vnd.load(tmp_path))
@@ -916,7 +916,7 @@ def test_a_damaged_network_can_be_saved_over(tmp_path):
 
 def test_the_description_is_json_with_a_checksum_for_every_tensor(saved):
     net, folder = saved
-    manifest = json.loads((folder / store.MANIFEST).read_text())
+    manifest = json.loads((folder / serialization.MANIFEST).read_text())
     tensors = load_file(tensor_file(folder))
     assert manifest["sha256"].keys() == tensors.keys()
     held = {"_vnd_widths", "_vnd_statistics"}  # which are written one by one

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from vnd.train import source, sweep
+from vnd.train import config, sweep
 from vnd.train.config import names, parse, parse_run, read
 
 PARENT: dict[str, Any] = {
@@ -112,7 +112,7 @@ def _other_wins(own: Any, other: Any, path: Any = ()) -> Any:
 
 @pytest.mark.parametrize("fault", [_shallow, _everything, _other_wins], ids=lambda fault: fault.__name__)
 def test_faulty_merging_is_caught(fault: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_over", fault)
+    monkeypatch.setattr(config, "_over", fault)
     with pytest.raises(AssertionError):
         check_merging(tmp_path)
 
@@ -121,7 +121,7 @@ def test_faulty_merging_is_caught(fault: Any, tmp_path: Path, monkeypatch: pytes
 def test_what_was_meant_for_something_else_is_noticed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, name, ())
+    monkeypatch.setattr(config, name, ())
     with pytest.raises(AssertionError):
         check_starting_anew(tmp_path)
 
@@ -220,7 +220,7 @@ def test_like_is_no_key_of_the_command_line() -> None:
 
 def test_shipped_recipes_are_like_shipped_ones() -> None:
     for name in names():
-        given = yaml.safe_load(source.find(name).read_text(encoding="utf-8"))
+        given = yaml.safe_load(config.find(name).read_text(encoding="utf-8"))
         assert given.get("like", "demo") in names(), name
 
 
