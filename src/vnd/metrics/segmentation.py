@@ -290,8 +290,8 @@ def pixel_calibration(probs: Tensor, graders: Tensor, bins: int = 15) -> PixelCa
 
     $$\sum_b \frac{n_b}{N} \left| \mathrm{frequency}_b - \mathrm{confidence}_b \right|$$
 
-    Bins are those of `expected_calibration_error`, of `probs` of the foreground, (B, H, W); all pixels of all images are
-    pooled, and the frequency is the mean over a bin's pixels of the share of graders.
+    Bins are those of `expected_calibration_error`, of `probs` of the foreground, (B, H, W), pooled over all pixels; the
+    frequency is the mean over a bin's pixels of the share of graders.
 
     Note: Most pixels are background and nobody doubts it, so that the error is small where objects are: compare it
         within one data set only.
