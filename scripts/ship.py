@@ -18,23 +18,34 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 import vnd
 from vnd import pretrained
+from vnd._files import write_text
+from vnd._manifest import checksum
 from vnd.data.batches import in_order
 from vnd.data.images import Images
+from vnd.distributions import BernoulliChain
+from vnd.evaluation import open_run
 from vnd.methods import Size
-from vnd.nn import Shape
-from vnd.nn.state import state_of
-from vnd.pretrained.cut import cut, outside, write
+from vnd.models import MODELS
+from vnd.nn import Rule, Shape, to_nested
+from vnd.nn.extract import exact
+from vnd.nn.ordering import OrderingUnit
+from vnd.nn.state import NestedState, state_of, unwrap
+from vnd.pretrained import CARD, FromPixels, plain_of
+from vnd.serialization import save
+from vnd.tasks import TrainedRun
 from vnd.tasks.classification import Answers, answer, machine, scores
-from vnd.train.trained import TrainedRun, open_run
 
 MOST = 1_000_000  # bytes
+PREFIX = "network."
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
 LICENCE = "Apache-2.0, as the library; trained on {data}, which has terms of its own."
 SCORES = ("accuracy", "nll", "brier", "ece", "aurc", "auroc", "aupr", "fpr95")
@@ -57,17 +68,17 @@ def ship(run: Path, name: str, parameters: float, checkpoint: Any = None, root: 
     opened = open_run(run, checkpoint)
     state_of(opened.model)  # refuses a run of one size
     shape = vnd.shape(opened.model, parameters=parameters)
-    said = {
+    description = {
         "classes": list(opened.splits.train.classes), "mean": list(opened.splits.mean),
         "std": list(opened.splits.std), "image": list(opened.splits.train.pixels.shape[1:]), "card": {},
     }  # fmt: skip
-    sketch = cut(opened.model, shape, said)
+    sketch = cut(opened.model, shape, description)
     shapes = {width: outside(vnd.shape(sketch, fraction=width)) for width in WIDTHS}
     samples = max(1, opened.recipe.evaluate.samples)
     for one in dict.fromkeys((shape, *shapes.values())):  # each by itself, as a sweep does
         for drawn in (0, samples):
             opened.cut(Size("learned", "", one), drawn)
-    net, folder = cut(opened.model, shape, said, shapes.values()), root / name
+    net, folder = cut(opened.model, shape, description, shapes.values()), root / name
     with tempfile.TemporaryDirectory() as place:  # what is shipped already stays until this one is whole
         draft = Path(place) / name
         fits(write(net, draft, {}), parameters)
@@ -101,7 +112,7 @@ def measured(opened: TrainedRun, net: Any, width: float, samples: int) -> dict[s
 
     def says(images: Images) -> Answers:
         batches = in_order(images, lambda pixels: pixels.float() / 255, opened.device)  # as a user would
-        return answer(opened.recipe.method, small, batches, samples)
+        return answer(opened.method, small, batches, samples)
 
     strange = opened.outside(opened.recipe.evaluate)
     unknown = None if strange is None else says(strange).entropy
@@ -155,6 +166,113 @@ def show(row: dict[str, Any], run: Path, shape: Shape) -> None:
 def told(row: dict[str, float]) -> str:
     """The numbers of a row for people."""
     return ", ".join(f"{key} {row[key]:.4f}" for key in ("accuracy", "ece", "auroc") if key in row)
+
+
+@torch.no_grad()
+def cut(net: nn.Module, shape: Shape, description: Mapping[str, Any], widths: Iterable[Shape] = ()) -> FromPixels:
+    r"""Cut a nested network down to a shape that stays nested, and put its normalisation in front.
+
+    Of every unit the first groups are left, each as large as it was, with the keep-logits they had. So
+    $P(z_i = 1)$ is the same for each of them, and any smaller width is bit for bit the network that it was.
+
+    Args:
+        net: A nested network of `vnd.models`, on any device.
+        shape: What is left of it.
+        description: "mean", "std", "image", "classes" and "card"; see `FromPixels`.
+        widths: Shapes within that whose BatchNorm statistics go along, of means and of samples; those of `shape` do.
+    """
+    root, state = unwrap(net), state_of(net)
+    if state.rows or state.elements:
+        raise ValueError("cut: a network whose input rows or single weights are ordered has no smaller nested form")
+    if state.options["rescale"]:
+        raise ValueError("cut: a network with rescale='expected' has no smaller nested form")
+    if empty := next((unit for unit, groups in shape.items() if groups == 0), None):
+        raise ValueError(f"cut: the shape must keep a group of each unit; got none of {empty}")
+    means = exact(net, shape)
+    tensors = {**exact(net, shape, bayesian=True).state_dict(), **means.state_dict()}
+    shapes = {name: list(value.shape) for name, value in means.state_dict().items()}
+    name = _name_of(root)
+    config: Any = root.config
+    settings = {**description, "network": name, "config": config, "shapes": shapes}
+    for unit, module in state.units.items():
+        tensors |= _order_of(module, shape[unit], f"{unit}.ordering.")
+    example = torch.rand(1, *description["image"])
+    small = to_nested(plain_of(settings), example, **_arguments(state, shape))
+    weights = {PREFIX + key: value.cpu() for key, value in tensors.items()}
+    weights["_vnd_converted_at"] = torch.tensor(state.converted_at)
+    small.load_state_dict({"scale": small.scale, "shift": small.shift, **weights})
+    assert isinstance(small, FromPixels)
+    for width in dict.fromkeys((shape, *widths)):
+        _carry_statistics(root, state, shape, width, small)
+    return small.eval()
+
+
+def write(net: FromPixels, folder: Path, card: Mapping[str, Any]) -> int:
+    """Save a network with its card; the bytes that it takes.
+
+    Args:
+        net: What `cut` gave.
+        folder: Where to.
+        card: What there is to say of it, plain JSON values.
+    """
+    net.description["card"] = dict(card)
+    save(net, folder)
+    description = dict(net.description)
+    description["checksum"] = checksum(description)
+    write_text(folder / CARD, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def within(shape: Shape) -> Shape:
+    """A shape of the network that was cut, as the one that was cut out names its units."""
+    return Shape({PREFIX + unit: groups for unit, groups in shape.items()})
+
+
+def outside(shape: Shape) -> Shape:
+    """The inverse of `within`."""
+    return Shape({unit.removeprefix(PREFIX): groups for unit, groups in shape.items()})
+
+
+def _name_of(root: nn.Module) -> str:
+    name = next((name for name, known in MODELS.items() if type(root) is known), None)
+    if name is None:
+        raise ValueError(f"cut: the network must be one of {', '.join(MODELS)}; got a {type(root).__name__}")
+    return name
+
+
+def _arguments(state: NestedState, shape: Shape) -> dict[str, Any]:
+    """Arguments of `to_nested`: as before, and for each unit the groups that are left of it."""
+    rules = {PREFIX + pattern: rule for pattern, rule in state.arguments["rules"].items()}
+    for unit, module in state.units.items():
+        kept, base = shape[unit], min(module.base, shape[unit])
+        prior = BernoulliChain(module.prior_logits[: kept - base].cpu()) if kept > base else None
+        name = PREFIX + unit
+        rules[name] = Rule(num_groups=kept, base=base, prior=prior).over(rules.pop(name, Rule()))
+    return {**state.arguments, "rules": rules}
+
+
+def _order_of(unit: OrderingUnit, groups: int, prefix: str) -> dict[str, Tensor]:
+    """The state of a unit, of its first groups."""
+    weights = {prefix + name: value for name, value in unit.state_dict().items()}
+    for name in ("keep_logits", "prior_logits"):
+        weights[prefix + name] = weights[prefix + name][: max(0, groups - unit.base)]
+    return weights
+
+
+def _carry_statistics(root: nn.Module, state: NestedState, shape: Shape, width: Shape, small: FromPixels) -> None:
+    """Take over BatchNorm's statistics of a width, where there are some."""
+    new, key = state_of(small), within(width)
+    for samples in (False, True):
+        norms = state.valid_statistics(root, (width, samples))
+        if norms is None:
+            continue
+        new.statistics[key, samples] = {}
+        for norm, pair in norms.items():
+            kept = state.kept(state.outputs.get(norm), dict(shape))
+            mean, variance = (x.cpu() if kept is None else x.cpu()[kept] for x in pair)
+            new.statistics[key, samples][PREFIX + norm] = mean.clone(), variance.clone()
+        new.stamps[key, samples] = new.stamp(small)
+    new.settled = False
 
 
 def main() -> None:

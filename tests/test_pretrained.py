@@ -21,14 +21,14 @@ from train.small import recipe, write_blobs
 from vnd import pretrained
 from vnd.cli import main
 from vnd.data.batches import Normalise, in_order
+from vnd.evaluation import open_run
 from vnd.methods import Size
 from vnd.nn import BayesLayer, Rule, Shape
 from vnd.nn.state import state_of
 from vnd.pretrained import FromPixels, load_pretrained
-from vnd.pretrained.cut import cut, outside, within
 from vnd.report import html
+from vnd.tasks import TrainedRun
 from vnd.train.loop import fit
-from vnd.train.trained import TrainedRun, open_run
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "ship.py"
 SHIPPED = pretrained.names()
@@ -43,6 +43,10 @@ def load_script() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+SHIP = load_script()
+cut, outside, within = SHIP.cut, SHIP.outside, SHIP.within
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def root(run: Path) -> Path:
     """A folder of shipped networks with one in it, "made"."""
-    load_script().ship(run, "made", BUDGET, root=run.parent / "root")
+    SHIP.ship(run, "made", BUDGET, root=run.parent / "root")
     return run.parent / "root"
 
 
@@ -194,7 +198,7 @@ def test_classes_and_card_come_along_and_cannot_be_spoilt(made: FromPixels, open
     settings = json.loads(json.dumps(opened.recipe.to_dict()))
     settings["data"]["folder"] = settings["evaluate"]["ood_folder"] = None
     assert card["recipe"] == settings
-    assert str(opened.folder.parent) not in json.dumps(made.said)  # no path of whoever has shipped it
+    assert str(opened.folder.parent) not in json.dumps(made.description)  # no path of whoever has shipped it
     assert (card["samples"], card["checkpoint"]) == (2, "best")
     card["results"].clear()
     assert made.card["results"]
@@ -300,7 +304,7 @@ def test_what_is_damaged_is_refused(root: Path, tmp_path: Path, file: str) -> No
 def test_what_is_too_large_is_refused_and_nothing_is_written(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = load_script()
+    script = SHIP
     monkeypatch.setattr(script, "MOST", 20_000)
     with pytest.raises(ValueError, match=r"at most 20,000 bytes; got .* of --parameters 1900: try "):
         script.ship(run, "large", 1900, root=tmp_path)

@@ -214,9 +214,9 @@ def test_a_fault_while_writing_leaves_nothing_and_says_where(own, monkeypatch):
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for name in ("sync", "os.replace", "np.lib.format.write_array_header_1_0"):
+    for name in ("_files.sync", "_files.os.replace", "data.decode.np.lib.format.write_array_header_1_0"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"vnd.data.decode.{name}", full)
+            patch.setattr(f"vnd.{name}", full)
             with pytest.raises(OSError, match=r"vnd-cache/folder-train-\w+\.npy: No space left on device; make room"):
                 values(own)
         assert caches(own) == []

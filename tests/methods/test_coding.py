@@ -21,6 +21,7 @@ from train.small import recipe, settings
 from train.test_loop import rows_of
 from vnd.data.batches import Normalise
 from vnd.data.images import Images
+from vnd.evaluation import open_run
 from vnd.methods import METHODS, VAE, VNDAE, AutoencoderMethod, NestedAE, Sizes, Step
 from vnd.methods.codes import LOG_VARIANCE, Code, coded, distortion, length_of, masked, shortest, squared_error
 from vnd.models import AutoEncoder, ConvNet
@@ -28,7 +29,6 @@ from vnd.models.autoencoder import CodedNetwork, PrefixLinear
 from vnd.tasks.autoencoding import error_of
 from vnd.train.loop import fit, make_accelerator
 from vnd.train.state import TrainState
-from vnd.train.trained import open_run
 
 each = pytest.mark.parametrize("name", SMALL)
 of_each_kind = pytest.mark.parametrize("name", [name for name in SMALL if name in METHODS])
@@ -364,7 +364,7 @@ def test_an_averaged_network_has_statistics_of_codes_as_in_training(name: str, t
     assert torch.equal(first, again)  # the same, whatever was drawn before
     assert first.size(1) == CODE  # also of a code whose last dimensions are a category
     with torch.no_grad():
-        means = root.train().encode(next(iter(session.calibration())))["loc"]
+        means = root.train().encode(next(iter(session.bn_batches())))["loc"]
     if name == "joint_vae":
         category, first = first[:, -3:], first[:, :-3]
         assert torch.allclose(category.sum(1), torch.ones(len(first)))

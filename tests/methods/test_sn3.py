@@ -23,6 +23,7 @@ from methods.classes import same, step
 from train.small import blobs, recipe, settings, write_blobs
 from train.test_loop import assert_same_run, stopping_at
 from vnd.cli import main
+from vnd.evaluation import open_run
 from vnd.functional import concentration
 from vnd.methods import SN3, sn3
 from vnd.methods.sn3 import squared_mmd
@@ -30,7 +31,6 @@ from vnd.nn import BayesLayer, Shape
 from vnd.nn.extract import exact
 from vnd.nn.state import state_of
 from vnd.train.loop import fit
-from vnd.train.trained import open_run
 
 IMAGES = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(5))
 LABELS = torch.arange(6) % 3
@@ -517,7 +517,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_student_learns_from_its_teacher_and_is_evaluated_as_any_run(taught: Path) -> None:
     student, opened = taught / "student", open_run(taught / "teacher", "last")
-    x = torch.cat(list(opened.subject().batches(opened.splits.validation)))
+    x = torch.cat(list(opened.batches(opened.splits.validation)))
     networks = {
         "teacher": opened.model,
         "pruned": sn3.prune(opened.model, 0.5, x[:2]),

@@ -19,7 +19,6 @@ MEASURES = (
     metrics.area_under_risk_coverage,
     metrics.excess_area_under_risk_coverage,
     metrics.threshold_for_risk,
-    metrics.coverage_at_risk,
 )
 
 
@@ -98,7 +97,6 @@ def test_the_threshold_is_the_largest_that_keeps_the_risk(rows: list[tuple[int, 
     threshold = metrics.threshold_for_risk(*rows_made, risk=risk)
     assert threshold == max(good)
     coverage = sum(u <= threshold for u, _ in rows) / len(rows)
-    assert float(metrics.coverage_at_risk(*rows_made, risk=risk)) == pytest.approx(coverage, abs=1e-15)
     chosen = metrics.selective(*rows_made, threshold)
     assert chosen.coverage == pytest.approx(coverage, abs=1e-15)
     assert chosen.risk is None if coverage == 0 else chosen.risk <= risk
@@ -108,7 +106,6 @@ def test_the_threshold_looks_past_a_rise_of_the_risk() -> None:
     rows = made([1, 2, 3, 4], [True, False, False, False])  # the surest row is wrong, and 1 in 4 is allowed
     assert metrics.threshold_for_risk(*rows, risk=0.25) == 4
     assert metrics.threshold_for_risk(*rows, risk=0.24) == -math.inf
-    assert float(metrics.coverage_at_risk(*rows, risk=0.24)) == 0
 
 
 def test_selective_counts_what_is_at_most_the_threshold() -> None:
@@ -201,9 +198,8 @@ def test_bad_uncertainties_are_refused_by_name(measure, uncertainty, message: st
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, True, "5 %"])
 def test_shares_are_shares(value) -> None:
     rows = made([0, 1], [False, True])
-    for measure in (metrics.threshold_for_risk, metrics.coverage_at_risk):
-        with pytest.raises(ValueError, match=rf"^{measure.__name__}: risk must be a number in 0 … 1; got [^\n]+$"):
-            measure(*rows, risk=value)
+    with pytest.raises(ValueError, match=r"^threshold_for_risk: risk must be a number in 0 … 1; got [^\n]+$"):
+        metrics.threshold_for_risk(*rows, risk=value)
     with pytest.raises(ValueError, match=r"^threshold_for_risk: confidence must be a number between 0 and 1; got"):
         metrics.threshold_for_risk(*rows, confidence=value)
     with pytest.raises(ValueError, match=r"^selective: threshold must be a number in -inf … inf; got nan$"):

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Padding = Literal["black", "reflect"]
-GREY = 128  # of 255: near the mean of photographs; that of the data at hand is not known here
+GREY = 128  # of 255: near the mean of photographs; that of the data is not known here
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Augment:
         flip: Mirror every second image, at random.
         rotation: Largest angle in degrees, to either side; corners become black, and pixels are interpolated.
         padding: What is put around it: "black", or "reflect" for its own mirror image about the outermost pixels.
-        cutout: Side in pixels of a grey square laid over every image, its centre anywhere in it, with the same
-            probability; what lies beyond the edges is cut off (DeVries and Taylor, 2017). Grey is 128 of 255.
+        cutout: Side in pixels of a grey square laid over every image, its centre anywhere in it; what lies beyond the
+            edges is cut off (DeVries and Taylor, 2017). Grey is 128 of 255.
         cutout_share: Share of the images that get a square, at random.
         cutmix: Share of the images that get a box of another image of the batch, at random: its share of the area is
             uniform, its centre anywhere, what lies beyond the edges is cut off, and labels are mixed as pixels are
@@ -39,27 +39,22 @@ class Augment:
     turn: bool = False
 
     def __post_init__(self) -> None:
-        if self.pad < 0:
-            raise ValueError(f"pad must be 0 or more; got {self.pad}")
-        if not 0 <= self.rotation <= 180:
-            raise ValueError(f"rotation must lie in [0, 180] degrees; got {self.rotation}")
+        for name in ("pad", "cutout"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)}")
+        for name, high in (("rotation", 180), ("cutout_share", 1), ("cutmix", 1)):
+            if not 0 <= getattr(self, name) <= high:
+                raise ValueError(f"{name} must lie in [0, {high}]; got {getattr(self, name)}")
         if self.padding not in get_args(Padding):
             raise ValueError(f"padding must be {' or '.join(get_args(Padding))}; got {self.padding!r}")
-        if self.cutout < 0:
-            raise ValueError(f"cutout must be 0 or more; got {self.cutout}")
-        if not 0 <= self.cutout_share <= 1:
-            raise ValueError(f"cutout_share must lie in [0, 1]; got {self.cutout_share}")
-        if not 0 <= self.cutmix <= 1:
-            raise ValueError(f"cutmix must lie in [0, 1]; got {self.cutmix}")
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What is done to each image: offset (batch, 2) of its crop, whether it is mirrored, its angle in degrees.
+    """Random changes of a batch: offset (batch, 2) of each crop, whether it is mirrored, its angle in degrees.
 
-    Where a square is asked for: its centre (batch, 2) in shares of height and width, and whether the image gets it.
-    Where boxes are: centre and side (batch, 3) alike, the side being 0 for an image that gets none. Where images are
-    turned: by how many right angles, (batch,).
+    Centres (batch, 2) of squares are shares of height and width, boxes (batch, 3) centres and sides, the side 0 for an
+    image that gets none, turns (batch,) numbers of right angles; None for what is not asked for.
     """
 
     offset: Tensor
@@ -95,10 +90,10 @@ def draw(augment: Augment, batch: int, generator: torch.Generator) -> Draw:
     return Draw(offset, mirrored, angle, centre, covered, box, turns)
 
 
-def apply(augment: Augment, images: Tensor, drawn: Draw) -> Tensor:
+def apply(augment: Augment, images: Tensor, changes: Draw) -> Tensor:
     r"""Augment a batch, (batch, channels, height, width), uint8 or floating, of pixels between 0 and 255.
 
-    The type stays, but for float32 where images are rotated; the images that are given stay as they are.
+    The type stays, but for float32 where images are rotated.
 
     Crop and mirror are one gather: pixel (r, c) comes from row $o_r + r$ and column $o_c + c$, or
     $o_c + W - 1 - c$ where mirrored, of the padded image. A square of side s with its centre in row m covers s rows
@@ -109,16 +104,11 @@ def apply(augment: Augment, images: Tensor, drawn: Draw) -> Tensor:
     >>> apply(Augment(pad=1, flip=True), images, still).flatten().tolist()
     [1, 0, 3, 2]
     """
-    if augment.pad or augment.flip:
-        images = _crop(images, augment.pad, augment.padding, drawn)
-    if augment.turn:
-        images = _turn(images, drawn)
-    if augment.rotation:
-        images = _rotate(images, drawn.angle)
-    return _cover(images, augment.cutout, drawn) if augment.cutout else images
+    images = _move(augment, images, changes, "bilinear")
+    return _cover(images, augment.cutout, changes) if augment.cutout else images
 
 
-def apply_to_masks(augment: Augment, masks: Tensor, drawn: Draw) -> Tensor:
+def apply_to_masks(augment: Augment, masks: Tensor, changes: Draw) -> Tensor:
     r"""Crop, mirror, turn and rotate masks (batch, height, width) of zeros and ones as `apply` does their images.
 
     They stay zeros and ones, of the same type: a rotated pixel is the nearest one. What comes from beyond the edges is
@@ -130,27 +120,20 @@ def apply_to_masks(augment: Augment, masks: Tensor, drawn: Draw) -> Tensor:
     >>> apply_to_masks(Augment(flip=True), masks, mirror).flatten().tolist()
     [1, 0, 0, 0]
     """
-    marks = masks[:, None]
-    if augment.pad or augment.flip:
-        marks = _crop(marks, augment.pad, augment.padding, drawn)
-    if augment.turn:
-        marks = _turn(marks, drawn)
-    if augment.rotation:
-        marks = _rotate(marks, drawn.angle, "nearest").to(masks.dtype)
-    return marks[:, 0]
+    return _move(augment, masks[:, None], changes, "nearest").to(masks.dtype)[:, 0]
 
 
-def mix(images: Tensor, others: Tensor, drawn: Draw) -> tuple[Tensor, Tensor]:
+def mix(images: Tensor, others: Tensor, changes: Draw) -> tuple[Tensor, Tensor]:
     """Lay boxes of other images, cut at the same place, over images; and the share of each that they take, (batch,).
 
-    >>> images, drawn = torch.zeros(1, 1, 4, 4), draw(Augment(cutmix=1.0), 1, torch.Generator().manual_seed(0))
-    >>> mixed, share = mix(images, images + 1, drawn)
+    >>> images, changes = torch.zeros(1, 1, 4, 4), draw(Augment(cutmix=1.0), 1, torch.Generator().manual_seed(0))
+    >>> mixed, share = mix(images, images + 1, changes)
     >>> float(share) == float(mixed.mean())
     True
     """
-    if drawn.box is None:
+    if changes.box is None:
         raise ValueError("mix: no boxes were drawn; draw with cutmix above 0")
-    box, (height, width) = drawn.box.to(images.device, non_blocking=True), images.shape[2:]
+    box, (height, width) = changes.box.to(images.device, non_blocking=True), images.shape[2:]
     rows, columns = (
         _within(box[:, axis], size, (box[:, 2:] * size).round().long()) for axis, size in ((0, height), (1, width))
     )
@@ -158,13 +141,22 @@ def mix(images: Tensor, others: Tensor, drawn: Draw) -> tuple[Tensor, Tensor]:
     return torch.where(inside[:, None], others, images), inside.float().mean((1, 2))
 
 
-def _crop(images: Tensor, pad: int, padding: Padding, drawn: Draw) -> Tensor:
+def _move(augment: Augment, images: Tensor, changes: Draw, mode: Literal["bilinear", "nearest"]) -> Tensor:
+    """Crop, mirror, turn and rotate, as far as that is asked for."""
+    if augment.pad or augment.flip:
+        images = _crop(images, augment.pad, augment.padding, changes)
+    if augment.turn:
+        images = _turn(images, changes)
+    return _rotate(images, changes.angle, mode) if augment.rotation else images
+
+
+def _crop(images: Tensor, pad: int, padding: Padding, changes: Draw) -> Tensor:
     batch, channels, height, width = images.shape
     device = images.device
     padded = F.pad(images, (pad, pad, pad, pad)) if pad and padding == "black" else images
-    offset = drawn.offset.to(device, non_blocking=True)
+    offset = changes.offset.to(device, non_blocking=True)
     columns = torch.arange(width, device=device).expand(batch, width)
-    columns = torch.where(drawn.mirrored.to(device, non_blocking=True)[:, None], columns.flip(1), columns)
+    columns = torch.where(changes.mirrored.to(device, non_blocking=True)[:, None], columns.flip(1), columns)
     rows, columns = offset[:, :1] + torch.arange(height, device=device), offset[:, 1:] + columns
     if pad and padding == "reflect":  # by place: torch pads no uint8 by reflection, and nothing is copied
         rows, columns = _reflected(rows - pad, height), _reflected(columns - pad, width)
@@ -180,19 +172,19 @@ def _reflected(place: Tensor, size: int) -> Tensor:
     return torch.minimum(place, period - place)
 
 
-def _turn(images: Tensor, drawn: Draw) -> Tensor:
+def _turn(images: Tensor, changes: Draw) -> Tensor:
     """Turn images as `torch.rot90` does: mirrored about the diagonal or not, then upside down or not, then sideways."""
-    if drawn.turns is None:
+    if changes.turns is None:
         raise ValueError("apply: turn is set, and no turns were drawn; draw with the same options")
     if images.size(2) != images.size(3):
         raise ValueError(f"augment.turn is for square images; got {images.size(2)}×{images.size(3)}")
-    turns = drawn.turns.to(images.device, non_blocking=True).view(-1, 1, 1, 1)
+    turns = changes.turns.to(images.device, non_blocking=True).view(-1, 1, 1, 1)
     images = torch.where(turns % 2 == 1, images.transpose(2, 3), images)
     images = torch.where((turns == 1) | (turns == 2), images.flip(2), images)
     return torch.where(turns >= 2, images.flip(3), images)
 
 
-def _rotate(images: Tensor, angle: Tensor, mode: Literal["bilinear", "nearest"] = "bilinear") -> Tensor:
+def _rotate(images: Tensor, angle: Tensor, mode: Literal["bilinear", "nearest"]) -> Tensor:
     turn = torch.deg2rad(angle).to(images.device, non_blocking=True)
     cosine, sine, zero = turn.cos(), turn.sin(), torch.zeros_like(turn)
     ratio = images.size(3) / images.size(2)  # the grid is in shares of width and height
@@ -201,18 +193,18 @@ def _rotate(images: Tensor, angle: Tensor, mode: Literal["bilinear", "nearest"] 
     return F.grid_sample(images.float(), grid, mode=mode, align_corners=False)
 
 
-def _cover(images: Tensor, side: int, drawn: Draw) -> Tensor:
-    if drawn.centre is None or drawn.covered is None:
+def _cover(images: Tensor, side: int, changes: Draw) -> Tensor:
+    if changes.centre is None or changes.covered is None:
         raise ValueError(f"apply: cutout is {side}, and no squares were drawn; draw with the same options")
     device = images.device
-    centre = drawn.centre.to(device, non_blocking=True)
+    centre = changes.centre.to(device, non_blocking=True)
     rows, columns = (_within(centre[:, axis], images.size(2 + axis), side) for axis in (0, 1))
-    rows = rows & drawn.covered.to(device, non_blocking=True)[:, None]
+    rows = rows & changes.covered.to(device, non_blocking=True)[:, None]
     return torch.where(rows[:, None, :, None] & columns[:, None, None, :], GREY, images)
 
 
 def _within(centre: Tensor, size: int, side: int | Tensor) -> Tensor:
-    """Which of so many rows a square takes, (batch, size), by its centre as a share of them; side may be (batch, 1)."""
+    """Rows, of so many, that a square takes, (batch, size), by its centre as a share; side may be (batch, 1)."""
     first = (centre * size).long()[:, None] - side // 2
     place = torch.arange(size, device=centre.device)
     return (place >= first) & (place < first + side)

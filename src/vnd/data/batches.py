@@ -35,15 +35,15 @@ def statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
         total, squares = total + part.sum((0, 2, 3)), squares + (part**2).sum((0, 2, 3))
         count += part.size // part.shape[1]
     mean = np.asarray(total) / count
-    spread = np.sqrt(np.maximum(np.asarray(squares) / count - mean**2, 1e-12))
-    return tuple(mean.tolist()), tuple(spread.tolist())
+    std = np.sqrt(np.maximum(np.asarray(squares) / count - mean**2, 1e-12))
+    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 class Batches:
     r"""Full batches of a shuffled split, each determined by (seed, step): images normalised and augmented, and labels.
 
     Step t takes the $t \bmod n$-th batch of the permutation of epoch $\lfloor t / n \rfloor$. What is left over in an
-    epoch, less than a batch, has its turn in another one. With `views` V, step t has the batch of step $t \bmod V n$.
+    epoch, less than a batch, has its turn in another one. After `repeat_epochs` epochs the batches come again.
     Among W processes each takes its W-th of every batch, and the draws of augmentation are those of one process; so the
     world's size changes nothing but rounding.
 
@@ -53,12 +53,11 @@ class Batches:
         images: The split; without labels each image has 0.
         batch: Images in a batch, all processes together.
         seed: Of the order and the augmentation.
-        mean: Of each channel, taken away from pixels between 0 and 1.
-        std: Standard deviation of each channel, then divided by.
+        mean, std: Of each channel, of pixels between 0 and 1.
         device: Where batches go.
-        augment: What is done to the images.
+        augment: Changes of the images.
         rank: The number of this process.
-        world: How many processes there are.
+        world: Number of processes.
         masks: Whether masks stand where labels would: that of one grader of each image, drawn anew in every step.
         repeat_epochs: Epochs after which the batches come again, as they were; 0 for new ones always.
     """
@@ -109,20 +108,20 @@ class Batches:
         height, width), float32 zeros and ones.
         """
         step = self.number(step)
-        chosen, own = self._chosen(step), torch.arange(self.batch)[self.part]
-        drawn: Draw | None = None
+        chosen, places = self._chosen(step), torch.arange(self.batch)[self.part]
+        changes: Draw | None = None
         if self.augment != Augment():
-            drawn = draw(self.augment, self.batch, torch.Generator().manual_seed(key(self.seed, "augment", step)))
+            changes = draw(self.augment, self.batch, torch.Generator().manual_seed(key(self.seed, "augment", step)))
         if self.masks is not None:
-            return self._masked(chosen[own.numpy()], own, step, drawn)
-        pixels, labels = self._read(chosen[own.numpy()])
-        if drawn is None:
+            return self._masked(chosen[places.numpy()], places, step, changes)
+        pixels, labels = self._read(chosen[places.numpy()])
+        if changes is None:
             return self.normalise(pixels), labels
-        pixels = apply(self.augment, pixels, drawn.share(own))
+        pixels = apply(self.augment, pixels, changes.share(places))
         if self.augment.cutmix:
-            beside = self.batch - 1 - own
+            beside = self.batch - 1 - places
             others, theirs = self._read(chosen[beside.numpy()])
-            pixels, share = mix(pixels, apply(self.augment, others, drawn.share(beside)), drawn.share(own))
+            pixels, share = mix(pixels, apply(self.augment, others, changes.share(beside)), changes.share(places))
             mine, theirs = (F.one_hot(x.long(), len(self.images.classes)) for x in (labels, theirs))
             labels = torch.lerp(mine.float(), theirs.float(), share[:, None])
         return self.normalise(pixels), labels
@@ -136,21 +135,21 @@ class Batches:
         return _to(torch.from_numpy(self.images.pixels[chosen]), self.device), labels
 
     def _masked(
-        self, chosen: np.ndarray[tuple[int], np.dtype[np.int64]], own: Tensor, step: int, drawn: Draw | None
+        self, chosen: np.ndarray[tuple[int], np.dtype[np.int64]], places: Tensor, step: int, changes: Draw | None
     ) -> tuple[Tensor, Tensor]:
         """Images and the masks of one grader each; the draw is that of the place in the whole batch."""
         assert self.masks is not None
         generator = torch.Generator().manual_seed(key(self.seed, "grader", step))
-        grader = torch.randint(self.masks.shape[1], (self.batch,), generator=generator)[own]
+        grader = torch.randint(self.masks.shape[1], (self.batch,), generator=generator)[places]
         pixels, _ = self._read(chosen)
         if self.marks is None:
             masks = _to(torch.from_numpy(self.masks[chosen, grader.numpy()]), self.device)
         else:
             where = (torch.from_numpy(chosen), grader)
             masks = self.marks[tuple(x.to(self.device, non_blocking=True) for x in where)]
-        if drawn is not None:
-            pixels = apply(self.augment, pixels, drawn.share(own))
-            masks = apply_to_masks(self.augment, masks, drawn.share(own))
+        if changes is not None:
+            pixels = apply(self.augment, pixels, changes.share(places))
+            masks = apply_to_masks(self.augment, masks, changes.share(places))
         return self.normalise(pixels), masks.float()
 
     def run(self, start: int, stop: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -211,13 +210,7 @@ class Passes:
     """The batches of `in_order`, to be run over again and again: they are made once and stay on the device if they fit.
 
     Where they would take more than `ROOM` bytes of a CPU's memory, or a third of what a GPU has free, they are made
-    anew in every pass; from pixels that lie on the GPU if those fit. Who runs over them must not change them in place.
-
-    Args:
-        images: The split.
-        normalise: From pixels to what a network is fed, on the device.
-        device: Where batches go.
-        batch: Images in a batch; by default as many as `in_order` takes.
+    anew in every pass; from pixels that lie on the GPU if those fit. They must not be changed in place.
     """
 
     def __init__(

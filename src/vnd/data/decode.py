@@ -16,8 +16,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vnd._files import sync, write_text
+from vnd._files import put, write_text
 from vnd._text import one_line
 
 if TYPE_CHECKING:
@@ -42,12 +44,11 @@ _checked: set[tuple[str, int, int, int, int]] = set()  # the files whose checksu
 
 @dataclass(frozen=True)
 class Form:
-    """What every image of a data set is brought to; an image that cannot be is refused by name.
+    """Form that every image of a data set is brought to; an image that cannot be is refused by name.
 
     Args:
         channels: 1 or 3. Grey becomes RGB by repeating.
-        height: Of the result.
-        width: Of the result.
+        height, width: Of the result.
         luma: Whether colour may become grey (ITU-R BT.601); otherwise, where `channels` is 1, it is refused.
         resize: Whether images of another size are resized (bilinear, antialiased, whatever the aspect) or refused.
         frame: The one other (width, height) that is accepted, if not any.
@@ -79,14 +80,14 @@ def pictures(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
 
 def subfolders(folder: Path) -> list[Path]:
     """The folders right in a folder, by name, with numbers in them by value; hidden ones are left out."""
-    found = [x for x in folder.iterdir() if x.is_dir() and x.name[0] != "."] if folder.is_dir() else []
-    if not found:
+    folders = [x for x in folder.iterdir() if x.is_dir() and x.name[0] != "."] if folder.is_dir() else []
+    if not folders:
         raise FileNotFoundError(f"{folder}: {'holds no folders' if folder.is_dir() else 'no such folder'}")
-    return sorted(found, key=natural)
+    return sorted(folders, key=natural)
 
 
 def natural(path: Path) -> tuple[tuple[int, int, str], ...]:
-    """A cache_key that sorts slice-9 before slice-10.
+    """A key that sorts slice-9 before slice-10.
 
     >>> [x.name for x in sorted([Path("slice-10"), Path("slice-9")], key=natural)]
     ['slice-9', 'slice-10']
@@ -164,7 +165,7 @@ def picture(path: Path, form: Form) -> NDArray[np.uint8]:
 
 
 def _misfit(image: Image, form: Form) -> str | None:
-    """Why an image cannot be brought to a form, by what its header says."""
+    """Reason why an image cannot be brought to a form, by its header; None if it can."""
     size, wanted = image.size, (form.width, form.height)
     if image.mode[0] in "IF":
         return f"must have 8 bits a channel; got mode {image.mode}"
@@ -221,7 +222,7 @@ def cached(
 
     Args:
         folder: The data set's folder.
-        label: What it is of; a cache of the same label and another name is out of date, and removed.
+        label: Name of the split; a cache of the same label and another key is out of date, and removed.
         name: What `cache_key` says.
         shape: Of the array.
         blocks: Its parts along the first dimension, in order; not asked for if the file is there.
@@ -229,23 +230,22 @@ def cached(
     folder = folder.resolve()
     inner = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
     places = folder.parent / f".{folder.name}.vnd-cache", data_root() / "cache" / inner
-    for place in places:
-        found = _mapped(place / f"{label}-{name}.npy", shape)
-        if found is not None:
-            return found
-    for place in places:
-        part = place / f".{label}-{name}.{os.getpid()}.part"  # two processes may write the same cache
+    paths = [place / f"{label}-{name}.npy" for place in places]
+    for path in paths:
+        if (array := _mapped(path, shape)) is not None:
+            return array
+    for path in paths:
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            part.touch()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=path.parent):
+                pass
         except OSError:
             continue
-        _write(part, place / f"{label}-{name}.npy", shape, blocks)
-        _tidy(place, label, name)
-        found = _mapped(place / f"{label}-{name}.npy", shape)
-        if found is not None:
-            return found
-        raise OSError(f"{place / f'{label}-{name}.npy'}: was changed while it was written; read again")
+        _write(path, shape, blocks)
+        _tidy(path.parent, label, name)
+        if (array := _mapped(path, shape)) is not None:
+            return array
+        raise OSError(f"{path}: was changed while it was written; read again")
     return np.concatenate(list(blocks))
 
 
@@ -263,15 +263,15 @@ def _mapped(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
 
 
 def _intact(path: Path) -> bool:
-    """Whether a file has the SHA-256 that lies beside it; an OSError if one of the two is missing."""
+    """Compare a file with the SHA-256 that lies beside it; an OSError if one of the two is missing."""
     about = path.stat()
     mark = str(path), about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
     if mark in _checked:
         return True
     wanted = _sum_of(path).read_text(encoding="utf-8", errors="replace")
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if wanted.split()[:1] != [found]:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if wanted.split()[:1] != [digest]:
         return False
     _checked.add(mark)
     return True
@@ -281,43 +281,35 @@ def _sum_of(path: Path) -> Path:
     return path.with_suffix(".sha256")
 
 
-def _write(part: Path, path: Path, shape: tuple[int, ...], blocks: Iterator[NDArray[np.uint8]]) -> None:
+def _write(path: Path, shape: tuple[int, ...], blocks: Iterator[NDArray[np.uint8]]) -> None:
     """Write the blocks one after the other and put the file in place; after any error nothing is left.
 
     Not through a memory map, which on a full disk would end the process.
     """
     digest = hashlib.sha256()  # of what is meant, not of what the disk has made of it
-    try:
+
+    def write(part: Path) -> None:
         with part.open("wb") as file:
             header = io.BytesIO()
             np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
-            digest.update(header.getvalue())
-            file.write(header.getvalue())
-            start = file.tell()
-            for block in blocks:
-                values = np.ascontiguousarray(block).data
+            for values in chain([header.getbuffer()], (np.ascontiguousarray(block).data for block in blocks)):
                 digest.update(values)
                 file.write(values)
-            if file.tell() - start != prod(shape):
-                raise ValueError(f"{path}: got {file.tell() - start} bytes for an array of {shape}")
-        sync(part)
-        os.replace(part, path)
-        sync(path.parent)
+            if (size := file.tell() - header.tell()) != prod(shape):
+                raise ValueError(f"{path}: got {size} bytes for an array of {shape}")
+
+    try:
+        put(path, write)
         write_text(_sum_of(path), f"{digest.hexdigest()}  {path.name}\n")
     except OSError as error:
         if error.errno is None:  # of decoding, which says more itself
             raise
         raise OSError(f"{path}: {error.strerror}; make room for the cache of decoded images") from None
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def _tidy(place: Path, label: str, name: str) -> None:
-    for old in (*place.glob(f"{label}-*.npy"), *place.glob(f"{label}-*.sha256")):
-        if (
-            re.fullmatch(rf"{re.escape(label)}-[0-9a-f]{{16}}\.(npy|sha256)", old.name)
-            and old.stem != f"{label}-{name}"
-        ):
+    ours = re.compile(rf"{re.escape(label)}-([0-9a-f]{{16}})\.(npy|sha256)")
+    for old in place.iterdir():
+        if (match := ours.fullmatch(old.name)) and match[1] != name:
             with suppress(OSError):
                 old.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What every metric refuses, in one line that begins with the metric's name; what passes comes back in float64."""
+"""Checks of what metrics are given: one line that begins with the metric's name; what passes comes back in float64."""
 
 from __future__ import annotations
 

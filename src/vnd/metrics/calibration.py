@@ -1,8 +1,8 @@
-"""How right predicted class probabilities are: accuracy, likelihood, Brier score, calibration.
+"""Accuracy, likelihood, Brier score and calibration of predicted class probabilities.
 
 All take `probs` of shape (N, C), each row a distribution over C classes, and `labels` of shape (N,), whole numbers in
-0 … C − 1. All are pooled over the N rows and computed in float64 on the CPU, whatever the device of the input, so that
-one set of predictions has one number.
+0 … C − 1; those of calibration also a number of `bins`. All are pooled over the N rows and computed in float64 on the
+CPU, whatever the device of the input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vnd.metrics._checks import check_count, checked_predictions
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """The rows of each confidence bin: how many, how sure on average, and how often right; zeros where there are none.
+    """Rows of each bin: how many, their mean confidence, and how often they are right; zeros where there are none.
 
     Shape: (bins,) each; `count` is int64, the others float64.
     """
@@ -78,11 +78,6 @@ def expected_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) ->
         finite set is biased upwards, since each bin's chance error counts: a perfectly calibrated network does not
         reach zero.
 
-    Args:
-        probs: Class probabilities (N, C).
-        labels: Classes (N,).
-        bins: Number of bins, at least 1.
-
     >>> expected_calibration_error(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0]))
     tensor(0.4500, dtype=torch.float64)
     """
@@ -102,20 +97,15 @@ def classwise_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) -
     Note: With many classes most probabilities are near zero and well calibrated, so it shrinks as C grows: compare it
         within one data set only.
 
-    Args:
-        probs: Class probabilities (N, C).
-        labels: Classes (N,).
-        bins: Number of bins, at least 1.
-
     >>> classwise_calibration_error(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0]))
     tensor(0.4500, dtype=torch.float64)
     """
     probs, labels = checked_predictions("classwise_calibration_error", probs, labels)
     check_count("classwise_calibration_error", "bins", bins)
     classes = probs.size(1)
-    own = _equal_width(probs, bins) + bins * torch.arange(classes)  # bins of class c: c · bins … (c + 1) · bins − 1
+    index = equal_width(probs, bins) + bins * torch.arange(classes)  # of class c: c · bins … (c + 1) · bins − 1
     hit = torch.nn.functional.one_hot(labels, classes)
-    return _error(_per_bin(own.flatten(), probs.flatten(), hit.flatten(), bins * classes))
+    return _error(_per_bin(index.flatten(), probs.flatten(), hit.flatten(), bins * classes))
 
 
 def adaptive_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) -> Tensor:
@@ -128,11 +118,6 @@ def adaptive_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) ->
 
     Note: The top class alone, as in `expected_calibration_error`, whose equal widths leave most bins nearly empty when
         a network is sure. Nixon et al. (2019) bin every class so; netcal's ACE is something else, bins of equal weight.
-
-    Args:
-        probs: Class probabilities (N, C).
-        labels: Classes (N,).
-        bins: Number of bins, at least 1.
 
     >>> adaptive_calibration_error(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0]))
     tensor(0.4500, dtype=torch.float64)
@@ -158,12 +143,6 @@ def batch_calibration_error(probs: Tensor, labels: Tensor, batch: int = 64, bins
         reads 0.05 to 0.15, and the number depends on the order of the rows. See `docs/errata.md`, and use
         `expected_calibration_error`.
 
-    Args:
-        probs: Class probabilities (N, C).
-        labels: Classes (N,).
-        batch: Rows in a batch, at least 1.
-        bins: Number of bins, at least 1.
-
     >>> batch_calibration_error(torch.tensor([[0.75, 0.25]] * 4), torch.tensor([0, 0, 0, 1]), batch=1)
     tensor(0.3750, dtype=torch.float64)
     """
@@ -172,11 +151,9 @@ def batch_calibration_error(probs: Tensor, labels: Tensor, batch: int = 64, bins
     check_count(name, "batch", batch)
     check_count(name, "bins", bins)
     confidence, top = probs.max(1)
-    row = (
-        torch.arange(len(labels)) // batch
-    )  # all batches at once: the bins of each stand after those of the one before
+    row = torch.arange(len(labels)) // batch  # all batches at once, the bins of each after those of the one before
     batches = int(row[-1]) + 1
-    index = row * bins + _equal_width(confidence, bins)
+    index = row * bins + equal_width(confidence, bins)
     gap = torch.bincount(index, confidence - (top == labels).double(), minlength=batches * bins).abs()
     return (gap.view(batches, bins).sum(1) / torch.bincount(row)).mean()
 
@@ -194,11 +171,11 @@ def reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
 def _reliability(name: str, probs: Tensor, labels: Tensor, bins: int) -> Reliability:
     check_count(name, "bins", bins)
     confidence, top = probs.max(1)
-    return _per_bin(_equal_width(confidence, bins), confidence, top == labels, bins)
+    return _per_bin(equal_width(confidence, bins), confidence, top == labels, bins)
 
 
-def _equal_width(confidence: Tensor, bins: int) -> Tensor:
-    # Inner edges only: what is at or below the first is in the first bin, what is above the last in the last.
+def equal_width(confidence: Tensor, bins: int) -> Tensor:
+    """Bin of each confidence, 0 … bins − 1: of B bins, b holds those in (b/B, (b + 1)/B], the first also 0."""
     return torch.bucketize(confidence, torch.arange(1, bins, dtype=torch.float64) / bins)
 
 

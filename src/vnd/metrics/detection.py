@@ -1,4 +1,4 @@
-"""How well a score tells out-of-domain inputs from in-domain ones.
+"""Detection of out-of-domain inputs by a score: ROC, precision and recall, false positives.
 
 All take two vectors of scores, in any order, where a larger score means more uncertain (entropy, mutual information);
 out-of-domain is the positive class. Infinite scores are allowed. Computed by sorting, O(n log n), in float64 on the
@@ -48,8 +48,8 @@ def aupr(in_scores: Tensor, out_scores: Tensor) -> Tensor:
     last[:-1] = scores[:-1] != scores[1:]
     rank = last.nonzero()[:, 0] + 1
     hits = hits[last]
-    found = torch.diff(hits, prepend=hits.new_zeros(1))
-    return (found * hits / rank.double()).sum() / len(outside)
+    gained = torch.diff(hits, prepend=hits.new_zeros(1))
+    return (gained * hits / rank.double()).sum() / len(outside)
 
 
 def base_rate(in_scores: Tensor, out_scores: Tensor) -> Tensor:
@@ -71,11 +71,6 @@ def fpr_at_tpr(in_scores: Tensor, out_scores: Tensor, tpr: float = 0.95) -> Tens
     out-of-domain ones. Equal scores are flagged together, with no interpolation between thresholds.
 
     Note: Some (ODIN) call in-domain the positive class: `fpr_at_tpr(-out_scores, -in_scores)`, another number.
-
-    Args:
-        in_scores: Scores of in-domain inputs.
-        out_scores: Scores of out-of-domain inputs.
-        tpr: Share of them that must be found, above 0, at most 1.
 
     >>> fpr_at_tpr(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.3, 0.9]))
     tensor(0.5000, dtype=torch.float64)

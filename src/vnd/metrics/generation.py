@@ -1,4 +1,4 @@
-"""How good generated images and reconstructions are: distances of feature sets, scores, diversity, pixel errors.
+"""Quality of generated images and reconstructions: distances of feature sets, scores, diversity, pixel errors.
 
 Features (N, D) and class probabilities (N, C) are those of a feature extractor, and every number belongs to it: a
 Fréchet distance is an FID only with Inception's features. All are pooled over the N rows and computed in float64 on
@@ -12,10 +12,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from vnd.metrics._checks import check_count, check_tensor, checked_predictions, checked_rows, checked_scores
+from vnd.metrics._checks import check_count, check_tensor, checked_predictions, checked_rows
 
 ROWS = 1024  # of a table of distances at a time
-TOLERANCE = 1e-6  # by which a covariance may miss symmetry or positivity, relative to its largest entry
+TOLERANCE = 1e-6  # by which rounding may take pixels beyond 0 … 1
 
 
 def frechet_distance(a: Tensor, b: Tensor) -> Tensor:
@@ -32,8 +32,8 @@ def frechet_distance(a: Tensor, b: Tensor) -> Tensor:
         itself is biased upwards in a finite set: compare sets of equally many rows only.
 
     Args:
-        a: Features (N, D), at least two rows; finite.
-        b: Features (M, D), likewise.
+        a: Features (N, D), N ≥ 2; finite.
+        b: Features (M, D), M ≥ 2; finite.
 
     >>> frechet_distance(torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0], [5.0]]))
     tensor(9., dtype=torch.float64)
@@ -45,30 +45,10 @@ def frechet_distance(a: Tensor, b: Tensor) -> Tensor:
     for argument, rows in (("a", a), ("b", b)):
         if len(rows) < 2:
             raise ValueError(f"{name}: {argument} must have at least 2 rows to have a covariance; got 1")
-    return _frechet(a.mean(0), _root_of_rows(a), b.mean(0), _root_of_rows(b))
-
-
-def frechet_distance_of(mean_a: Tensor, cov_a: Tensor, mean_b: Tensor, cov_b: Tensor) -> Tensor:
-    r"""`frechet_distance` from means and covariances, where the features themselves are not at hand.
-
-    Note: A singular covariance has lost digits that `frechet_distance` keeps: of eigenvalues that are zero up to
-        rounding, what is below D · 2e-16 of the largest counts as zero.
-
-    Args:
-        mean_a: Mean (D,).
-        cov_a: Covariance (D, D), symmetric, no eigenvalue below zero but for rounding.
-        mean_b: Mean (D,).
-        cov_b: Covariance (D, D), likewise.
-
-    >>> frechet_distance_of(torch.zeros(2), torch.eye(2), torch.ones(2), 4 * torch.eye(2))
-    tensor(4., dtype=torch.float64)
-    """
-    name = "frechet_distance_of"
-    means = [_checked_mean(name, "mean_a", mean_a), _checked_mean(name, "mean_b", mean_b)]
-    if len(means[0]) != len(means[1]):
-        raise ValueError(f"{name}: mean_a and mean_b must be equally long; got {len(means[0])} and {len(means[1])}")
-    roots = [_root_of_covariance(name, what, cov, len(means[0])) for what, cov in (("cov_a", cov_a), ("cov_b", cov_b))]
-    return _frechet(means[0], roots[0], means[1], roots[1])
+    root_a, root_b = _root_of_rows(a), _root_of_rows(b)
+    traces = root_a.square().sum() + root_b.square().sum() - 2 * torch.linalg.svdvals(root_a @ root_b.T).sum()
+    distance: Tensor = (a.mean(0) - b.mean(0)).square().sum() + traces.clamp_min(0)  # below zero by rounding only
+    return distance
 
 
 def inception_score(probs: Tensor, splits: int = 10) -> tuple[Tensor, Tensor]:
@@ -155,42 +135,11 @@ def reconstruction_error(images: Tensor, reconstructions: Tensor, summed: bool =
     return squares.sum(1) if summed else squares.mean(1)
 
 
-def _frechet(mean_a: Tensor, root_a: Tensor, mean_b: Tensor, root_b: Tensor) -> Tensor:
-    """The distance from roots R of the covariances, of any number of rows, with RᵀR the covariance."""
-    shared = torch.linalg.svdvals(root_a @ root_b.T).sum()
-    spread = root_a.square().sum() + root_b.square().sum() - 2 * shared
-    distance: Tensor = (mean_a - mean_b).square().sum() + spread.clamp_min(0)  # below zero by rounding only
-    return distance
-
-
 def _root_of_rows(rows: Tensor) -> Tensor:
     """R (at most D rows) with RᵀR the covariance."""
     centred = (rows - rows.mean(0)) / (len(rows) - 1) ** 0.5
     root: Tensor = torch.linalg.qr(centred, mode="r").R if len(rows) > rows.size(1) else centred
     return root
-
-
-def _root_of_covariance(name: str, argument: str, cov: Tensor, size: int) -> Tensor:
-    """R with RᵀR the covariance, without rows for the eigenvalues that are zero up to rounding."""
-    cov = checked_rows(name, argument, cov, "(D, D)")
-    if cov.shape != (size, size):
-        raise ValueError(f"{name}: {argument} must have the shape ({size}, {size}); got {tuple(cov.shape)}")
-    largest = cov.abs().max()
-    if (cov - cov.T).abs().max() > TOLERANCE * largest:
-        raise ValueError(f"{name}: {argument} must be symmetric; got a gap of {(cov - cov.T).abs().max():g}")
-    values, vectors = torch.linalg.eigh(cov)
-    if values[0] < -TOLERANCE * size * largest:
-        raise ValueError(f"{name}: {argument} must have no eigenvalue below 0; got {values[0]:g}")
-    kept = values > size * torch.finfo(torch.float64).eps * values[-1]
-    root: Tensor = values[kept].sqrt()[:, None] * vectors[:, kept].T
-    return root
-
-
-def _checked_mean(name: str, argument: str, mean: Tensor) -> Tensor:
-    mean = checked_scores(name, argument, mean)
-    if mean.isinf().any():
-        raise ValueError(f"{name}: {argument} must be finite; got infinity")
-    return mean
 
 
 def _score(probs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How samples of a mask agree with the masks of several graders: energy distance, matching, diversity.
+"""Agreement of sampled masks with those of several graders: energy distance, matching, diversity, calibration.
 
 A mask is (…, H, W), zeros and ones of any type, one foreground class. B images have n `samples` (B, n, H, W) and
 `graders` (B, G, H, W), whose masks are the population: they are not taken for a sample of more graders. Pixels are
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vnd.metrics._checks import check_count, check_tensor, checked_predictions
+from vnd.metrics.calibration import equal_width
 
 CHUNK = 64  # images whose masks are numbers at a time, four bytes a pixel
 EXACT = 2**24  # whole numbers up to here are exact in float32
@@ -27,15 +28,13 @@ def iou_distance(a: Tensor, b: Tensor) -> Tensor:
 
     $$d(a, b) = 1 - \frac{|a \cap b|}{|a \cup b|}, \qquad d(\emptyset, \emptyset) = 0$$
 
-    Args:
-        a: Masks (…, H, W).
-        b: Masks (…, H, W); the leading dimensions of the two are broadcast, and are those of what is returned.
+    The leading dimensions of the two are broadcast, and are those of what is returned.
 
     >>> iou_distance(torch.tensor([[1, 1, 0]]), torch.tensor([[0, 1, 1]]))
     tensor(0.6667, dtype=torch.float64)
     """
-    both, one, other = _counts("iou_distance", a, b)
-    return _distance(both, one + other - both)
+    both, total = _counts("iou_distance", a, b)
+    return _distance(both, total - both)
 
 
 def dice(a: Tensor, b: Tensor) -> Tensor:
@@ -43,23 +42,17 @@ def dice(a: Tensor, b: Tensor) -> Tensor:
 
     $$\frac{2\, |a \cap b|}{|a| + |b|}$$
 
-    Args:
-        a: Masks (…, H, W).
-        b: Masks (…, H, W); the leading dimensions of the two are broadcast, and are those of what is returned.
+    The leading dimensions of the two are broadcast, and are those of what is returned.
 
     >>> dice(torch.tensor([[1, 1, 0]]), torch.tensor([[0, 1, 1]]))
     tensor(0.5000, dtype=torch.float64)
     """
-    both, one, other = _counts("dice", a, b)
-    return torch.where(one + other > 0, 2 * both / (one + other).clamp_min(1), 1.0)
+    both, total = _counts("dice", a, b)
+    return torch.where(total > 0, 2 * both / total.clamp_min(1), 1.0)
 
 
 def pair_distances(a: Tensor, b: Tensor | None = None) -> Tensor:
-    """`iou_distance` of every mask of one set from every mask of another, (B, n, m), by one product of matrices.
-
-    Args:
-        a: Masks (B, n, H, W).
-        b: Masks (B, m, H, W); those of `a` if None.
+    """`iou_distance` of every mask of `a` (B, n, H, W) from every mask of `b` (B, m, H, W), by default `a`: (B, n, m).
 
     >>> pair_distances(torch.tensor([[[[1, 1]], [[0, 0]]]]), torch.tensor([[[[0, 1]]]]))
     tensor([[[0.5000],
@@ -82,11 +75,6 @@ def generalized_energy_distance(samples: Tensor, graders: Tensor, unbiased: bool
     Note: The V-statistic is biased upwards by E d(S, S′) / n: compare methods at the same n only. The U-statistic is
         NaN at n = 1, and may be negative.
 
-    Args:
-        samples: Masks (B, n, H, W).
-        graders: Masks (B, G, H, W).
-        unbiased: Whether the U-statistic is meant.
-
     >>> samples, graders = torch.tensor([[[[1, 0]], [[1, 0]]]]), torch.tensor([[[[1, 0]], [[1, 1]]]])
     >>> generalized_energy_distance(samples, graders)
     tensor([0.2500], dtype=torch.float64)
@@ -100,7 +88,7 @@ def generalized_energy_distance_of(table: Tensor, n: int, unbiased: bool = False
 
     Args:
         table: `pair_distances` of n samples and, after them, of the graders, (B, n + G, n + G).
-        n: How many are samples.
+        n: Number of samples.
         unbiased: Whether the U-statistic is meant.
 
     >>> masks = torch.tensor([[[[1, 0]], [[1, 0]], [[1, 0]], [[1, 1]]]])
@@ -113,9 +101,9 @@ def generalized_energy_distance_of(table: Tensor, n: int, unbiased: bool = False
     if table.size(1) != table.size(2) or n >= table.size(1):
         wanted = f"of shape (B, n + G, n + G) with n = {n} samples and some graders"
         raise ValueError(f"{name}: table must be {wanted}; got {tuple(table.shape)}")
-    own, across, theirs = table[:, :n, :n], table[:, :n, n:], table[:, n:, n:]
-    among = _apart(own) if unbiased else own.mean((1, 2))
-    return 2 * across.mean((1, 2)) - among - theirs.mean((1, 2))
+    samples, across, graders = table[:, :n, :n], table[:, :n, n:], table[:, n:, n:]
+    among = _apart(samples) if unbiased else samples.mean((1, 2))
+    return 2 * across.mean((1, 2)) - among - graders.mean((1, 2))
 
 
 def expected_energy_distance(masks: Tensor, probs: Tensor, graders: Tensor, n: int) -> Tensor:
@@ -156,10 +144,6 @@ def matched_iou(samples: Tensor, graders: Tensor) -> Tensor:
     over permutations π, with both sides repeated to L, the least common multiple of n and G: the Hungarian matching of
     Kohl et al. (2019). 1 where samples are the graders' masks equally often.
 
-    Args:
-        samples: Masks (B, n, H, W).
-        graders: Masks (B, G, H, W).
-
     >>> matched_iou(torch.tensor([[[[1, 1]], [[0, 0]]]]), torch.tensor([[[[0, 0]], [[0, 1]]]]))
     tensor([0.7500], dtype=torch.float64)
     """
@@ -167,10 +151,7 @@ def matched_iou(samples: Tensor, graders: Tensor) -> Tensor:
 
 
 def matched_iou_of(table: Tensor) -> Tensor:
-    """`matched_iou` from the distances of samples from graders, (B,).
-
-    Args:
-        table: `pair_distances` of them, (B, n, G).
+    """`matched_iou` from `pair_distances` of samples and graders, (B, n, G).
 
     >>> matched_iou_of(torch.tensor([[[1.0, 0.5], [0.0, 1.0]]]))
     tensor([0.7500], dtype=torch.float64)
@@ -187,20 +168,17 @@ def matched_iou_of(table: Tensor) -> Tensor:
         least = f"the least common multiple of {n} samples and {graders} graders must be at most {LONGEST}"
         raise ValueError(f"matched_iou: {least}; got {times}: take a multiple of {graders} samples")
     rows, columns = torch.arange(times) % n, torch.arange(times) % graders
-    found = []
+    matched = []
     for distances in table.detach().cpu().double():  # one image at a time: each is repeated to times × times
         repeated = distances[rows[:, None], columns].numpy()
-        found.append(1 - repeated[linear_sum_assignment(repeated)].mean())
-    return torch.tensor(found, dtype=torch.float64)
+        matched.append(1 - repeated[linear_sum_assignment(repeated)].mean())
+    return torch.tensor(matched, dtype=torch.float64)
 
 
 def diversity(samples: Tensor) -> Tensor:
     r"""Mean distance of two different samples of an image, (B,); NaN where there is but one.
 
     $$\frac{1}{n (n - 1)} \sum_{i \ne j} d(S_i, S_j)$$
-
-    Args:
-        samples: Masks (B, n, H, W).
 
     >>> diversity(torch.tensor([[[[1, 0]], [[1, 1]], [[1, 1]]]]))
     tensor([0.3333], dtype=torch.float64)
@@ -210,10 +188,7 @@ def diversity(samples: Tensor) -> Tensor:
 
 
 def diversity_of(table: Tensor) -> Tensor:
-    """`diversity` from the distances of samples from each other, (B,).
-
-    Args:
-        table: `pair_distances` of them, (B, n, n).
+    """`diversity` from `pair_distances` of the samples, (B, n, n).
 
     >>> diversity_of(torch.tensor([[[0.0, 0.5], [0.5, 0.0]]]))
     tensor([0.5000])
@@ -227,15 +202,14 @@ def diversity_of(table: Tensor) -> Tensor:
 def _pairs(a: Tensor, b: Tensor | None = None) -> Tensor:
     """`pair_distances` of masks that are checked: |a ∩ b| is their product, in numbers that stay exact."""
     exact = torch.float32 if a.size(2) * a.size(3) < EXACT else torch.float64
-    found = list[Tensor]()
+    counts = list[Tensor]()
     with torch.autocast(a.device.type, enabled=False):  # bfloat16 counts no further than 256
         for some in zip(*(masks.split(CHUNK) for masks in (a, b) if masks is not None), strict=True):
             flat = [masks.flatten(2).to(exact) for masks in some]
-            one, other = flat[0], flat[-1]
-            both, one, other = one @ other.mT, one.sum(2), other.sum(2)
-            found.append(torch.stack(torch.broadcast_tensors(both, one[:, :, None], other[:, None])))
-    both, one, other = torch.cat(found, 1).cpu().double()
-    return _distance(both, one + other - both)
+            total = flat[0].sum(2)[:, :, None] + flat[-1].sum(2)[:, None]
+            counts.append(torch.stack((flat[0] @ flat[-1].mT, total)))
+    both, total = torch.cat(counts, 1).cpu().double()
+    return _distance(both, total - both)
 
 
 def _apart(distances: Tensor) -> Tensor:
@@ -249,14 +223,13 @@ def _distance(both: Tensor, either: Tensor) -> Tensor:
     return torch.where(either > 0, 1 - both / either.clamp_min(1), 0.0)
 
 
-def _counts(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Pixels of the intersection, and of each of two masks, in float64."""
-    one, other = _checked_masks(name, "a", a), _checked_masks(name, "b", b)
-    if one.shape[-2:] != other.shape[-2:]:
+def _counts(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Pixels of the intersection of two masks, and of both together, in float64."""
+    inside_a, inside_b = _checked_masks(name, "a", a), _checked_masks(name, "b", b)
+    if a.shape[-2:] != b.shape[-2:]:
         raise ValueError(f"{name}: a and b must be of one size; got {tuple(a.shape)} and {tuple(b.shape)}")
-    both = (one & other).sum((-2, -1))
-    found = torch.broadcast_tensors(both, one.sum((-2, -1)), other.sum((-2, -1)))
-    return found[0].cpu().double(), found[1].cpu().double(), found[2].cpu().double()
+    both, total = (inside_a & inside_b).sum((-2, -1)), inside_a.sum((-2, -1)) + inside_b.sum((-2, -1))
+    return both.cpu().double(), total.cpu().double()
 
 
 def _check_table(name: str, table: Tensor) -> None:
@@ -269,15 +242,15 @@ def _check_table(name: str, table: Tensor) -> None:
 
 def checked_sets(name: str, **sets: Tensor) -> list[Tensor]:
     """Sets of masks (B, n, H, W), all of the same images."""
-    found = [_checked_masks(name, argument, masks) for argument, masks in sets.items()]
-    for argument, masks in zip(sets, found, strict=True):
+    inside = [_checked_masks(name, argument, masks) for argument, masks in sets.items()]
+    for argument, masks in zip(sets, inside, strict=True):
         if masks.ndim != 4 or not masks.numel():
             got = tuple(masks.shape)
             raise ValueError(f"{name}: {argument} must be masks of shape (B, n, H, W), not empty; got {got}")
-        if (masks.size(0), *masks.shape[2:]) != (found[0].size(0), *found[0].shape[2:]):
-            wanted = f"as many and as large as {next(iter(sets))}, {tuple(found[0].shape)}"
+        if (masks.size(0), *masks.shape[2:]) != (inside[0].size(0), *inside[0].shape[2:]):
+            wanted = f"as many and as large as {next(iter(sets))}, {tuple(inside[0].shape)}"
             raise ValueError(f"{name}: {argument} must be of images {wanted}; got {tuple(masks.shape)}")
-    return found
+    return inside
 
 
 def _checked_masks(name: str, argument: str, masks: Tensor) -> Tensor:
@@ -293,10 +266,7 @@ def _checked_masks(name: str, argument: str, masks: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PixelCalibration:
-    """The calibration error of pixels, and of each bin: how many, the mean probability, the mean share of graders.
-
-    Shape: `error` (), the others (bins,), zeros where a bin is empty; `count` is int64, the others float64.
-    """
+    """Calibration error of pixels; of each bin (bins,) their number, mean probability and mean share of graders."""
 
     error: Tensor
     count: Tensor
@@ -305,12 +275,7 @@ class PixelCalibration:
 
 
 def pixel_entropy(probs: Tensor) -> Tensor:
-    r"""Entropy of each pixel's being foreground or not, in nats, from 0 to log 2.
-
-    $$-p \log p - (1 - p) \log (1 - p)$$
-
-    Args:
-        probs: Probabilities of the foreground, of any shape; it is kept.
+    r"""Entropy of each pixel's being foreground or not, $-p \log p - (1 - p) \log (1 - p)$, in nats; any shape.
 
     >>> pixel_entropy(torch.tensor([0.0, 0.5]))
     tensor([0.0000, 0.6931], dtype=torch.float64)
@@ -325,16 +290,11 @@ def pixel_calibration(probs: Tensor, graders: Tensor, bins: int = 15) -> PixelCa
 
     $$\sum_b \frac{n_b}{N} \left| \mathrm{frequency}_b - \mathrm{confidence}_b \right|$$
 
-    Bin b of B holds probabilities of the foreground in ((b − 1)/B, b/B], the first also 0; all pixels of all images are
-    pooled, and the frequency is the mean over a bin's pixels of the share of graders.
+    Bins are those of `expected_calibration_error`, of `probs` of the foreground, (B, H, W), pooled over all pixels; the
+    frequency is the mean over a bin's pixels of the share of graders.
 
     Note: Most pixels are background and nobody doubts it, so that the error is small where objects are: compare it
         within one data set only.
-
-    Args:
-        probs: Probabilities of the foreground, (B, H, W).
-        graders: Masks (B, G, H, W).
-        bins: Number of bins, at least 1.
 
     >>> pixel_calibration(torch.tensor([[[0.5, 1.0]]]), torch.tensor([[[[1, 1]], [[1, 1]]]]), bins=2).error
     tensor(0.2500, dtype=torch.float64)
@@ -347,9 +307,6 @@ def pixel_calibration(probs: Tensor, graders: Tensor, bins: int = 15) -> PixelCa
 
 class PixelSums:
     """`pixel_calibration` of images that come batch by batch: sums over the pixels of each bin, and no pixel is kept.
-
-    Args:
-        bins: Number of bins, at least 1.
 
     >>> sums = PixelSums(bins=2)
     >>> for prob in (0.5, 1.0):
@@ -373,13 +330,13 @@ class PixelSums:
         if confidence.shape != wanted:
             raise ValueError(f"{name}: probs must be of shape {wanted}, as graders are; got {tuple(probs.shape)}")
         confidence, share = confidence.flatten(), graders.double().mean(1).cpu().flatten()
-        index = torch.bucketize(confidence, torch.arange(1, bins, dtype=torch.float64) / bins)
+        index = equal_width(confidence, bins)
         self.count += torch.bincount(index, minlength=bins)
         self.confidence += torch.bincount(index, confidence, minlength=bins)
         self.share += torch.bincount(index, share, minlength=bins)
 
     def calibration(self) -> PixelCalibration:
-        """What has been counted so far, at least one pixel."""
+        """Calibration of the pixels counted so far, at least one."""
         if not self.count.any():
             raise ValueError("PixelSums: no pixel was counted; add images first")
         error = (self.confidence - self.share).abs().sum() / self.count.sum()
@@ -390,7 +347,7 @@ class PixelSums:
 def _checked_probs(name: str, probs: Tensor) -> Tensor:
     """Probabilities in float64 on the CPU."""
     check_tensor(name, "probs", probs)
-    found = probs.detach().cpu().double()
-    if not probs.is_floating_point() or not found.numel() or not bool(((found >= 0) & (found <= 1)).all()):
+    wide = probs.detach().cpu().double()
+    if not probs.is_floating_point() or not wide.numel() or not bool(((wide >= 0) & (wide <= 1)).all()):
         raise ValueError(f"{name}: probs must be floats in [0, 1], not empty (logits?); got {tuple(probs.shape)}")
-    return found
+    return wide

@@ -97,13 +97,6 @@ def threshold_for_risk(
     Note: Not the binary search of Geifman and El-Yaniv (SGR): which thresholds that tries depends on the errors it saw,
         and its bound counts the log₂ N tried, not those that might have been.
 
-    Args:
-        probs: Class probabilities (N, C).
-        labels: Classes (N,).
-        uncertainty: Uncertainties (N,), larger is less sure.
-        risk: Error rate to keep to, in 0 … 1.
-        confidence: Probability of keeping to it on new rows, between 0 and 1; None for these rows alone.
-
     >>> threshold_for_risk(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 1, 1]), torch.tensor([1, 3, 2]))
     2.0
     """
@@ -120,19 +113,6 @@ def threshold_for_risk(
         tried = torch.searchsorted(groups.accepted, wanted).tolist()
         good = [index for index in tried if low[index] and _bound(groups, index, level) <= risk]
     return float(groups.threshold[max(good)]) if good else -math.inf
-
-
-def coverage_at_risk(probs: Tensor, labels: Tensor, uncertainty: Tensor, risk: float = 0.05) -> Tensor:
-    """The largest share of these rows that can be accepted with an error of at most `risk`; 0 where none can.
-
-    Note: The threshold is chosen with these labels in sight: a description of the rows, not a promise for others.
-
-    >>> coverage_at_risk(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 1, 1]), torch.tensor([1, 3, 2]))
-    tensor(0.6667, dtype=torch.float64)
-    """
-    groups = _grouped("coverage_at_risk", probs, labels, uncertainty)
-    check_number("coverage_at_risk", "risk", risk, 0, 1, "[]")
-    return groups.coverage.where(groups.risk <= risk, 0).max()
 
 
 def selective(probs: Tensor, labels: Tensor, uncertainty: Tensor, threshold: float) -> Selection:
@@ -198,11 +178,7 @@ POINTS = 50  # thresholds of the default curve, besides the one that accepts not
 
 @dataclass(frozen=True, eq=False)
 class CascadeCurve:
-    """What a cascade does at each threshold; float64.
-
-    Shape: `threshold`, `accuracy` and `cost` (the mean of an image) (T,); `share` of images answered at each level
-        (T, L).
-    """
+    """Threshold, accuracy and mean cost of an image, (T,) each, and share of images answered at each level, (T, L)."""
 
     threshold: Tensor
     accuracy: Tensor

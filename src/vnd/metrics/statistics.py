@@ -31,10 +31,6 @@ def confidence_interval(values: Iterable[float], level: float = 0.95) -> Interva
     Note: One value has no spread to go by: low = high = mean, and `count` says so. The interval holds for values that
         are normal about their mean; of an accuracy near 1 it may reach past 1.
 
-    Args:
-        values: Finite numbers, at least one: a list, or a tensor of shape (n,).
-        level: Probability that the interval covers the true mean, between 0 and 1.
-
     >>> interval = confidence_interval([1, 2, 3])
     >>> interval.mean, round(interval.low, 6), round(interval.high, 6), interval.count
     (2.0, -0.484138, 4.484138, 3)
@@ -65,9 +61,7 @@ def student_quantile(level: float, degrees: int) -> float:
 
     $$P(|T| > t) = I_{\nu / (\nu + t^2)}\big(\tfrac \nu 2, \tfrac 12\big)$$
 
-    Args:
-        level: Probability, between 0 and 1: 0.95 for the quantile of 0.975 at one end.
-        degrees: Degrees of freedom ν, at least 1.
+    `degrees` is ν; the level .95 gives the quantile of .975 at one end.
 
     >>> round(student_quantile(0.95, 2), 6)
     4.302653
@@ -110,7 +104,7 @@ def error_bound(errors: int, rows: int, confidence: float = 0.95) -> float:
 
 
 def _crossing(falling: Callable[[float], float], level: float, low: float, high: float) -> float:
-    """Where a falling function passes `level` between `low` and `high`, to the last bit that bisection can tell."""
+    """Point at which a falling function passes `level` between `low` and `high`, to the last bit of bisection."""
     while low < (middle := (low + high) / 2) < high:
         if falling(middle) > level:
             low = middle
@@ -163,17 +157,17 @@ def bootstrap_interval(
     $$\bar x^* = \frac{\sum_k w_k \sum_{i \in k} x_i}{\sum_k w_k\, n_k}, \qquad
     w \sim \mathrm{Multinomial}\big(K; \tfrac 1K, …, \tfrac 1K\big)$$
 
-    with $n_k$ images of owner k of K, and the interval lies between quantiles of $\bar x^*$ (Efron's percentiles).
+    with $n_k$ images of group k of K, and the interval lies between quantiles of $\bar x^*$ (Efron's percentiles).
     Images of one patient are alike, and an interval that took them for independent would be too short.
 
-    Note: One owner has no spread to go by: low = high = mean, and `count`, the number of groups, says so. Percentiles
+    Note: One group has no spread to go by: low = high = mean, and `count`, the number of groups, says so. Percentiles
         of few groups are too short; below ten of them take the interval for a rough one.
 
     Args:
         values: Finite numbers, (images, columns); all columns have the same resamples.
-        groups: Whose each image is; if None, each is its own.
+        groups: Group of each image; if None, each is its own.
         level: Share of the resamples that lie within, between 0 and 1.
-        resamples: How many, at least 1.
+        resamples: Number of resamples.
         seed: Of the draws.
 
     >>> values = torch.tensor([[0.0], [0.0], [1.0], [1.0], [2.0]])
@@ -186,13 +180,13 @@ def bootstrap_interval(
     sums, sizes = _sums(name, values, groups)
     generator, count = torch.Generator().manual_seed(seed), len(sizes)
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    found = list[Tensor]()
+    means = list[Tensor]()
     for some in torch.arange(resamples).split(max(1, AT_ONCE // count)):
-        drawn = torch.randint(count, (len(some), count), generator=generator)
+        chosen = torch.randint(count, (len(some), count), generator=generator)
         times = torch.zeros(len(some), count, dtype=torch.float64)
-        times.scatter_add_(1, drawn, torch.ones_like(times))
-        found.append(times @ sums / (times @ sizes)[:, None])
-    low, high = torch.cat(found).quantile(ends, 0)
+        times.scatter_add_(1, chosen, torch.ones_like(times))
+        means.append(times @ sums / (times @ sizes)[:, None])
+    low, high = torch.cat(means).quantile(ends, 0)
     mean = sums.sum(0) / sizes.sum()
     if count == 1:
         low = high = mean  # which rounding would part
@@ -200,13 +194,9 @@ def bootstrap_interval(
 
 
 def group_mean(values: Tensor, groups: Sequence[Hashable] | None = None) -> Tensor:
-    r"""Mean over groups of their means over images, (columns,): each owner counts once, however many images it has.
+    r"""Mean over groups of their means over images, (columns,): each group counts once, however many images it has.
 
     $$\frac 1K \sum_k \frac{1}{n_k} \sum_{i \in k} x_i$$
-
-    Args:
-        values: Finite numbers, (images, columns).
-        groups: Whose each image is; if None, each is its own.
 
     >>> group_mean(torch.tensor([[0.0], [0.0], [1.0]]), ["a", "a", "b"])
     tensor([0.5000], dtype=torch.float64)
@@ -216,14 +206,14 @@ def group_mean(values: Tensor, groups: Sequence[Hashable] | None = None) -> Tens
 
 
 def _sums(name: str, values: Tensor, groups: Sequence[Hashable] | None) -> tuple[Tensor, Tensor]:
-    """Sums over the images of each owner, (groups, columns), and how many these are, (groups,)."""
+    """Sums over the images of each group, (groups, columns), and how many these are, (groups,)."""
     table = checked_rows(name, "values", values, "(images, columns)")
     if groups is None:
         return table, torch.ones(len(table), dtype=torch.float64)
     if len(groups) != len(table):
         raise ValueError(f"{name}: groups must be as many as the {len(table)} images; got {len(groups)}")
-    number = {owner: at for at, owner in enumerate(dict.fromkeys(groups))}
-    whose = torch.tensor([number[owner] for owner in groups])
+    number = {group: index for index, group in enumerate(dict.fromkeys(groups))}
+    whose = torch.tensor([number[group] for group in groups])
     sums = torch.zeros(len(number), table.size(1), dtype=torch.float64).index_add_(0, whose, table)
     return sums, torch.bincount(whose, minlength=len(number)).double()
 
@@ -236,14 +226,10 @@ def pearson(scores: Tensor) -> Tensor:
 
     Exactly symmetric, within −1 … 1, and 1 on the diagonal. Paper: Sec. 3.5, the analysis behind SN³.
 
-    Note: The formula leaves a constant row undefined. Here it has the correlation 0 with every other row, and 1 with
-        itself: it tells nothing of them.
+    Note: A constant row, which the formula leaves undefined, has the correlation 0 with every other.
 
     Args:
         scores: One row a width (W, N), such as the predictive entropies of N images; finite.
-
-    Returns:
-        The matrix (W, W) in float64.
 
     >>> pearson(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [5.0, 5.0, 5.0]]))
     tensor([[ 1., -1.,  0.],
@@ -268,7 +254,7 @@ def smallest_width(correlation: Tensor, threshold: float = 0.9) -> int:
 
     Args:
         correlation: The matrix (W, W) of `pearson`, widths in rising order.
-        threshold: In −1 … 1, below 1, so that the full width itself always exceeds it.
+        threshold: From −1 to below 1, so that the full width itself always exceeds it.
 
     >>> smallest_width(torch.tensor([[1.0, 0.8, 0.7], [0.8, 1.0, 0.95], [0.7, 0.95, 1.0]]))
     1
@@ -286,11 +272,7 @@ def smallest_width(correlation: Tensor, threshold: float = 0.9) -> int:
 def spearman(a: Tensor, b: Tensor) -> Tensor:
     r"""Spearman's rank correlation: Pearson's of the ranks, where equal numbers share the mean of their places.
 
-    Within −1 … 1; 0 where one of the two is constant, since it then tells nothing of the other.
-
-    Args:
-        a: Numbers (N,), such as the code length of each image.
-        b: Numbers (N,), such as its size as a PNG.
+    Both have the shape (N,); 0 where one of the two is constant.
 
     >>> spearman(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 100.0, 1000.0]))
     tensor(1., dtype=torch.float64)

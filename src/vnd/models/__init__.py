@@ -11,11 +11,10 @@ from torch import nn
 
 from vnd._text import nearest
 from vnd.models.autoencoder import AutoEncoder, DenseAutoEncoder
-from vnd.models.convnet import ConvNet
 from vnd.models.mobilenet import MobileNetV2
 from vnd.models.resnet import ResNeXt
 from vnd.models.unet import EnsembleUNet, ProbabilisticUNet, UNet
-from vnd.models.vgg import VGG11
+from vnd.models.vgg import VGG11, ConvNet
 
 __all__ = [
     "MODELS", "VGG11", "AutoEncoder", "ConvNet", "DenseAutoEncoder", "EnsembleUNet", "MobileNetV2",

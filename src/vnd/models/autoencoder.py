@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vnd.models.initialise import check_counts, check_width, initialise, scaled
+from vnd.models.initialise import arguments, check_counts, check_width, initialise, scaled
 
 CHANNELS = (32, 64, 128, 256, 512)
 
@@ -26,7 +26,7 @@ class PrefixLinear(nn.Linear):
 
 
 class CodedNetwork(nn.Module):
-    r"""What both auto-encoders do with their layers: one linear head a name, and codes that may stop early.
+    r"""Base of both auto-encoders: one linear head a name, and codes that may stop early.
 
     $$\mathrm{encode}(x)_k = W_k f(x) + a_k, \qquad
       \mathrm{decode}(h) = g\Bigl(\sum_{i \le b} \bigl(h_i\, w_i + \tfrac1d u_i\bigr) + c\Bigr)$$
@@ -80,6 +80,13 @@ class CodedNetwork(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The images decoded from the head `loc` of a batch of images."""
         return self.decode(self.encode(x)["loc"])
+
+    def _add_code(self, flat: int, heads: Mapping[str, int]) -> None:
+        """Make the layers between features and decoder, both of `flat` numbers; called in the order of the layers."""
+        latent_dim, length_bias = self.config["latent_dim"], self.config["length_bias"]
+        self.heads = nn.ModuleDict({name: nn.Linear(flat, size) for name, size in heads.items()})
+        self.expand = PrefixLinear(latent_dim, flat)
+        self.length_biases = PrefixLinear(latent_dim, flat, bias=False) if length_bias else None
 
     def _initialise(self) -> None:
         initialise(self)
@@ -152,30 +159,20 @@ class AutoEncoder(CodedNetwork):
         length_bias: bool = False,
     ) -> None:
         super().__init__()
+        self.config = arguments(locals())
         check_counts("AutoEncoder", latent_dim=latent_dim, image_size=image_size, in_channels=in_channels)
         check_width("AutoEncoder", width)
         if image_size % 32:
             raise ValueError(f"AutoEncoder: image_size must be a multiple of 32; got {image_size}")
         _check_truth("AutoEncoder", bounded=bounded, length_bias=length_bias)
         sizes = checked_heads("AutoEncoder", heads, latent_dim)
-        self.config = {
-            "latent_dim": latent_dim,
-            "image_size": image_size,
-            "in_channels": in_channels,
-            "width": width,
-            "heads": None if heads is None else sizes,  # as it was given, so that a recipe is what it builds
-            "bounded": bounded,
-            "length_bias": length_bias,
-        }
         side, channels = image_size // 32, [scaled(size, width) for size in CHANNELS]
         flat = channels[-1] * side**2
         down: list[nn.Module] = []
         for i, o in pairwise((in_channels, *channels)):
             down += [nn.Conv2d(i, o, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(o), nn.LeakyReLU()]
         self.features = nn.Sequential(*down, nn.Flatten())
-        self.heads = nn.ModuleDict({name: nn.Linear(flat, size) for name, size in sizes.items()})
-        self.expand = PrefixLinear(latent_dim, flat)
-        self.length_biases = PrefixLinear(latent_dim, flat, bias=False) if length_bias else None
+        self._add_code(flat, sizes)
         up: list[nn.Module] = []
         for i, o in pairwise((*reversed(channels), channels[0])):
             up.append(nn.ConvTranspose2d(i, o, 3, stride=2, padding=1, output_padding=1, bias=False))
@@ -210,9 +207,7 @@ class DenseAutoEncoder(CodedNetwork):
         image_size: Height and width of the images.
         in_channels: Channels of the images.
         hidden: Sizes of the hidden layers of the encoder; the decoder has them in reverse.
-        heads: The size of each output of the encoder by its name, `loc` among them; None for `loc` alone.
-        bounded: Whether the images lie between −1 and 1, by tanh.
-        length_bias: Whether the decoder is told how long a code is.
+        heads, bounded, length_bias: As of `AutoEncoder`.
 
     Shape: (B, in_channels, image_size, image_size) to the same.
 
@@ -235,29 +230,19 @@ class DenseAutoEncoder(CodedNetwork):
         length_bias: bool = False,
     ) -> None:
         super().__init__()
+        self.config = arguments(locals())
         check_counts("DenseAutoEncoder", latent_dim=latent_dim, image_size=image_size, in_channels=in_channels)
         if not isinstance(hidden, Sequence) or isinstance(hidden, str):
             raise ValueError(f"DenseAutoEncoder: hidden must be a list of integers; got {hidden!r}")
         check_counts("DenseAutoEncoder", **{f"hidden[{layer}]": size for layer, size in enumerate(hidden)})
         _check_truth("DenseAutoEncoder", bounded=bounded, length_bias=length_bias)
         outputs = checked_heads("DenseAutoEncoder", heads, latent_dim)
-        self.config = {
-            "latent_dim": latent_dim,
-            "image_size": image_size,
-            "in_channels": in_channels,
-            "hidden": list(hidden),  # a list, as JSON gives it back
-            "heads": None if heads is None else outputs,
-            "bounded": bounded,
-            "length_bias": length_bias,
-        }
         sizes = (in_channels * image_size**2, *hidden)
         down: list[nn.Module] = []
         for i, o in pairwise(sizes):
             down += [nn.Linear(i, o), nn.ReLU()]
         self.features = nn.Sequential(nn.Flatten(), *down)
-        self.heads = nn.ModuleDict({name: nn.Linear(sizes[-1], size) for name, size in outputs.items()})
-        self.expand = PrefixLinear(latent_dim, sizes[-1])
-        self.length_biases = PrefixLinear(latent_dim, sizes[-1], bias=False) if length_bias else None
+        self._add_code(sizes[-1], outputs)
         up: list[nn.Module] = []
         for i, o in pairwise(reversed(sizes)):
             up += [nn.ReLU(), nn.Linear(i, o)]

@@ -1,6 +1,8 @@
-"""What all networks share: the initialisation, the scaling and checking of sizes."""
+"""Parts of all networks: initialisation, constructor arguments, a convolution with its norm, checks of sizes."""
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import nn
 
@@ -25,6 +27,25 @@ def initialise(network: nn.Module) -> None:
             continue
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
+
+
+def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A constructor's arguments, from `locals()` at its start, as JSON gives them back."""
+    return {
+        name: list(x)
+        if isinstance(x, Sequence) and not isinstance(x, str)
+        else dict(x)
+        if isinstance(x, Mapping)
+        else x
+        for name, x in given.items()
+        if name not in ("self", "__class__")
+    }
+
+
+def conv_norm_relu(in_channels: int, out_channels: int) -> list[nn.Module]:
+    """A 3×3 convolution that keeps the resolution, BatchNorm and ReLU; the bias is that of the BatchNorm."""
+    conv = nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False)
+    return [conv, nn.BatchNorm2d(out_channels), nn.ReLU()]
 
 
 def scaled(channels: int, width: float) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.models.initialise import check_counts, initialise
+from vnd.models.initialise import arguments, check_counts, initialise
 
 STEM = 64
 STAGES = 3
@@ -98,14 +98,7 @@ class ResNeXt(nn.Module):
         in_channels: int = 3,
     ) -> None:
         super().__init__()
-        self.config: dict[str, Any] = {
-            "num_classes": num_classes,
-            "depth": depth,
-            "cardinality": cardinality,
-            "base_width": base_width,
-            "widen_factor": widen_factor,
-            "in_channels": in_channels,
-        }
+        self.config: dict[str, Any] = arguments(locals())
         check_counts("ResNeXt", **self.config)
         repeats, rest = divmod(depth - 2, 9)
         if rest or repeats < 1:

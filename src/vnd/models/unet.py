@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from vnd.functional import to_float32
 from vnd.models.autoencoder import PrefixLinear, checked_heads
-from vnd.models.initialise import check_counts, initialise
+from vnd.models.initialise import arguments, check_counts, conv_norm_relu, initialise
 
 
 class UNet(nn.Module):
@@ -61,16 +61,11 @@ class UNet(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.config: dict[str, Any] = arguments(locals())
         check_counts("UNet", in_channels=in_channels, num_classes=num_classes)
         check_channels("UNet", channels)
         if not isinstance(dropout, int | float) or isinstance(dropout, bool) or not 0 <= dropout < 1:
             raise ValueError(f"UNet: dropout must lie in [0, 1); got {dropout!r}")
-        self.config: dict[str, Any] = {
-            "in_channels": in_channels,
-            "num_classes": num_classes,
-            "channels": list(channels),  # a list, as JSON gives it back
-            "dropout": dropout,
-        }
         self.pool = nn.MaxPool2d(2)
         self.dropout = nn.Dropout(dropout) if dropout else None  # nothing to trace where nothing is dropped
         self.encoder = nn.ModuleList(two_convolutions(i, o) for i, o in pairwise((in_channels, *channels)))
@@ -108,10 +103,7 @@ class UNet(nn.Module):
 
 def two_convolutions(in_channels: int, out_channels: int) -> nn.Sequential:
     """A block: two 3×3 convolutions, each with BatchNorm and ReLU, that keep the resolution."""
-    layers: list[nn.Module] = []
-    for before in (in_channels, out_channels):
-        layers += [nn.Conv2d(before, out_channels, 3, padding=1, bias=False), nn.BatchNorm2d(out_channels), nn.ReLU()]
-    return nn.Sequential(*layers)
+    return nn.Sequential(*conv_norm_relu(in_channels, out_channels), *conv_norm_relu(out_channels, out_channels))
 
 
 def check_channels(owner: str, channels: object) -> None:
@@ -142,9 +134,9 @@ class EnsembleUNet(nn.Module):
 
     def __init__(self, in_channels: int = 1, channels: Sequence[int] = (32, 64, 128, 192), members: int = 4) -> None:
         super().__init__()
+        self.config: dict[str, Any] = arguments(locals())
         check_counts("EnsembleUNet", members=members)
         self.members = nn.ModuleList(UNet(in_channels, 1, channels) for _ in range(members))
-        self.config: dict[str, Any] = {"in_channels": in_channels, "channels": list(channels), "members": members}
 
     def logits(self, x: Tensor) -> Tensor:
         """Those of every member, (M, B, H, W)."""
@@ -157,7 +149,7 @@ class EnsembleUNet(nn.Module):
 
 
 class LatentNet(nn.Module):
-    r"""What is said of the latent: an encoder of images, its mean over positions, and one linear head a name.
+    r"""Parameters of the latent: an encoder of images, its mean over positions, and one linear head a name.
 
     $$\mathrm{heads}(x)_k = W_k\, \overline{e_{L-1}(x)} + a_k$$
 
@@ -220,7 +212,7 @@ class Combiner(nn.Module):
 
 
 class ProbabilisticUNet(nn.Module):
-    r"""A UNet whose last layers also read a latent h, of which one net says what an image alone, another what its mask.
+    r"""UNet whose last layers also read a latent h, with a net for its prior and one for its posterior.
 
         unet:       UNet without its output, features f(x)
         prior:      the UNet's encoder of x · mean over positions · heads, of p(h | x)
@@ -262,15 +254,10 @@ class ProbabilisticUNet(nn.Module):
         heads: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
+        self.config: dict[str, Any] = arguments(locals())
         check_counts("ProbabilisticUNet", in_channels=in_channels, latent=latent)
         check_channels("ProbabilisticUNet", channels)
         sizes = checked_heads("ProbabilisticUNet", heads, latent, "latent")
-        self.config: dict[str, Any] = {
-            "in_channels": in_channels,
-            "channels": list(channels),  # a list, as JSON gives it back
-            "latent": latent,
-            "heads": None if heads is None else sizes,  # as it was given, so that a recipe is what it builds
-        }
         self.unet = UNet(in_channels, 1, channels)
         self.unet.output = nn.Identity()  # type: ignore[assignment]  # its features are what is asked for
         self.prior = LatentNet(in_channels, channels, sizes)

@@ -1,13 +1,25 @@
-"""VGG11 with BatchNorm."""
+"""Plain convolutional classifiers: VGG11 with BatchNorm, and a small network for small images."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vnd.models.initialise import check_counts, check_width, initialise, scaled
+from vnd.models.initialise import arguments, check_counts, check_width, conv_norm_relu, initialise, scaled
 
-CHANNELS = (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool")
+CHANNELS = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # of the convolutions before each pooling
+SMALL_CHANNELS = ((32,), (64,), (96,))
+
+
+def _features(levels: tuple[tuple[int, ...], ...], width: float, channels: int) -> tuple[nn.Sequential, int]:
+    """Convolutions with BatchNorm and ReLU, a 2×2 pooling after each level; and the channels of the last."""
+    layers: list[nn.Module] = []
+    for level in levels:
+        for size in level:
+            before, channels = channels, scaled(size, width)
+            layers += conv_norm_relu(before, channels)
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers), channels
 
 
 class VGG11(nn.Module):
@@ -54,31 +66,64 @@ class VGG11(nn.Module):
         hidden_norm: bool = False,
     ) -> None:
         super().__init__()
+        self.config: dict[str, Any] = arguments(locals())
         check_counts("VGG11", num_classes=num_classes, image_size=image_size, in_channels=in_channels, hidden=hidden)
         check_width("VGG11", width)
         if image_size % 32:
             raise ValueError(f"VGG11: image_size must be a multiple of 32; got {image_size}")
-        self.config: dict[str, Any] = {
-            "num_classes": num_classes,
-            "width": width,
-            "image_size": image_size,
-            "in_channels": in_channels,
-            "hidden": hidden,
-            "hidden_norm": hidden_norm,
-        }
-        layers: list[nn.Module] = []
-        channels = in_channels
-        for size in CHANNELS:
-            if isinstance(size, str):
-                layers.append(nn.MaxPool2d(2))
-            else:
-                before, channels = channels, scaled(size, width)
-                layers += [nn.Conv2d(before, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()]
-        self.features = nn.Sequential(*layers)
+        self.features, channels = _features(CHANNELS, width, in_channels)
         positions = (image_size // 32) ** 2
         between = [nn.BatchNorm1d(hidden), nn.ReLU()] if hidden_norm else [nn.ReLU()]
         self.classifier = nn.Sequential(
             nn.Linear(channels * positions, hidden), *between, nn.Linear(hidden, num_classes)
+        )
+        initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch of images."""
+        logits: Tensor = self.classifier(torch.flatten(self.features(x), 1))
+        return logits
+
+
+class ConvNet(nn.Module):
+    r"""Three 3×3 convolutions, each halving the image, one hidden dense layer and a linear classifier.
+
+    With w = `width`, `C` a convolution, BatchNorm and ReLU, and `M` a 2×2 maximum pooling:
+
+        features:    C(32w) M · C(64w) M · C(96w) M
+        classifier:  Linear(96w · ⌊image_size / 8⌋², hidden · w) · ReLU · Linear(hidden · w, num_classes)
+
+    Not of the paper: it is what `vnd demo` and the recipes on small grey images train.
+
+    Args:
+        num_classes: Number of logits.
+        width: Factor on the channels of every layer; rounded, at least one channel.
+        image_size: Height and width of the images, at least 8.
+        in_channels: Channels of the images.
+        hidden: Size of the hidden dense layer, before `width`.
+
+    Shape: (B, in_channels, image_size, image_size) to logits (B, num_classes).
+
+    >>> network = ConvNet()
+    >>> sum(p.numel() for p in network.parameters())
+    186410
+    >>> network(torch.ones(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self, num_classes: int = 10, width: float = 1.0, image_size: int = 28, in_channels: int = 1, hidden: int = 128
+    ) -> None:
+        super().__init__()
+        self.config: dict[str, Any] = arguments(locals())
+        check_counts("ConvNet", num_classes=num_classes, image_size=image_size, in_channels=in_channels, hidden=hidden)
+        check_width("ConvNet", width)
+        if image_size < 8:
+            raise ValueError(f"ConvNet: image_size must be at least 8; got {image_size}")
+        self.features, channels = _features(SMALL_CHANNELS, width, in_channels)
+        inner = scaled(hidden, width)
+        self.classifier = nn.Sequential(
+            nn.Linear(channels * (image_size // 8) ** 2, inner), nn.ReLU(), nn.Linear(inner, num_classes)
         )
         initialise(self)
 
