@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import hostile
 import vnd
 import vnd.serialization as serialization
+from covering import turns
 from hostile import DESCRIPTIONS, HEADERS, MANIFESTS, Bomb, Calls, full_disk, interrupted, short_writes
 from vnd import BernoulliChain, Rule
 from vnd import _manifest as checksummed
@@ -317,8 +318,13 @@ def test_an_altered_network_of_ours_asks_for_its_plain_form(tmp_path):
         assert_equal_state(net, other)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("when", ["before", "after", "after calibration"])
+@pytest.mark.parametrize(
+    ("dtype", "when"),
+    [
+        *turns([torch.float64, torch.bfloat16, torch.float16], ["before", "after", "after calibration"]),
+        *turns([torch.bfloat16, torch.float16], ["after calibration", "before"]),
+    ],
+)
 def test_dtypes_come_back(dtype, when, tmp_path):
     plain, x = UNet(channels=(4,)), images(1, 8)  # no transposed layer: torch 2.13 dies of one in bfloat16 on some CPUs
     if when == "before":
@@ -726,9 +732,15 @@ def test_a_hostile_tensor_file_is_refused(header, saved, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["net.pt", "net.PTH", "net.pkl", "net.pickle", "net.bin", "net.ckpt", "net.data", "net"]
+    ("name", "writer"),
+    [
+        *turns(
+            ["net.pt", "net.PTH", "net.pkl", "net.pickle", "net.bin", "net.ckpt", "net.data", "net"],
+            ["pickle", "torch", "legacy torch"],
+        ),
+        *turns(["net.data"], ["pickle", "torch", "legacy torch"]),  # a name that says nothing
+    ],
 )
-@pytest.mark.parametrize("writer", ["pickle", "torch", "legacy torch"])
 def test_a_pickle_is_refused_and_not_run(name, writer, saved, tmp_path):
     path, mark = tmp_path / "folder" / name, tmp_path / "mark"
     path.parent.mkdir()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from covering import pairs, turns
 from vnd.data.augment import GREY, Augment, Draw, Padding, apply, apply_to_masks, draw, mix
 
 
@@ -47,12 +48,14 @@ def covered(images: Tensor, side: int, drawn: Draw) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize("padding", ["black", "reflect"])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-@pytest.mark.parametrize(("pad", "flip"), [(0, True), (2, False), (4, True), (15, True)])
+@pytest.mark.parametrize(
+    ("crop", "dtype", "padding"),
+    pairs([(0, True), (2, False), (4, True), (15, True)], [torch.uint8, torch.float32], ["black", "reflect"]),
+)
 def test_crop_and_flip_are_those_of_a_loop_over_images(
-    pad: int, flip: bool, dtype: torch.dtype, padding: Padding
+    crop: tuple[int, bool], dtype: torch.dtype, padding: Padding
 ) -> None:
+    pad, flip = crop
     images = torch.randint(0, 256, (64, 3, 9, 7)).to(dtype)
     before = images.clone()
     augment = Augment(pad=pad, flip=flip, padding=padding)
@@ -87,8 +90,10 @@ def test_a_square_by_hand() -> None:
         assert ["".join(".#"[int(pixel == GREY)] for pixel in row) for row in out[0, 0]] == wanted, (side, centre)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
-@pytest.mark.parametrize(("side", "share"), [(1, 1.0), (4, 0.5), (5, 1.0), (20, 0.3)])
+@pytest.mark.parametrize(
+    ("side", "share", "dtype"),
+    turns([1, 4, 5, 20], [1.0, 0.5, 1.0, 0.3], [torch.uint8, torch.float32, torch.float64]),
+)
 def test_squares_are_those_of_a_loop_over_images(side: int, share: float, dtype: torch.dtype) -> None:
     images = torch.randint(0, 128, (64, 3, 9, 7)).to(dtype)
     before, augment = images.clone(), Augment(cutout=side, cutout_share=share)
@@ -217,8 +222,7 @@ def boxed(images: Tensor, others: Tensor, drawn: Draw) -> tuple[Tensor, list[flo
     return out, shares
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-@pytest.mark.parametrize("share", [0.3, 1.0])
+@pytest.mark.parametrize(("share", "dtype"), [(0.3, torch.uint8), (1.0, torch.float32)])
 def test_boxes_are_those_of_a_loop_over_images(share: float, dtype: torch.dtype) -> None:
     images, others = (torch.randint(0, 256, (64, 3, 9, 7)).to(dtype) for _ in range(2))
     drawn = draw(Augment(cutmix=share), 64, generator())
@@ -245,8 +249,7 @@ def test_boxes_take_every_share_of_an_image_and_come_to_the_share_of_images_aske
     assert float(share.max()) > 0.9
 
 
-@pytest.mark.parametrize("padding", ["black", "reflect"])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize(("dtype", "padding"), [(torch.uint8, "black"), (torch.float32, "reflect")])
 def test_masks_are_cropped_as_images_are(dtype: torch.dtype, padding: Padding) -> None:
     masks = (torch.rand(16, 6, 9) < 0.5).to(dtype)
     augment = Augment(2, True, padding=padding, cutout=3)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from covering import pairs, turns
 from vnd.distributions import BernoulliChain, Downhill, OrderedNormal
 from vnd.functional import length_log_probs, log_survival
 
@@ -47,11 +48,7 @@ def check_descents(z: Tensor, dtype: torch.dtype) -> None:
     assert (z[..., 1:] <= z[..., :-1]).all(), "not monotone"
 
 
-# All pairs of a size, a temperature and a dtype.
-PAIRS = [(n, t, DTYPES[(i + j) % 4]) for i, n in enumerate(SIZES) for j, t in enumerate(TEMPERATURES)]
-
-
-@pytest.mark.parametrize(("n", "temperature", "dtype"), PAIRS, ids=str)
+@pytest.mark.parametrize(("n", "temperature", "dtype"), pairs(SIZES, TEMPERATURES, DTYPES), ids=str)
 def test_samples_and_gradients_are_finite_bounded_and_monotone(
     n: int, temperature: float, dtype: torch.dtype, device: torch.device
 ) -> None:
@@ -72,8 +69,7 @@ def test_samples_and_gradients_are_finite_bounded_and_monotone(
             assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize(("n", "dtype"), [*turns(SIZES, DTYPES), *turns(SIZES[::-1], DTYPES)], ids=str)
 def test_closed_forms_and_their_gradients_are_finite(n: int, dtype: torch.dtype, device: torch.device) -> None:
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     for kind in KINDS:
@@ -95,8 +91,10 @@ def test_closed_forms_and_their_gradients_are_finite(n: int, dtype: torch.dtype,
         assert chain.entropy() >= 0
 
 
-@pytest.mark.parametrize("kind", ["mixed", "kept", "uniform", "±50"])
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize(
+    ("n", "kind"),
+    [*turns(SIZES, ["mixed", "kept", "uniform", "±50"]), *turns(SIZES[::-1], ["mixed", "kept", "uniform", "±50"])],
+)
 def test_log_survival_in_float32_agrees_with_float64(n: int, kind: str) -> None:
     logits = logits_of(n, kind, torch.float32)
     check_precision(log_survival, logits)
@@ -109,8 +107,9 @@ def check_precision(function: Callable[[Tensor], Tensor], logits: Tensor) -> Non
     assert error <= 4e-7, f"relative error {error:.2g}"
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("kind", ["mixed", "kept", "uniform"])
+@pytest.mark.parametrize(
+    ("n", "kind"), [*turns(SIZES, ["mixed", "kept", "uniform"]), *turns(SIZES[::-1], ["mixed", "kept", "uniform"])]
+)
 def test_length_probabilities_in_float32_agree_with_float64(n: int, kind: str) -> None:
     logits = logits_of(n, kind, torch.float32)
     narrow, wide = length_log_probs(logits).double(), length_log_probs(logits.double())
@@ -148,8 +147,7 @@ def test_a_softmax_in_the_parameters_dtype_is_caught() -> None:
         check_descents((scores.exp() / scores.exp().sum(-1, keepdim=True)).flip(-1).cumsum(-1).flip(-1), torch.float16)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("n", [1, 32, 1000])
+@pytest.mark.parametrize(("dtype", "n"), [*turns(DTYPES, [1, 32, 1000]), (torch.float32, 1000), (torch.float16, 32)])
 def test_ordered_codes_are_finite_and_zero_past_their_length(n: int, dtype: torch.dtype, device: torch.device) -> None:
     logits = logits_of(n, "kept", dtype).to(device).requires_grad_()
     code = OrderedNormal(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vnd
+from covering import pairs
 from methods.classes import batch, everything, model_of, put_back, same, step, units_of
 from train.small import recipe, write_blobs
 from vnd.methods import BN3, Step
@@ -36,10 +37,10 @@ def at(share: float) -> Step:
     return dataclasses.replace(step(kl_weight=0.0), share=share)
 
 
-@pytest.mark.parametrize("tempered", [True, False])
-@pytest.mark.parametrize("prepared", [True, False])
-@pytest.mark.parametrize("distill", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("coupling", ["quantile", "independent"])
+@pytest.mark.parametrize(
+    ("distill", "coupling", "prepared", "tempered"),
+    pairs([0.0, 0.3, 1.0], ["quantile", "independent"], [True, False], [True, False]),
+)
 def test_a_sandwich_is_the_loss_of_the_full_the_smallest_or_rungs_and_a_sampled_network(
     distill: float, coupling: str, prepared: bool, tempered: bool
 ) -> None:

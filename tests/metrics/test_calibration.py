@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, log_loss
 from torch import Tensor
 
+from covering import turns
 from vnd import metrics
 
 MEASURES = (
@@ -54,8 +55,7 @@ def two_classes(confidences: list[float], right: list[bool]) -> tuple[Tensor, Te
     return torch.stack((top, 1 - top), 1), torch.tensor([0 if hit else 1 for hit in right])
 
 
-@pytest.mark.parametrize("bins", [1, 2, 10, 15, 37])
-@pytest.mark.parametrize("sharpness", [0.1, 2.0, 30.0])
+@pytest.mark.parametrize(("bins", "sharpness"), turns([1, 2, 10, 15, 37], [0.1, 2.0, 30.0]))
 def test_the_calibration_error_is_its_definition(bins: int, sharpness: float) -> None:
     probs, labels = predictions(sharpness=sharpness)
     expected = error_by_hand(probs.numpy(), labels.numpy(), bins)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from torch import Tensor
 
+from covering import turns
 from vnd import metrics
 
 MEASURES = (metrics.auroc, metrics.aupr, metrics.base_rate, metrics.fpr_at_tpr)
@@ -35,8 +36,9 @@ def test_tied_scores_agree_with_scikit_learn(inside: list[int], outside: list[in
     check(torch.tensor(inside), torch.tensor(outside))
 
 
-@pytest.mark.parametrize(("inside", "outside"), [(1, 1), (1, 500), (500, 1), (3000, 1797)])
-@pytest.mark.parametrize("decimals", [0, 1, 12])
+@pytest.mark.parametrize(
+    ("inside", "outside", "decimals"), [(1, 1, 0), (1, 500, 0), (500, 1, 1), (3000, 1797, 1), (3000, 1797, 12)]
+)
 def test_scores_agree_with_scikit_learn(inside: int, outside: int, decimals: int) -> None:
     in_scores = torch.randn(inside, dtype=torch.float64).round(decimals=decimals)
     check(in_scores, (1 + torch.randn(outside, dtype=torch.float64)).round(decimals=decimals))
@@ -132,8 +134,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.__name__)
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(
+    ("measure", "case"),
+    [*turns(MEASURES, REFUSED), *((metrics.auroc, case) for case in REFUSED)],  # they share their checks
+    ids=lambda value: getattr(value, "__name__", value),
+)
 def test_bad_input_is_refused_by_name(measure, case) -> None:
     scores, message = REFUSED[case]
     for arguments, name in (((scores, GOOD), "in_scores"), ((GOOD, scores), "out_scores")):

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import vnd
+from covering import pairs, turns
 from vnd.models import MODELS, autoencoder, build
 from vnd.models.autoencoder import AutoEncoder, CodedNetwork, DenseAutoEncoder, PrefixLinear
 
@@ -79,17 +80,16 @@ def test_multiplications_are_those_by_hand() -> None:
     assert counted.macs == 9 * sum(layers) + 2 * 2048 * 128
 
 
-@pytest.mark.parametrize("bounded", [True, False])
-@pytest.mark.parametrize(
-    ("make", "shape"),
-    [
-        (lambda **o: AutoEncoder(6, 64, width=0.125, heads=HEADS, **o), (3, 64, 64)),
-        (lambda **o: AutoEncoder(6, 32, width=0.125, heads=HEADS, **o), (3, 32, 32)),
-        (lambda **o: AutoEncoder(6, 64, 1, 0.125, heads=HEADS, **o), (1, 64, 64)),
-        (lambda **o: DenseAutoEncoder(6, heads=HEADS, **o), (1, 28, 28)),
-        (lambda **o: DenseAutoEncoder(6, 5, 3, [], heads=HEADS, **o), (3, 5, 5)),
-    ],
-)
+SHAPES = [
+    (lambda **o: AutoEncoder(6, 64, width=0.125, heads=HEADS, **o), (3, 64, 64)),
+    (lambda **o: AutoEncoder(6, 32, width=0.125, heads=HEADS, **o), (3, 32, 32)),
+    (lambda **o: AutoEncoder(6, 64, 1, 0.125, heads=HEADS, **o), (1, 64, 64)),
+    (lambda **o: DenseAutoEncoder(6, heads=HEADS, **o), (1, 28, 28)),
+    (lambda **o: DenseAutoEncoder(6, 5, 3, [], heads=HEADS, **o), (3, 5, 5)),
+]
+
+
+@pytest.mark.parametrize(("make", "shape", "bounded"), [(*case, i % 2 == 0) for i, case in enumerate(SHAPES)])
 def test_shapes_and_bounds(make: Callable[..., CodedNetwork], shape: tuple[int, ...], bounded: bool) -> None:
     network = make(bounded=bounded)
     x = images(network)
@@ -172,15 +172,12 @@ def check_cost(network: CodedNetwork) -> None:
         assert expansion(network, length) == (length - network.config["latent_dim"]) * column
 
 
-@pytest.mark.parametrize("length_bias", [True, False])
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "training", "length_bias"), pairs(NAMES, [True, False], [True, False]))
 def test_truncation_equals_masking(name: str, training: bool, length_bias: bool) -> None:
     check_truncation(small(name, length_bias=length_bias).train(training))
 
 
-@pytest.mark.parametrize("length_bias", [True, False])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "length_bias"), turns(NAMES, [True, False]))
 def test_a_short_code_costs_its_own_columns(name: str, length_bias: bool) -> None:
     check_cost(small(name, length_bias=length_bias).eval())
 
@@ -230,8 +227,7 @@ def check_bias(name: str, codes: Tensor, length: int) -> None:
         torch.testing.assert_close(told.decode(codes), plain.decode(codes), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("length", [1, 4, 6])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("length", "name"), turns([1, 4, 6], NAMES))
 def test_a_length_is_a_part_of_the_bias(name: str, length: int) -> None:
     check_bias(name, torch.randn(5, length, dtype=torch.float64), length)
 
@@ -277,10 +273,9 @@ def test_the_start_of_the_dense_network_is_of_order_one() -> None:
         assert 0.1 < float(network.decode(torch.randn(64, 32)).std()) < 1.5
 
 
-@pytest.mark.parametrize("length_bias", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_gradient_reaches_every_parameter(name: str, length_bias: bool) -> None:
-    network = small(name, length_bias=length_bias)
+def test_the_gradient_reaches_every_parameter(name: str) -> None:
+    network = small(name, length_bias=True)
     outputs = network.encode(images(network, 8))
     total = network.decode(outputs["loc"])
     loss = (total * torch.randn_like(total)).sum() + sum(out.square().sum() for out in outputs.values())
@@ -294,8 +289,7 @@ def test_the_gradient_reaches_every_parameter(name: str, length_bias: bool) -> N
 # What the rest of the library needs.
 
 
-@pytest.mark.parametrize("length_bias", [True, False])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "length_bias"), turns(NAMES, [True, False]))
 def test_compiles_to_one_graph(name: str, length_bias: bool) -> None:
     torch.compiler.reset()
     network = small(name, length_bias=length_bias).eval()
@@ -328,8 +322,7 @@ def test_a_copy_is_the_same_and_its_own(name: str) -> None:
         torch.testing.assert_close(network(x), before, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("heads", [None, HEADS])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "heads"), turns(NAMES, [HEADS, None]))
 def test_config_rebuilds_the_network_through_json(name: str, heads: dict[str, int] | None) -> None:
     network = small(name, heads=heads, bounded=False)
     config = json.loads(json.dumps(network.config))
@@ -409,8 +402,7 @@ def test_bad_arguments_are_refused_in_one_line(make: Callable[[], nn.Module], me
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("shape", [(2, 7), (2, 0), (6,), (2, 6, 1), ()], ids=str)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("shape", "name"), turns([(2, 7), (2, 0), (6,), (2, 6, 1), ()], NAMES), ids=str)
 def test_codes_of_another_shape_are_refused_in_one_line(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"AutoEncoder: codes must have shape \(B, b\) with b in 1 … 6; got") as error:
         small(name).decode(torch.zeros(shape))

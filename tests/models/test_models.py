@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from covering import turns
 from vnd.models import MODELS, VGG11, ConvNet, MobileNetV2, ResNeXt, UNet, build
 from vnd.models.initialise import initialise
 from vnd.models.mobilenet import InvertedResidual
@@ -174,8 +175,7 @@ def test_vgg11_has_the_multiplications_of_the_design() -> None:
     assert total == convolutions + 768 * 256 + 256 * 10
 
 
-@pytest.mark.parametrize("size", [32, 64])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "size"), turns(NAMES, [32, 64]))
 def test_output_shapes(name: str, size: int) -> None:
     network = small(name, num_classes=7, **({"image_size": size} if name in ("vgg11", "convnet") else {}))
     out = network(images(name, size=size))
@@ -339,12 +339,6 @@ def test_config_holds_every_argument(name: str) -> None:
     network = on_meta(MODELS[name])
     arguments = MODELS[name].__init__.__code__
     assert tuple(network.config) == arguments.co_varnames[1 : arguments.co_argcount]
-
-
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", NAMES)
-def test_float64(name: str) -> None:
-    assert small(name)(images(name)).dtype == torch.float64
 
 
 @pytest.mark.parametrize(

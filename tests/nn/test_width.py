@@ -13,6 +13,7 @@ from structures import gap, make, mixed_shapes, run, uniform_shapes
 from torch import nn
 
 import vnd
+from covering import turns
 from vnd.nn.state import state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:BatchNorm has no statistics")
@@ -64,8 +65,7 @@ def test_a_shape_is_frozen():
 # -- fractions --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("base", [1, 2])
-@pytest.mark.parametrize("groups", [3, 4, 7, 10])
+@pytest.mark.parametrize(("groups", "base"), turns([3, 4, 7, 10], [1, 2]))
 def test_a_fraction_rounds_up_and_never_goes_below_base(groups, base):
     net = make("uneven", num_groups=groups, base=base)[1]
     units = state_of(net).units
@@ -84,8 +84,9 @@ def test_a_fraction_that_is_a_whole_number_of_groups_is_exact(groups):
         assert vnd.shape(net, fraction=k * (1 / unit.num_groups))["layers.0"] == k
 
 
-@pytest.mark.parametrize("value", [0.0, -0.1, 1.1, math.nan, math.inf, True, "0.5"])
-@pytest.mark.parametrize("kind", ["fraction", "level"])
+@pytest.mark.parametrize(
+    ("value", "kind"), turns([0.0, -0.1, 1.1, math.nan, math.inf, True, "0.5"], ["fraction", "level"])
+)
 def test_a_share_outside_of_zero_to_one_is_refused(kind, value):
     with pytest.raises(ValueError, match=rf"shape: {kind} must lie in \(0, 1\]"):
         vnd.shape(make("uneven")[1], **{kind: value})
@@ -147,8 +148,13 @@ def cost_of(net: nn.Module, kind: str, shape: vnd.Shape) -> int:
     return getattr(vnd.profile(net, shape), kind)
 
 
-@pytest.mark.parametrize("kind", ["parameters", "macs", "bytes"])
-@pytest.mark.parametrize("name", ["flatten", "decoder", "grouped"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *turns(["parameters", "macs", "bytes"], ["flatten", "decoder", "grouped"]),
+        *turns(["parameters", "macs"], ["grouped", "flatten"]),
+    ],
+)
 def test_a_budget_gives_the_longest_prefix_that_fits_and_growing_ones_are_nested(kind, name):
     net = trained(name)
     low, high = (cost_of(net, kind, shape) for shape in (smallest(net), full(net)))

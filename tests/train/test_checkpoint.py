@@ -547,11 +547,15 @@ def assert_equal_trees(mine: Any, theirs: Any) -> None:
             assert a == b, path
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("case", OPTIMIZERS)
+# Not fused SGD: torch 2.13's in bfloat16 is wrong on the CPU, and not the same from run to run.
+IN_HALF_PRECISION = ["sgd with momentum", "adamw, foreach", "ngd", "one's own"]
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [*((case, torch.float32) for case in OPTIMIZERS), *((c, torch.bfloat16) for c in IN_HALF_PRECISION)],
+)
 def test_an_optimizer_goes_on_bit_for_bit(case, dtype, tmp_path):
-    if case == "sgd, fused" and dtype is torch.bfloat16:
-        pytest.skip("torch 2.13's fused SGD in bfloat16 is wrong on the CPU, and not the same from run to run")
     first, second = parameters(0, dtype), parameters(1, dtype)
     optimizer, other = (OPTIMIZERS[case](groups(params)) for params in (first, second))
     turn(optimizer, first, 0, 2)
