@@ -33,7 +33,8 @@ from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
 from vnd.methods import BN3, Sizes
 from vnd.models import build
-from vnd.tasks.classification import Subject, Sweep, sweep
+from vnd.tasks import Evaluation, TrainedRun
+from vnd.tasks.classification import measure
 
 FRACTIONS = tuple(round(0.1 * tenth, 1) for tenth in range(1, 11))
 # Parts that follow each other, of a sweep and of a method; what is left is the sweep's own.
@@ -54,7 +55,7 @@ def random_images(count: int, seed: int) -> Images:
     return Images(pixels, np.arange(count) % 10, tuple(map(str, range(10))))
 
 
-def make_subject(args: argparse.Namespace, calibrated: bool) -> Subject:
+def make_subject(args: argparse.Namespace, calibrated: bool) -> TrainedRun:
     """An untrained network; with `calibrated`, the sweep collects the statistics of every width."""
     torch.manual_seed(0)
     method = BN3(base=2)
@@ -64,19 +65,19 @@ def make_subject(args: argparse.Namespace, calibrated: bool) -> Subject:
     normalise = Normalise((0.5,) * 3, (0.25,) * 3, args.device)
     train = random_images(args.calibration, seed=1)
 
-    def batches(images: int, repeat: int) -> Iterator[Tensor]:
+    def batches(images: int, repeat: int, augmented: bool | None) -> Iterator[Tensor]:
         return in_order(train, normalise, args.device, min(512, args.calibration))
 
-    return Subject(method, model, normalise, batches if calibrated else None)
+    return TrainedRun(method, model, normalise, batches if calibrated else None)
 
 
-def options(args: argparse.Namespace) -> Sweep:
-    return Sweep(Sizes(fractions=FRACTIONS), samples=0, inference=("mean",), bn_images=args.calibration)
+def options(args: argparse.Namespace) -> Evaluation:
+    return Evaluation(Sizes(fractions=FRACTIONS), samples=0, inference=("mean",), bn_images=args.calibration)
 
 
-def plain_networks(subject: Subject, args: argparse.Namespace) -> list[nn.Module]:
-    sizes = subject.method.sizes(subject.model, options(args).sizes)
-    networks = [subject.method.extract(subject.model, size.width).eval() for size in sizes]
+def plain_networks(run: TrainedRun, args: argparse.Namespace) -> list[nn.Module]:
+    sizes = run.method.sizes(run.model, options(args).sizes)
+    networks = [run.method.extract(run.model, size.width).eval() for size in sizes]
     return [network.to(memory_format=torch.channels_last) for network in networks]
 
 
@@ -89,9 +90,9 @@ def plain_passes(networks: list[nn.Module], batches: list[Tensor]) -> Tensor:
     return out
 
 
-def whole_sweep(subject: Subject, args: argparse.Namespace, test: Images) -> Tensor:
+def whole_sweep(run: TrainedRun, args: argparse.Namespace, test: Images) -> Tensor:
     """The rows of all widths."""
-    rows = [measured.row for measured in sweep(subject, options(args), test)]
+    rows = [measured.row for measured in measure(run, options(args), test)]
     return torch.tensor([[row["accuracy"], row["nll"], row["latency_ms"]] for row in rows])
 
 

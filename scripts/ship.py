@@ -32,6 +32,7 @@ from vnd._manifest import checksum
 from vnd.data.batches import in_order
 from vnd.data.images import Images
 from vnd.distributions import BernoulliChain
+from vnd.evaluation import open_run
 from vnd.methods import Size
 from vnd.models import MODELS
 from vnd.nn import Rule, Shape, to_nested
@@ -40,8 +41,8 @@ from vnd.nn.ordering import OrderingUnit
 from vnd.nn.state import NestedState, state_of, unwrap
 from vnd.pretrained import CARD, FromPixels, plain_of
 from vnd.serialization import save
+from vnd.tasks import TrainedRun
 from vnd.tasks.classification import Answers, answer, machine, scores
-from vnd.train.trained import TrainedRun, open_run
 
 MOST = 1_000_000  # bytes
 PREFIX = "network."
@@ -111,7 +112,7 @@ def measured(opened: TrainedRun, net: Any, width: float, samples: int) -> dict[s
 
     def says(images: Images) -> Answers:
         batches = in_order(images, lambda pixels: pixels.float() / 255, opened.device)  # as a user would
-        return answer(opened.recipe.method, small, batches, samples)
+        return answer(opened.method, small, batches, samples)
 
     strange = opened.outside(opened.recipe.evaluate)
     unknown = None if strange is None else says(strange).entropy

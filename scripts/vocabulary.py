@@ -52,7 +52,8 @@ MODULES = {  # files
 SECTIONS = {key.partition(".")[0] for key in KEYS}
 # Packages that must have none; "" is the top.
 CLEAN = (
-    "", "data", "distributions", "methods", "metrics", "models", "nn", "optim", "recipes", "report", "sweeps",
+    "", "cli", "data", "distributions", "methods", "metrics", "models", "nn", "optim", "recipes", "report", "sweeps",
+    "tasks", "train",
 )  # fmt: skip
 
 

@@ -21,13 +21,14 @@ from train.small import recipe, write_blobs
 from vnd import pretrained
 from vnd.cli import main
 from vnd.data.batches import Normalise, in_order
+from vnd.evaluation import open_run
 from vnd.methods import Size
 from vnd.nn import BayesLayer, Rule, Shape
 from vnd.nn.state import state_of
 from vnd.pretrained import FromPixels, load_pretrained
 from vnd.report import html
+from vnd.tasks import TrainedRun
 from vnd.train.loop import fit
-from vnd.train.trained import TrainedRun, open_run
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "ship.py"
 SHIPPED = pretrained.names()

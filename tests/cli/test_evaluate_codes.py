@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from cli.refusals import fails
 from train.small import recipe, write_blobs
 from vnd.cli import main
+from vnd.evaluation import settings_of
 from vnd.report import html, style
 from vnd.tasks import autoencoding as drawing
 from vnd.tasks.features import Extractor
 from vnd.train.loop import fit
-from vnd.train.trained import settings_of
 
 NETWORK = {"name": "dense_autoencoder", "image_size": 8, "hidden": [16]}
 METHODS: dict[str, dict[str, Any]] = {

@@ -21,12 +21,12 @@ from train.small import recipe, write_blobs
 from vnd.cli import latent_views as scenes
 from vnd.cli import main
 from vnd.cli.latent_views import LatentViews, scene
+from vnd.evaluation import open_run
 from vnd.models.autoencoder import reached
 from vnd.report import image_grids
 from vnd.report.image_grids import Row
 from vnd.tasks.autoencoding import as_pixels
 from vnd.train.loop import fit
-from vnd.train.trained import open_run
 
 CODE, GAIN = 6, 0.25  # pixel i of an image is GAIN times dimension i of its code
 WORTH = (2.0, 1.0, 3.0, 2.0, 20.0, 40.0)  # dimension i is so many times a pixel of the image that it is the code of

@@ -22,10 +22,10 @@ from train.small import write_blobs
 from vnd import metrics
 from vnd.cli import main
 from vnd.data import synthetic
+from vnd.evaluation import open_run
 from vnd.report import html
 from vnd.report import image_grids as drawn
 from vnd.train.loop import fit
-from vnd.train.trained import open_run
 
 command = import_module("vnd.cli.segment")  # the module: in vnd.cli the function has its name
 

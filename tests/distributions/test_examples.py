@@ -26,8 +26,11 @@ def draws(distribution, shape: tuple[int, ...]) -> list[Tensor]:
     return samples
 
 
-@every_example
-@pytest.mark.parametrize("shape", [(), (3, 2), (0,)], ids=str)
+SHAPES = [(example, (3, 2)) for example in EXAMPLES]
+SHAPES += [(example, shape) for example in BATCHED.values() for shape in ((), (0,))]
+
+
+@pytest.mark.parametrize(("example", "shape"), SHAPES, ids=str)
 def test_samples_have_the_shape_dtype_and_device_of_the_parameters(
     example: Example, shape: tuple[int, ...], device: torch.device
 ) -> None:
@@ -41,7 +44,7 @@ def test_samples_have_the_shape_dtype_and_device_of_the_parameters(
             assert distribution.support.check(sample).all()
 
 
-@one_of_each
+@pytest.mark.parametrize("example", [e for e in BATCHED.values() if not e.build().batch_shape], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_the_dtype_of_the_parameters_is_kept(example: Example, dtype: torch.dtype, device: torch.device) -> None:
     for sample in draws(example.build(device, dtype), (2,)):

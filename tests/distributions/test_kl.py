@@ -33,7 +33,7 @@ def wavering(n: int, height: float = 2.0) -> Tensor:
     return height * torch.sin(1.3 * torch.arange(n) + 1.0)
 
 
-@pytest.mark.parametrize("ordering", ORDERINGS, ids=str)
+@pytest.mark.parametrize("ordering", ORDERINGS[::2], ids=str)
 def test_chain_kl_is_the_sum_over_lengths(ordering: Ordering) -> None:
     prior = wavering(ordering.n)
     expected = enumerated(length_probs(ordering.logits().double().numpy()), length_probs(prior.numpy()))

@@ -10,6 +10,7 @@ from vnd.models import AutoEncoder, DenseAutoEncoder
 from vnd.models.autoencoder import CodedNetwork
 
 CODE = 6
+DENSE = {"name": "dense_autoencoder", "latent_dim": CODE, "image_size": 8, "in_channels": 1, "hidden": [16]}
 SMALL: dict[str, AutoencoderMethod] = {
     "vnd_ae": VNDAE(likelihood_std=0.1),
     "vnd_ae, lengths": VNDAE(

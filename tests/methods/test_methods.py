@@ -12,53 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vnd
-from vnd.methods import BN3, METHODS, Method, Plain, Size, Sizes, Step
-from vnd.models import ConvNet
+from methods.classes import batch, changed_in, everything, model_of, network, put_back, same, step, units_of
+from vnd.methods import BN3, METHODS, Plain, Size, Sizes, Step
 from vnd.nn import BayesConv2d, BayesLinear, OrderingUnit
 from vnd.nn.extract import exact
 
 OWN = dataclasses.replace  # a method is a frozen dataclass
-
-
-def network() -> ConvNet:
-    torch.manual_seed(1)
-    return ConvNet(num_classes=3, width=0.15, image_size=8, in_channels=1, hidden=32)
-
-
-def batch(count: int = 12) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    return torch.randn(count, 1, 8, 8, generator=generator), torch.arange(count) % 3
-
-
-def step(index: int = 0, kl_weight: float = 0.1) -> Step:
-    return Step(index, torch.tensor(kl_weight), 2.0, num_data=50)
-
-
-def model_of(method: Method) -> nn.Module:
-    return method.build(network(), batch()[0][:2]).train()
-
-
-def same(value: Tensor) -> Tensor:
-    return value
-
-
-def units_of(model: nn.Module) -> list[OrderingUnit]:
-    return [module for module in model.modules() if isinstance(module, OrderingUnit)]
-
-
-def everything(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of all parameters and buffers, those too that a state_dict leaves out."""
-    return {key: value.detach().clone() for key, value in (*model.named_parameters(), *model.named_buffers())}
-
-
-@torch.no_grad()
-def put_back(model: nn.Module, state: dict[str, Tensor]) -> None:
-    for key, value in (*model.named_parameters(), *model.named_buffers()):
-        value.copy_(state[key])
-
-
-def changed_in(model: nn.Module, state: dict[str, Tensor]) -> set[str]:
-    return {key for key, value in everything(model).items() if not torch.equal(value, state[key])}
 
 
 # The loss

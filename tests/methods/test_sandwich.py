@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vnd
-from methods.test_methods import batch, everything, model_of, put_back, same, step, units_of
+from methods.classes import batch, everything, model_of, put_back, same, step, units_of
 from train.small import recipe, write_blobs
 from vnd.methods import BN3, Step
 from vnd.methods.nested import fixed_sizes, pinned, unsmoothed

@@ -18,10 +18,10 @@ from train.small import recipe, write_blobs
 from train.test_loop import assert_same_run, state_of, stopping_at
 from vnd.data.batches import in_order
 from vnd.tasks import task_of
+from vnd.tasks.trained import read_splits
 from vnd.train import state as module
 from vnd.train.loop import fit, make_accelerator
 from vnd.train.recipe import Recipe
-from vnd.train.splits import read_splits
 from vnd.train.state import TrainState
 
 SINGLE = {"plain": {}, "ibnn": {"num_groups": 4}, "svb": {}}

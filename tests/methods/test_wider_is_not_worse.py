@@ -15,13 +15,13 @@ from torch import nn
 
 import vnd
 from train.small import recipe
+from vnd.evaluation import open_run, results_of
 from vnd.methods import Size, Sizes, USNet
 from vnd.methods.nested import Nested
 from vnd.nn import OrderingUnit
 from vnd.nn.state import state_of
-from vnd.tasks.classification import Subject, Sweep
+from vnd.tasks import Evaluation, TrainedRun
 from vnd.train.loop import fit
-from vnd.train.trained import TrainedRun, open_run
 
 CLASSES, TEST = 8, 1000
 FRACTIONS = (0.25, 0.5, 1.0)
@@ -39,7 +39,7 @@ SINGLE: dict[str, dict[str, Any]] = {
     "ibnn": {"name": "ibnn", "num_groups": 4, "log_alpha_init": -5},
     "plain": {"name": "plain", "num_groups": 4},
 }
-READ = Sweep(Sizes(fractions=FRACTIONS), samples=2, bn_images=256)
+READ = Evaluation(Sizes(fractions=FRACTIONS), samples=2, bn_images=256)
 
 
 def patterns(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +76,7 @@ def trained(data: Path, method: dict[str, Any], folder: Path) -> TrainedRun:
 
 
 def accuracies(run: TrainedRun) -> list[float]:
-    rows = run.results(READ, run.test(), "test")["rows"]
+    rows = results_of(run, READ, run.test(), "test")["rows"]
     return [row["accuracy"] for row in rows]
 
 
@@ -154,7 +154,7 @@ def trailing(self: OrderingUnit, groups: int) -> torch.Tensor:
 def of_another_width(cut: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """BatchNorm's statistics of the narrowest width at every other."""
 
-    def wrong(self: Subject, size: Size, *options: Any) -> nn.Module:
+    def wrong(self: TrainedRun, size: Size, *options: Any) -> nn.Module:
         narrow = vnd.shape(self.model, fraction=FRACTIONS[0])
         cut(self, size, *options)
         cut(self, Size("uniform", "", narrow), *options)
@@ -175,6 +175,6 @@ def test_a_planted_fault_is_seen(
     elif fault == "the last channels":
         monkeypatch.setattr(OrderingUnit, "kept_channels", trailing)
     else:
-        monkeypatch.setattr(Subject, "cut", of_another_width(Subject.cut))
+        monkeypatch.setattr(TrainedRun, "cut", of_another_width(TrainedRun.cut))
     with pytest.raises(AssertionError):
         check_slimmable(accuracies(slimmable), alone)

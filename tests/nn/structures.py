@@ -607,6 +607,11 @@ WHOLE = (CodedNetwork, ProbabilisticUNet, EnsembleUNet)
 NESTED = [name for name, model in MODELS.items() if not issubclass(model, WHOLE)]
 NETWORKS: dict[str, Structure] = {**STRUCTURES, **{name: _model(name) for name in NESTED}}
 GROUPS = 4
+# Each kind of layer, norm and dependency once, for what hangs on these and not on how a network combines them.
+VARIED = (
+    *("residual, stream", "dense", "grouped", "inverted", "flatten"),
+    *("transformer", "several", "tied apart", "vgg11"),
+)
 
 
 def make(name: str, dtype: torch.dtype = torch.float64, **options: Any) -> tuple[nn.Module, nn.Module, Example]:

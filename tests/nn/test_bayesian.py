@@ -51,8 +51,15 @@ OPTIONS = [
     {"noise": noise, "prior": prior}
     for noise, prior in itertools.product(("weight", "channel", "layer"), (None, Normal(0.0, 1.0)))
 ]
+PRIORS = (None, Normal(0.0, 1.0))
 GAUSSIAN = Normal(*torch.tensor([0.1, 0.5], dtype=torch.float64))
 each_case = pytest.mark.parametrize("case", CASES, ids=IDS)
+# All pairs of a layer, a noise and a prior, of an estimator and a prior: no more than two of them meet in any line.
+PAIRS = [(case, OPTIONS[(i + other) % 6]) for i, case in enumerate(CASES) for other in (0, 3)]
+case_and_estimator = pytest.mark.parametrize(
+    ("case", "estimator"), [(case, ESTIMATORS[i % 3]) for i, case in enumerate(CASES)], ids=str
+)
+case_and_prior = pytest.mark.parametrize(("case", "prior"), [(case, PRIORS[i % 2]) for i, case in enumerate(CASES)])
 each_layer = pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda case: case[0].__name__)
 each_estimator = pytest.mark.parametrize("estimator", ESTIMATORS)
 float64 = pytest.mark.usefixtures("float64")
@@ -112,7 +119,7 @@ def draw(layer: BayesLayer, x: Tensor, count: int = 100_000) -> Tensor:
 # The mean -----------------------------------------------------------------------------------------------------------
 
 
-@each_case
+@each_layer
 @float64
 def test_the_mean_is_exactly_torchs_own(case):
     cls, args, kwargs, _ = case
@@ -147,8 +154,7 @@ def test_sampling_follows_training_unless_it_is_forced():
 # The law of samples -------------------------------------------------------------------------------------------------
 
 
-@each_case
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: f"{o['noise']}-{'gaussian' if o['prior'] else 'loguniform'}")
+@pytest.mark.parametrize(("case", "options"), PAIRS)
 @float64
 def test_local_noise_has_the_variance_of_the_weights(case, options):
     layer, x = make(case, **options)
@@ -157,8 +163,7 @@ def test_local_noise_has_the_variance_of_the_weights(case, options):
     torch.testing.assert_close(seeded(layer, x), mean + variance.sqrt() * noise, rtol=1e-12, atol=1e-12)
 
 
-@each_case
-@pytest.mark.parametrize("prior", [None, Normal(0.0, 1.0)], ids=["loguniform", "gaussian"])
+@case_and_prior
 @float64
 def test_the_weight_estimator_draws_a_weight_of_the_posterior(case, prior):
     layer, x = make(case, estimator="weight", prior=prior)
@@ -233,9 +238,10 @@ def test_flipout_gives_each_example_its_own_signs_and_the_same_mean():
 # Gradients and numbers ----------------------------------------------------------------------------------------------
 
 
-@each_layer
-@each_estimator
-@pytest.mark.parametrize("prior", [None, Normal(0.0, 1.0)], ids=["loguniform", "gaussian"])
+@pytest.mark.parametrize(
+    ("case", "estimator", "prior"),
+    [(*pair, PRIORS[i % 2]) for i, pair in enumerate(itertools.product(ONE_OF_EACH, ESTIMATORS))],
+)
 @float64
 def test_gradients_are_those_of_the_sample(case, estimator, prior):
     cls, args, kwargs, shape = case
@@ -350,9 +356,16 @@ def test_log_alpha_is_per_weight_channel_or_layer(layer, shape):
     assert layer.weight_kl().shape == layer.posterior().variance.shape == layer.weight.shape
 
 
-@each_layer
-@pytest.mark.parametrize("noise", ["weight", "channel", "layer"])
-@pytest.mark.parametrize("prior", [LogUniform("exact"), LogUniform("molchanov", offset=1.0), None, GAUSSIAN], ids=str)
+KL_PRIORS = (LogUniform("exact"), LogUniform("molchanov", offset=1.0), None, GAUSSIAN)
+
+
+@pytest.mark.parametrize(
+    ("case", "noise", "prior"),
+    [
+        (ONE_OF_EACH[i % 5], *pair)
+        for i, pair in enumerate(itertools.product(("weight", "channel", "layer"), KL_PRIORS))
+    ],
+)
 @float64
 def test_weight_kl_is_the_kl_divergence_of_each_weight(case, noise, prior):
     layer, _ = make(case, noise=noise, prior=prior)
@@ -422,8 +435,7 @@ def in_channels(layer: BayesLayer) -> int:
     return layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
 
 
-@each_case
-@each_estimator
+@case_and_estimator
 @float64
 def test_a_mask_is_a_masked_input(case, estimator):
     layer, x = make(case, estimator=estimator)
@@ -442,8 +454,7 @@ def test_a_mask_is_a_masked_input(case, estimator):
 SLICED = [case for case in CASES if case[2].get("groups", 1) == 1]
 
 
-@pytest.mark.parametrize("case", SLICED, ids=lambda case: case[0].__name__)
-@pytest.mark.parametrize("prior", [None, Normal(0.0, 1.0)], ids=["loguniform", "gaussian"])
+@pytest.mark.parametrize(("case", "prior"), [(case, PRIORS[i % 2]) for i, case in enumerate(SLICED)])
 @float64
 def test_a_prefix_mask_is_a_layer_with_fewer_input_channels(case, prior):
     cls, (channels, *args), kwargs, _ = case
@@ -462,10 +473,7 @@ def test_a_prefix_mask_is_a_layer_with_fewer_input_channels(case, prior):
             assert (output - expected).norm() <= 1e-12 * expected.norm()
 
 
-BATCHED = [case for case in CASES if case[3][0] == 2]
-
-
-@pytest.mark.parametrize("case", BATCHED, ids=lambda case: case[0].__name__)
+@pytest.mark.parametrize("case", [CASES[1], *ONE_OF_EACH[1:]], ids=lambda case: case[0].__name__)
 @float64
 def test_each_example_can_have_its_own_mask(case):
     layer, x = make(case)

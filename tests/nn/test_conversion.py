@@ -8,7 +8,19 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from structures import GROUPS, NETWORKS, OPEN, STRUCTURES, Functional, gap, make, mixed_shapes, run, uniform_shapes
+from structures import (
+    GROUPS,
+    NETWORKS,
+    OPEN,
+    STRUCTURES,
+    VARIED,
+    Functional,
+    gap,
+    make,
+    mixed_shapes,
+    run,
+    uniform_shapes,
+)
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -98,7 +110,7 @@ def test_conversion_keeps_function_class_and_state_and_leaves_the_model_alone(na
     assert not plain._forward_pre_hooks
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", VARIED)
 def test_order_by_magnitude_leaves_the_function_unchanged_at_full_width(name):
     plain, net, example = make(name, order="magnitude")
     assert gap(run(plain.eval(), example), run(net, example)) <= 1e-12
@@ -310,8 +322,11 @@ def test_a_mask_drawn_anew_for_each_reader_is_caught(monkeypatch):
     assert not torch.equal(masks[:, :, 0], masks[:, :, 1])
 
 
-@pytest.mark.parametrize("options", [{}, {"per_example": True}, {"coupling": "independent"}, {"gradient": "downhill"}])
-@pytest.mark.parametrize("name", ["residual, stream", "grouped", "convnext, stream", "several", "flatten", "mixer"])
+WITH_DEFAULTS = [(name, {}) for name in ("residual, stream", "grouped", "convnext, stream", "several", "mixer")]
+OTHERWISE = [{"per_example": True}, {"coupling": "independent"}, {"gradient": "downhill"}]
+
+
+@pytest.mark.parametrize(("name", "options"), [*WITH_DEFAULTS, *(("flatten", options) for options in ({}, *OTHERWISE))])
 def test_the_gradient_reaches_every_parameter(name, options):
     _, net, example = make(name, initial_logit=1.0, **options)
     net.train()
@@ -326,7 +341,7 @@ def test_the_gradient_reaches_every_parameter(name, options):
         assert unit.keep_logits.grad.abs().max() > 0
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", VARIED)
 def test_one_pass_in_training_leaves_no_parameter_without_a_gradient(name):
     _, net, example = make(name)
     run(net.train(), example).sum().backward()  # one that were skipped would stop distributed training

@@ -12,6 +12,7 @@ from structures import (
     NETWORKS,
     OPEN,
     STRUCTURES,
+    VARIED,
     Example,
     Random,
     gap,
@@ -57,7 +58,7 @@ def test_masked_and_extracted_agree_at_every_width(name):
         assert gap(narrow, wide) > 1e-4
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", VARIED)
 def test_masked_and_extracted_agree_in_float32(name):
     _, net, example = make(name, torch.float32)
     assert worst_gap(net, example) <= 1e-5
@@ -111,7 +112,7 @@ def test_they_agree_for_random_networks(seed, order):
     assert units > 10
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", VARIED)
 def test_an_extracted_network_is_plain_and_physically_smaller(name):
     plain, net, example = make(name)
     sizes = []
@@ -176,9 +177,12 @@ def test_extraction_leaves_the_network_alone():
     assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
 
 
+OPTIONS = [{"rescale": "expected"}, {"bayesian": False}, {"weight_prior": 0.5}]
+ORIGINS = [(name, {}) for name in ("flatten", "shared", "inverted", "functional", "hard-coded view")]
+
+
 @pytest.mark.parametrize("bayesian", [False, True])
-@pytest.mark.parametrize("options", [{}, {"rescale": "expected"}, {"bayesian": False}, {"weight_prior": 0.5}])
-@pytest.mark.parametrize("name", ["flatten", "transformer", "shared", "inverted", "functional", "hard-coded view"])
+@pytest.mark.parametrize(("name", "options"), [*ORIGINS, *(("transformer", options) for options in ({}, *OPTIONS))])
 def test_an_extracted_network_shares_nothing_with_its_origin(name, options, bayesian):
     _, net, _ = make(name, **options)
     before = {key: value.clone() for key, value in net.state_dict().items()}
@@ -200,8 +204,10 @@ def test_a_weight_that_is_kept_by_reference_alone_is_caught(monkeypatch):
         test_an_extracted_network_shares_nothing_with_its_origin("transformer", {}, True)
 
 
-@pytest.mark.parametrize("bayesian", [False, True])
-@pytest.mark.parametrize("name", ["squeeze-excite", "inverted", "grouped", "decoder", "flatten", "vgg11"])
+@pytest.mark.parametrize(
+    ("name", "bayesian"),
+    [("squeeze-excite", False), ("inverted", True), ("grouped", False), ("decoder", True), ("flatten", False)],
+)
 def test_channels_last_stay_so(name, bayesian):
     net = make(name)[1]
     net = net.to(memory_format=torch.channels_last)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from structures import NETWORKS, make
+from structures import VARIED, make
 from torch import Tensor, nn
 
 import vnd
@@ -203,7 +203,7 @@ def test_narrower_orders_are_cheaper():
 # -- the optimizer ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", VARIED)
 def test_parameter_groups_hold_every_parameter_once(name):
     net = make(name)[1]
     groups = vnd.parameter_groups(net, lr=0.1, log_alpha_lr=1.0, chain_lr=0.3, weight_decay=5e-4)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from structures import NETWORKS, make, run
+from structures import VARIED, make, run
 
 import vnd
 from vnd.nn import OrderingUnit
@@ -26,7 +26,7 @@ def test_an_expected_mask_scales_by_the_survival():
 
 
 @pytest.mark.filterwarnings("ignore:BatchNorm has no statistics")
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", VARIED)
 def test_masked_and_extracted_agree_with_rescaling(name):
     _, net, example = make(name, rescale="expected")
     net.eval()

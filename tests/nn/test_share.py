@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from structures import NETWORKS, make
+from structures import VARIED, make
 from torch import Tensor, nn
 
 import vnd
@@ -29,7 +29,7 @@ class Stream(nn.Module):
         return self.narrow(torch.relu(self.widen(x))) if self.inner else x
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", VARIED)
 def test_the_share_is_what_the_network_of_base_width_does_not_have(name):
     for base in (1, 2):
         plain, net, _ = make(name, base=base)

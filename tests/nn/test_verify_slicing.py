@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from structures import NETWORKS, SizeArithmetic, gap, make, mixed_shapes, run, uniform_shapes
+from structures import VARIED, SizeArithmetic, gap, make, mixed_shapes, run, uniform_shapes
 from torch import Tensor, nn
 
 import vnd
@@ -60,7 +60,7 @@ def test_a_trial_that_is_weaker_lets_a_wrong_cut_pass(fault, monkeypatch):
     assert "a" in state_of(vnd.to_nested(model, torch.randn(2, 8), num_groups=groups)).units
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", VARIED)
 def test_masked_and_sliced_agree_with_any_weights(name):
     _, net, example = make(name)
     with torch.no_grad():

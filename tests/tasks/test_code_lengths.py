@@ -20,15 +20,15 @@ from vnd.data.images import Images
 from vnd.methods import VAE, VNDAE, AutoencoderMethod, NestedAE, Sizes
 from vnd.methods.codes import coded
 from vnd.models import DenseAutoEncoder
+from vnd.tasks import Evaluation, TrainedRun
 from vnd.tasks import autoencoding as coding
 from vnd.tasks import autoencoding as drawing
 from vnd.tasks.autoencoding import evaluate, png_sizes, work
-from vnd.tasks.classification import Subject, Sweep
 from vnd.tasks.features import Extractor
 
 CODE, SIDE = 4, 8
 LENGTHS = (1, 2, 4)
-HALF = Sweep(sizes=Sizes((0.25, 0.5, 1.0)), num_generated=0)
+HALF = Evaluation(sizes=Sizes((0.25, 0.5, 1.0)), num_generated=0)
 NOISE = 0.3
 
 
@@ -39,7 +39,7 @@ def made(count: int = 40, side: int = SIDE, seed: int = 0) -> Images:
     return Images(pixels.astype(np.uint8), None, ())
 
 
-def subject_of(method: AutoencoderMethod, code: int = CODE) -> Subject:
+def subject_of(method: AutoencoderMethod, code: int = CODE) -> TrainedRun:
     """An auto-encoder of random weights, whose heads say something of each image."""
     torch.manual_seed(1)
     network = DenseAutoEncoder(latent_dim=code, image_size=SIDE, hidden=(16,))
@@ -49,20 +49,20 @@ def subject_of(method: AutoencoderMethod, code: int = CODE) -> Subject:
             assert isinstance(head, nn.Linear)
             head.weight.mul_({"loc": 1.0, "log_variance": 0.5, "keep_logits": 40.0}[name])
             head.bias.fill_({"loc": 0.3, "log_variance": -1.0, "keep_logits": 0.7}[name])
-    return Subject(method, model, Normalise((0.5,), (0.5,), "cpu"))
+    return TrainedRun(method, model, Normalise((0.5,), (0.5,), "cpu"))
 
 
 def inputs(images: Images) -> Tensor:
     return torch.from_numpy(images.pixels).double().div(127.5).sub(1).float()
 
 
-def heads(subject: Subject, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+def heads(subject: TrainedRun, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     with torch.no_grad():
         found = coded(subject.model).encode(x)
     return found["loc"], (0.5 * found["log_variance"]).exp(), found.get("keep_logits")
 
 
-def decoded(subject: Subject, code: Tensor) -> Tensor:
+def decoded(subject: TrainedRun, code: Tensor) -> Tensor:
     with torch.no_grad():
         return coded(subject.model).decode(code)
 
@@ -71,12 +71,12 @@ def cut(code: Tensor, length: int) -> Tensor:
     return torch.cat((code[:, :length], torch.zeros(len(code), code.size(1) - length)), 1)
 
 
-def mean_error(subject: Subject, x: Tensor, code: Tensor) -> Tensor:
+def mean_error(subject: TrainedRun, x: Tensor, code: Tensor) -> Tensor:
     """Mean squared error of pixels between 0 and 1, (images,)."""
     return metrics.reconstruction_error((x + 1) / 2, (decoded(subject, code) + 1) / 2)
 
 
-def check_fixed(subject: Subject, images: Images, rows: list[dict[str, Any]]) -> None:
+def check_fixed(subject: TrainedRun, images: Images, rows: list[dict[str, Any]]) -> None:
     x = inputs(images)
     loc, scale, _ = heads(subject, x)
     torch.manual_seed(0)
@@ -236,7 +236,7 @@ def test_the_shortest_codes_that_reach_a_target_are_those_of_a_search(target: fl
 
 def test_half_a_code_that_no_row_has_is_measured_for_the_target() -> None:
     subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
-    alone = evaluate(subject, Sweep(sizes=Sizes((1.0,)), num_generated=0), images)
+    alone = evaluate(subject, Evaluation(sizes=Sizes((1.0,)), num_generated=0), images)
     assert row_of(alone, "target")["target"] == row_of(evaluate(subject, HALF, images), "target")["target"]
 
 
@@ -319,7 +319,7 @@ def test_no_more_work_is_done_than_is_said(made_features: None) -> None:
     images = made()
     for method in (VNDAE(likelihood_std=NOISE), VAE(likelihood_std=NOISE), NestedAE(likelihood_std=NOISE)):
         for fractions in ((1.0,), (0.25, 0.5, 1.0)):
-            options, done = Sweep(sizes=Sizes(fractions), num_generated=30), list[int]()
+            options, done = Evaluation(sizes=Sizes(fractions), num_generated=30), list[int]()
             subject = subject_of(method)
             evaluate(subject, options, images, done.append)
             whole = work(subject, options, images)

@@ -18,15 +18,15 @@ from train.small import recipe, write_blobs
 from vnd import metrics
 from vnd.data.batches import in_order
 from vnd.data.images import Images
-from vnd.evaluation import write
+from vnd.evaluation import open_run, training_seconds, write
 from vnd.methods import FN3, SVB, Sizes
 from vnd.methods.classification_baselines import fit_temperature, scaled
 from vnd.nn.width import sample_shapes
-from vnd.tasks.classification import Measured, Subject, Sweep, answer, evaluate, sweep
+from vnd.tasks import Evaluation, TrainedRun
+from vnd.tasks.classification import Measured, answer, evaluate, measure
 from vnd.train.loop import fit
-from vnd.train.trained import TrainedRun, open_run, training_seconds
 
-ALL = Sweep(
+ALL = Evaluation(
     Sizes(fractions=(0.5, 1.0)), samples=3, inference=("mc", "mean", "mc_mask", "temperature_scaled"), bn_images=64,
     repeats=2, bn_images_sweep=(32, 0),
 )  # fmt: skip
@@ -49,7 +49,7 @@ def noise() -> Images:
 
 @pytest.fixture(scope="module")
 def measured(run: TrainedRun, noise: Images) -> list[Measured]:
-    return list(sweep(run.subject(), ALL, run.test(), noise, run.splits.validation))
+    return list(measure(run, ALL, run.test(), noise, run.splits.validation))
 
 
 def only(measured: list[Measured], **wanted: Any) -> list[Measured]:
@@ -72,7 +72,7 @@ def test_means_are_drawn_once_and_repeats_draw_anew(measured: list[Measured], ru
     samples, again = only(measured, inference="mc", label="100 %", bn_images=64)
     assert not torch.equal(samples.said.probs, again.said.probs)
     means = only(measured, inference="mean", label="100 %")[0]
-    run.subject().cut(means.size, 0, 64, 0)
+    run.cut(means.size, 0, 64, 0)
     x = torch.cat(list(in_order(run.test(), run.splits.normalise("cpu"), "cpu")))
     small = vnd.extract(run.model, means.size.width).eval()
     torch.testing.assert_close(means.said.probs, small(x).softmax(1).detach(), rtol=1e-5, atol=1e-6)
@@ -94,7 +94,7 @@ def test_scaled_answers_have_the_temperature_of_the_validation_images(
         plain, warm = (
             only(measured, inference=r, label=label, repeat=0, bn_images=64)[0] for r in ("mc", "temperature_scaled")
         )
-        subject = run.subject()
+        subject = run
         network = subject.cut(plain.size, 3, 64, 0)
         known = answer(subject.method, network, subject.batches(run.splits.validation), 3)
         temperature = fit_temperature(known.probs, torch.as_tensor(run.splits.validation.labels))
@@ -126,46 +126,46 @@ def test_readings_that_cannot_be_are_refused(run: TrainedRun) -> None:
         ({"risk": 1.0}, "risk must lie in (0, 1); got 1.0"),
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011
-            Sweep(**change)  # type: ignore[arg-type]
+            Evaluation(**change)  # type: ignore[arg-type]
         assert str(caught.value) == words
     with pytest.raises(ValueError, match="scaled needs validation images to fit a temperature on"):
-        list(sweep(run.subject(), Sweep(inference=("temperature_scaled",), samples=0), run.test()))
+        list(measure(run, Evaluation(inference=("temperature_scaled",), samples=0), run.test()))
 
 
 def test_a_threshold_is_fitted_on_answers_of_the_reading_that_it_is_for(run: TrainedRun) -> None:
     options = dataclasses.replace(ALL, inference=("temperature_scaled",), repeats=1, bn_images_sweep=(), risk=0.3)
     validation = run.splits.validation
-    for row in evaluate(run.subject(), options, run.test(), validation)["selective"]["rows"]:
-        known = only(list(sweep(run.subject(), options, validation, None, validation)), label=row["label"])[0].said
+    for row in evaluate(run, options, run.test(), validation)["selective"]["rows"]:
+        known = only(list(measure(run, options, validation, None, validation)), label=row["label"])[0].said
         threshold = metrics.threshold_for_risk(known.probs, torch.as_tensor(validation.labels), known.entropy, 0.3)
         assert row["threshold"] == (pytest.approx(threshold) if math.isfinite(threshold) else None)
 
 
 def test_scaled_answers_are_scaled_in_the_study_of_statistics_too(run: TrainedRun) -> None:
     options = dataclasses.replace(ALL, inference=("temperature_scaled",), repeats=1, bn_images_sweep=(32,))
-    rows = [one.row for one in sweep(run.subject(), options, run.test(), None, run.splits.validation)]
+    rows = [one.row for one in measure(run, options, run.test(), None, run.splits.validation)]
     assert {row["bn_images"] for row in rows} == {64, 32}
     assert all("temperature" in row for row in rows)
 
 
 def test_no_row_comes_twice(run: TrainedRun) -> None:
     options = dataclasses.replace(ALL, inference=("mc", "temperature_scaled"), repeats=1, bn_images_sweep=(64, 32, 32))
-    rows = [one.row for one in sweep(run.subject(), options, run.test(), None, run.splits.validation)]
+    rows = [one.row for one in measure(run, options, run.test(), None, run.splits.validation)]
     keys = [(row["inference"], row["label"], row["bn_images"]) for row in rows]
     assert len(set(keys)) == len(keys)
 
 
 def test_the_images_that_statistics_were_collected_from_are_counted(run: TrainedRun) -> None:
     options = dataclasses.replace(ALL, inference=("mc",), repeats=1, bn_images_sweep=(100_000,))
-    rows = [one.row for one in sweep(run.subject(), options, run.test())]
+    rows = [one.row for one in measure(run, options, run.test())]
     assert {row["bn_images"] for row in rows} == {64, len(run.splits.train)}
 
 
 def test_sizes_whose_rounded_labels_are_alike_are_told_apart(run: TrainedRun) -> None:
     full = vnd.profile(run.model, 1.0, count_macs=False).parameters
     budgets = (full - 0.6, float(full))  # of one label, and of two networks
-    options = Sweep(Sizes(fractions=(), parameters=budgets), samples=0, bn_images=64)
-    results = evaluate(run.subject(), options, run.test(), run.splits.validation)
+    options = Evaluation(Sizes(fractions=(), parameters=budgets), samples=0, bn_images=64)
+    results = evaluate(run, options, run.test(), run.splits.validation)
     assert len({row["label"] for row in results["rows"]}) == 2
     shapes = [dict(vnd.shape(run.model, parameters=n)) for n in budgets]
     assert [row["shape"] for row in results["rows"]] == shapes
@@ -174,7 +174,7 @@ def test_sizes_whose_rounded_labels_are_alike_are_told_apart(run: TrainedRun) ->
 
 def test_one_image_is_enough(run: TrainedRun) -> None:
     one = run.test().take(np.array([0]))
-    results = evaluate(run.subject(), dataclasses.replace(ALL, repeats=1), one, run.splits.validation, one)
+    results = evaluate(run, dataclasses.replace(ALL, repeats=1), one, run.splits.validation, one)
     told = json.loads(json.dumps(results, allow_nan=False))
     assert all(row["accuracy"] in (0.0, 1.0) and row["auroc"] == 0.5 for row in told["tidy"])
 
@@ -182,7 +182,7 @@ def test_one_image_is_enough(run: TrainedRun) -> None:
 def test_a_test_without_labels_is_refused(run: TrainedRun) -> None:
     test = run.test()
     with pytest.raises(ValueError, match="labels"):
-        list(sweep(run.subject(), ALL, Images(test.pixels, None, test.classes)))
+        list(measure(run, ALL, Images(test.pixels, None, test.classes)))
 
 
 def test_a_network_that_was_pruned_away_still_has_finite_numbers(run: TrainedRun, noise: Images) -> None:
@@ -193,7 +193,7 @@ def test_a_network_that_was_pruned_away_still_has_finite_numbers(run: TrainedRun
     for layer in model.modules():
         if isinstance(layer, vnd.nn.BayesLayer):
             layer.log_variance.data.fill_(20.0)  # type: ignore[union-attr]
-    subject = Subject(method, model, run.splits.normalise("cpu"))
+    subject = TrainedRun(method, model, run.splits.normalise("cpu"))
     options = dataclasses.replace(ALL, inference=("mc", "mean", "temperature_scaled"), bn_images_sweep=())
     results = json.loads(
         json.dumps(evaluate(subject, options, run.test(), run.splits.validation, noise), allow_nan=False)
@@ -239,7 +239,7 @@ def test_independent_shapes_follow_the_lengths_and_know_nothing_of_each_other() 
 
 @pytest.fixture(scope="module")
 def results(run: TrainedRun, noise: Images) -> dict[str, Any]:
-    found = evaluate(run.subject(), ALL, run.test(), run.splits.validation, noise)
+    found = evaluate(run, ALL, run.test(), run.splits.validation, noise)
     return json.loads(json.dumps(found, allow_nan=False))  # type: ignore[no-any-return]
 
 

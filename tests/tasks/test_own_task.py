@@ -22,7 +22,7 @@ from vnd.data.images import Images
 from vnd.methods import METHODS, Batch, Size, Step, Terms, register
 from vnd.methods.base import TRAITS, Traits
 from vnd.methods.fixed_width import Single
-from vnd.tasks import TASKS, Subject, Sweep, Task
+from vnd.tasks import TASKS, Evaluation, Task, TrainedRun
 from vnd.tasks import register as register_task
 
 
@@ -52,21 +52,21 @@ def known() -> Iterator[None]:
             return error(method.cut(model, size.width, 0), images, normalise)
 
         def evaluate(
-            self, subject: Subject, options: Sweep, test: Images, done: Callable[[int], None]
+            self, run: TrainedRun, options: Evaluation, test: Images, done: Callable[[int], None]
         ) -> dict[str, Any]:
-            start, (size,) = time.perf_counter(), subject.method.sizes(subject.model, options.sizes)
+            start, (size,) = time.perf_counter(), run.method.sizes(run.model, options.sizes)
             example = torch.zeros(1, *test.pixels.shape[1:])
             row = {
                 "kind": size.kind, "label": size.label, "fraction": size.fraction,
-                **subject.method.cost(subject.model, example), "mse": error(subject.model, test, subject.normalise),
+                **run.method.cost(run.model, example), "mse": error(run.model, test, run.normalise),
             }  # fmt: skip
             done(1)
             return {"rows": [row], "tidy": [row], "seconds": {"evaluate": time.perf_counter() - start}}
 
-        def work(self, subject: Subject, options: Sweep, test: Images) -> int:
+        def work(self, run: TrainedRun, options: Evaluation, test: Images) -> int:
             return 1
 
-        def tables(self, results: dict[str, Any], split: str, options: Sweep) -> list[Table]:
+        def tables(self, results: dict[str, Any], split: str, options: Evaluation) -> list[Table]:
             table = Table("size", "squared error", title=f"{results['title']}: {split}")
             table.add_row(results["rows"][0]["label"], f"{results['rows'][0]['mse']:.3f}")
             return [table]

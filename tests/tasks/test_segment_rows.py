@@ -19,12 +19,12 @@ from vnd.data.images import Images
 from vnd.methods import BN3UNet, Segmenter, Size, Sizes
 from vnd.methods.fixed_width import Single
 from vnd.models import UNet
+from vnd.tasks import Evaluation, TrainedRun
 from vnd.tasks import segmentation as segmenting
-from vnd.tasks.classification import Subject, Sweep
 from vnd.tasks.segmentation import distance_of, evaluate, masks_table, work
 
 SIDE, COUNT, GRADERS = 6, 11, 3
-OPTIONS = Sweep(sizes=Sizes((1.0,)), num_mask_samples=(1, 2, 4, 9))
+OPTIONS = Evaluation(sizes=Sizes((1.0,)), num_mask_samples=(1, 2, 4, 9))
 
 
 class Brush(Segmenter, Single):
@@ -57,9 +57,9 @@ def made() -> Images:
     return Images(pixels[:, None].astype(np.uint8), masks=masks)
 
 
-def subject_of(method: Segmenter) -> Subject:
+def subject_of(method: Segmenter) -> TrainedRun:
     model = nn.Linear(2, 3)  # of which nothing is asked but its device and its size
-    return Subject(method, model, Normalise((0.0,), (1.0,), "cpu"))  # type: ignore[arg-type]
+    return TrainedRun(method, model, Normalise((0.0,), (1.0,), "cpu"))  # type: ignore[arg-type]
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
@@ -218,7 +218,7 @@ def test_validation_is_the_distance_of_four_masks() -> None:
 def test_each_size_is_calibrated_for_draws_before_it_draws() -> None:
     method, done = Brush(), list[int]()
     subject = dataclasses.replace(
-        subject_of(method), statistics=lambda count, repeat: iter([torch.zeros(count, 1)]), available=50
+        subject_of(method), bn_batches=lambda count, repeat, augmented: iter([torch.zeros(count, 1)])
     )
     options = dataclasses.replace(OPTIONS, bn_images=20)
     evaluate(subject, options, made(), done.append)
@@ -404,10 +404,10 @@ def test_widths_have_costs_of_their_own() -> None:
     method = BN3UNet(num_groups=4, base=1, initial_logit=3.0)
     images = Images(np.zeros((3, 1, 8, 8), np.uint8), masks=np.ones((3, 2, 8, 8), np.uint8))
     model = method.build(UNet(channels=(4, 8)), torch.rand(2, 1, 8, 8)).eval()
-    subject = Subject(
-        method, model, Normalise((0.0,), (1.0,), "cpu"), lambda count, repeat: [torch.rand(4, 1, 8, 8)], 4
+    subject = TrainedRun(
+        method, model, Normalise((0.0,), (1.0,), "cpu"), lambda count, repeat, augmented: [torch.rand(4, 1, 8, 8)]
     )
-    options = Sweep(sizes=Sizes((0.5, 1.0)), num_mask_samples=(1, 2), bn_images=4)
+    options = Evaluation(sizes=Sizes((0.5, 1.0)), num_mask_samples=(1, 2), bn_images=4)
     narrow, wide = evaluate(subject, options, images)["rows"]
     assert (narrow["label"], wide["label"]) == ("50 %", "100 %")
     assert 0 < narrow["parameters"] < wide["parameters"]
@@ -423,4 +423,4 @@ def test_images_without_masks_are_refused() -> None:
 @pytest.mark.parametrize("num_mask_samples", [(), (0, 4), (4, 1), (2, 2)])
 def test_numbers_of_masks_must_rise(num_mask_samples: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"^num_mask_samples must be numbers of masks that rise from 1 or more; got "):
-        Sweep(num_mask_samples=num_mask_samples)
+        Evaluation(num_mask_samples=num_mask_samples)

@@ -19,26 +19,25 @@ from vnd import metrics
 from vnd.data.augment import Augment
 from vnd.data.batches import in_order
 from vnd.data.images import Images
-from vnd.evaluation import choose
+from vnd.evaluation import choose, open_run, settings_of
 from vnd.methods import Plain, Sizes
+from vnd.tasks import Evaluation, TrainedRun, task_of
 from vnd.tasks import classification as results_module
 from vnd.tasks import classification as sweep_module
 from vnd.tasks.classification import (
     Answers,
-    Subject,
-    Sweep,
     accuracy_of,
     answer,
     at_temperature,
     evaluate,
+    measure,
     scores,
-    sweep,
 )
+from vnd.tasks.trained import bn_batches
 from vnd.train.config import parse
 from vnd.train.loop import fit
-from vnd.train.trained import TrainedRun, open_run, settings_of
 
-OPTIONS = Sweep(Sizes(fractions=(0.5, 1.0), levels=(0.5,), learned=3), samples=0, bn_images=64)
+OPTIONS = Evaluation(Sizes(fractions=(0.5, 1.0), levels=(0.5,), learned=3), samples=0, bn_images=64)
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +56,9 @@ def noise() -> Images:
     return Images(pixels, np.zeros(50, np.int64), ("dark",))
 
 
-def swept(run: TrainedRun, options: Sweep, outside: Images | None = None) -> list[dict[str, Any]]:
-    return [
-        one.row for one in sweep(run.subject(options.augmented), options, run.test(), outside, run.splits.validation)
-    ]
+def swept(run: TrainedRun, options: Evaluation, outside: Images | None = None) -> list[dict[str, Any]]:
+    run = replace(run, augmented=options.augmented)
+    return [one.row for one in measure(run, options, run.test(), outside, run.splits.validation)]
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +114,7 @@ def test_the_network_has_learned_and_knows_what_it_does_not_know(rows: list[dict
 
 
 def test_swapped_sets_are_noticed(run: TrainedRun, noise: Images, rows: list[dict[str, Any]]) -> None:
-    method, normalise = run.recipe.method, run.splits.normalise("cpu")
+    method, normalise = run.method, run.splits.normalise("cpu")
     network = method.cut(run.model, 1.0, 0)
     said, strange = (answer(method, network, in_order(x, normalise, "cpu"), 0) for x in (run.test(), noise))
     labels = torch.as_tensor(run.test().labels)
@@ -128,28 +126,27 @@ def test_swapped_sets_are_noticed(run: TrainedRun, noise: Images, rows: list[dic
 
 
 def test_without_a_strange_set_there_is_no_score_of_one(run: TrainedRun) -> None:
-    (row,) = swept(run, Sweep(Sizes(fractions=(1.0,)), samples=0))
+    (row,) = swept(run, Evaluation(Sizes(fractions=(1.0,)), samples=0))
     assert not {"auroc", "aupr", "base_rate"} & row.keys()
 
 
 def test_samples_are_averaged_with_the_statistics_of_samples(run: TrainedRun) -> None:
-    options = Sweep(Sizes(fractions=(1.0,)), samples=400, bn_images=64)
+    options = Evaluation(Sizes(fractions=(1.0,)), samples=400, bn_images=64)
     (row,) = swept(run, options)
     small = vnd.extract(run.model, 1.0, bayesian=True)
     x = torch.cat(list(in_order(run.test(), run.splits.normalise("cpu"), "cpu")))
     other = vnd.predict(small, x, samples=400, seed=9)
     labels = torch.as_tensor(run.test().labels)
     assert row["nll"] == pytest.approx(float(metrics.negative_log_likelihood(other.probs, labels)), rel=0.05)
-    means = swept(run, Sweep(Sizes(fractions=(1.0,)), samples=0))[0]
+    means = swept(run, Evaluation(Sizes(fractions=(1.0,)), samples=0))[0]
     assert abs(row["nll"] - means["nll"]) > 1e-4
 
 
 def test_statistics_are_of_images_as_they_are_or_as_they_were_in_training(run: TrainedRun) -> None:
     def collected(augment: Augment, augmented: bool | None) -> torch.Tensor:
         own = replace(run.recipe, data=replace(run.recipe.data, augment=augment))
-        subject = replace(run, recipe=own).subject(augmented)
-        assert subject.statistics is not None
-        return torch.cat(list(subject.statistics(60, 0))).flatten(1)
+        batches = bn_batches(own, run.splits, task_of(run.method), "cpu", 60, augmented=augmented)
+        return torch.cat(list(batches)).flatten(1)
 
     plain = collected(Augment(cutmix=1.0), augmented=False)
     torch.testing.assert_close(collected(Augment(), augmented=True).sort(0).values, plain.sort(0).values)
@@ -166,13 +163,13 @@ def test_statistics_are_of_images_as_they_are_or_as_they_were_in_training(run: T
 
 
 def test_a_sweep_can_be_repeated_and_leaves_the_generator_alone(run: TrainedRun, noise: Images) -> None:
-    options = Sweep(Sizes(fractions=(0.5, 1.0)), samples=3, bn_images=64)
+    options = Evaluation(Sizes(fractions=(0.5, 1.0)), samples=3, bn_images=64)
     state = torch.random.get_rng_state()
     first = swept(run, options, noise)
     assert torch.equal(torch.random.get_rng_state(), state)
     torch.manual_seed(99)
     again = swept(run, options, noise)
-    alone = swept(run, Sweep(Sizes(fractions=(1.0,)), samples=3, bn_images=64), noise)
+    alone = swept(run, Evaluation(Sizes(fractions=(1.0,)), samples=3, bn_images=64), noise)
     for one, other in (*zip(first, again, strict=True), (first[1], alone[0])):
         for timed in ("latency_ms", "test_seconds"):
             one.pop(timed, None), other.pop(timed, None)
@@ -189,7 +186,7 @@ def test_the_sweep_leaves_the_network_as_it_was(run: TrainedRun) -> None:
 
 
 def test_accuracy_of_a_size_is_that_of_its_row(run: TrainedRun, rows: list[dict[str, Any]]) -> None:
-    method, normalise = run.recipe.method, run.splits.normalise("cpu")
+    method, normalise = run.method, run.splits.normalise("cpu")
     for size, row in zip(method.sizes(run.model, OPTIONS.sizes), rows, strict=True):
         assert accuracy_of(method, run.model, size, run.test(), normalise, samples=0) == row["accuracy"]
 
@@ -199,9 +196,7 @@ def test_accuracy_of_a_size_is_that_of_its_row(run: TrainedRun, rows: list[dict[
 
 def test_results_are_plain_numbers_that_agree_with_each_other(run: TrainedRun, noise: Images) -> None:
     seen: list[str] = []
-    found = evaluate(
-        run.subject(), OPTIONS, run.test(), run.splits.validation, noise, done=lambda row: seen.append(row["label"])
-    )
+    found = evaluate(run, OPTIONS, run.test(), run.splits.validation, noise, done=lambda row: seen.append(row["label"]))
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     labels = [row["label"] for row in found["rows"]]
     assert seen == labels
@@ -273,13 +268,13 @@ def test_a_threshold_of_scaled_answers_is_fitted_on_scaled_answers(
     run: TrainedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep_module, "fit_temperature", lambda probs, labels: 1.7)  # so few images are all right
-    options = Sweep(Sizes(fractions=(0.5, 1.0)), samples=0, inference=("temperature_scaled",), bn_images=64)
-    found = evaluate(run.subject(), options, run.test(), run.splits.validation)
+    options = Evaluation(Sizes(fractions=(0.5, 1.0)), samples=0, inference=("temperature_scaled",), bn_images=64)
+    found = evaluate(run, options, run.test(), run.splits.validation)
     by_label = {row["label"]: row for row in found["tidy"]}
     known = torch.as_tensor(run.splits.validation.labels)
-    for row, size in zip(found["selective"]["rows"], run.recipe.method.sizes(run.model, options.sizes), strict=True):
-        network = run.subject().cut(size, 0, 64, 0)
-        said = answer(run.recipe.method, network, run.subject().batches(run.splits.validation), 0)
+    for row, size in zip(found["selective"]["rows"], run.method.sizes(run.model, options.sizes), strict=True):
+        network = run.cut(size, 0, 64, 0)
+        said = answer(run.method, network, run.batches(run.splits.validation), 0)
         warm = at_temperature(said, by_label[row["label"]]["temperature"])
         wanted = metrics.threshold_for_risk(warm.probs, known, warm.entropy, 0.05)
         assert row["threshold"] == pytest.approx(wanted)
@@ -287,9 +282,9 @@ def test_a_threshold_of_scaled_answers_is_fitted_on_scaled_answers(
 
 
 def test_random_masks_of_a_network_without_any_are_refused_at_once(run: TrainedRun) -> None:
-    subject = Subject(Plain(), vnd.extract(run.model, 1.0), run.splits.normalise("cpu"))
+    subject = TrainedRun(Plain(), vnd.extract(run.model, 1.0), run.splits.normalise("cpu"))
     with pytest.raises(ValueError, match=r"^inference: mc_mask needs a nested network"):
-        next(sweep(subject, Sweep(inference=("mc", "mc_mask")), run.test()))
+        next(measure(subject, Evaluation(inference=("mc", "mc_mask")), run.test()))
 
 
 def test_settings_are_those_of_a_curve() -> None:
@@ -307,7 +302,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
         ({"bins": 0}, "bins must be at least 1; got 0"),
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011
-            Sweep(**change)  # type: ignore[arg-type]
+            Evaluation(**change)  # type: ignore[arg-type]
         assert str(caught.value) == words
 
 
@@ -325,11 +320,11 @@ def test_a_run_is_opened_as_it_was_trained(run: TrainedRun) -> None:
 def test_strange_images_are_brought_to_the_size_and_channels_of_the_others(run: TrainedRun, tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (6, 12, 12, 3), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", x_test=pixels, y_test=np.arange(6) % 2, x_train=pixels, y_train=np.arange(6) % 2)
-    options = Sweep(ood="npz", ood_folder=str(tmp_path / "x.npz"))
+    options = Evaluation(ood="npz", ood_folder=str(tmp_path / "x.npz"))
     outside = run.outside(options)
     assert outside is not None
     assert outside.pixels.shape == (6, 1, 8, 8)
-    assert run.outside(Sweep()) is None
+    assert run.outside(Evaluation()) is None
 
 
 @pytest.mark.parametrize("checkpoint", ["best", "last"])

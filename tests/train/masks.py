@@ -27,8 +27,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "COUNTS", {"train": 48, "test": 12})
 
 
-def recipe(name: str, /, **sections: Any) -> Recipe:
-    """A recipe of a method; each section may be replaced, others than method and network key by key."""
+def settings(name: str, /, **sections: Any) -> dict[str, Any]:
+    """A recipe of a method as a dict; each section may be replaced, others than method and network key by key."""
     own: dict[str, Any] = {
         **METHODS[name],
         "data": {"name": "synthetic_graders", "validation": 16, "augment": {"flip": True}},
@@ -39,4 +39,8 @@ def recipe(name: str, /, **sections: Any) -> Recipe:
     }
     for section, part in sections.items():
         own[section] = part if section in ("method", "network") else {**own[section], **part}
-    return parse(own)
+    return own
+
+
+def recipe(name: str, /, **sections: Any) -> Recipe:
+    return parse(settings(name, **sections))

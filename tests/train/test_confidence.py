@@ -13,10 +13,10 @@ import vnd
 from vnd.data.batches import in_order
 from vnd.methods import BN3, Step
 from vnd.tasks import task_of
+from vnd.tasks.trained import read_splits
 from vnd.train import checkpoint, confidence
 from vnd.train.loop import fit, make_accelerator
 from vnd.train.recipe import Recipe
-from vnd.train.splits import read_splits
 from vnd.train.state import TrainState
 
 from .small import blobs, recipe, write_blobs

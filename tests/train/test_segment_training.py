@@ -15,13 +15,13 @@ from data import layouts
 from train.masks import CHANNELS, METHODS, few, recipe
 from vnd.data import synthetic
 from vnd.data.images import Images
+from vnd.evaluation import fed, open_run, settings_of
 from vnd.tasks import TASKS
-from vnd.train import splits as module
+from vnd.tasks import trained as module
+from vnd.tasks.trained import Splits, read_splits
 from vnd.train.loop import fit
 from vnd.train.recipe import Recipe
-from vnd.train.splits import Splits, groups_of, read_splits
 from vnd.train.state import TrainState
-from vnd.train.trained import fed, open_run, settings_of
 
 
 @pytest.fixture(autouse=True)
@@ -105,10 +105,10 @@ def test_owners_without_names_are_numbers(monkeypatch: pytest.MonkeyPatch) -> No
     images = synthetic.read(None, "train")
     numbered = Images(images.pixels, masks=images.masks, groups=np.arange(len(images)) // 4)
     monkeypatch.setattr(module, "load", lambda *given: numbered)
-    found = groups_of(read_splits(recipe("dropout_unet").data, TASKS["segmentation"]))["groups"]
+    found = read_splits(recipe("dropout_unet").data, TASKS["segmentation"]).groups()["groups"]
     assert not set(found["train"]) & set(found["validation"])
     assert all(isinstance(number, int) for number in found["train"])
-    assert groups_of(Splits(images, images, (0.5,), (0.5,))) == {}
+    assert Splits(images, images, (0.5,), (0.5,)).groups() == {}
 
 
 def test_data_that_cannot_be_segmented_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

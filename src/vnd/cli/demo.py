@@ -10,16 +10,16 @@ from typing import Any
 
 from rich.console import Console
 
-from vnd.evaluation import choose, write
+from vnd.evaluation import choose, open_run, results_of, write
 from vnd.methods import Size
 from vnd.nn.state import Shape
 from vnd.report import html
 from vnd.serialization import save
+from vnd.tasks import TrainedRun
 from vnd.tasks.classification import accuracy_of, sizes_table
 from vnd.train.config import parse
 from vnd.train.loop import fit
 from vnd.train.run import LOCK, lock
-from vnd.train.trained import TrainedRun, open_run
 
 MARK = ".vnd-demo"  # in the folder of a demo, which the next one may remove
 MARGIN = 0.01  # what the extracted network may lose of the full accuracy, on the validation images
@@ -54,7 +54,7 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
     trained = time.perf_counter() - start
     console.print("Running it at every size, in and out of domain ...")
     run = open_run(out)
-    results = run.results(recipe.evaluate, run.test(), "vnd demo")
+    results = results_of(run, recipe.evaluate, run.test(), "vnd demo")
     chosen = _extract(run, results["rows"], out / "extracted")
     results["chosen"] = chosen
     results["seconds"] |= {"train": round(trained, 1), "total": round(time.perf_counter() - start, 1)}
@@ -75,8 +75,8 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
 
 def _extract(run: TrainedRun, rows: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
     """Choose a size by the validation images, and save its network."""
-    method, model, validation = run.recipe.method, run.model, run.splits.validation
-    normalise, samples = run.splits.normalise(run.device), run.recipe.evaluate.samples
+    method, model, validation = run.method, run.model, run.splits.validation
+    normalise, samples = run.normalise, run.recipe.evaluate.samples
     sizes = {row["label"]: Size(row["kind"], row["label"], Shape(row["shape"])) for row in rows}
     found = {label: accuracy_of(method, model, size, validation, normalise, samples) for label, size in sizes.items()}
     row = choose(rows, found, MARGIN)

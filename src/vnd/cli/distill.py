@@ -15,16 +15,16 @@ from rich.progress import track
 
 from vnd._files import write_text
 from vnd.cli.train import check_free
-from vnd.data.batches import in_order
+from vnd.evaluation import open_run
 from vnd.functional import concentration
 from vnd.methods import Distills, Size, Sizes
 from vnd.metrics import smallest_width
-from vnd.tasks.base import BestOrLast
-from vnd.tasks.classification import correlation, sweep
+from vnd.tasks import TrainedRun
+from vnd.tasks.classification import correlation, measure
+from vnd.tasks.trained import BestOrLast
 from vnd.train.config import parse
 from vnd.train.loop import fit
 from vnd.train.recipe import Recipe
-from vnd.train.trained import TrainedRun, open_run
 
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 1.0)  # of the images that are more certain than the one shown
 WIDTHS = tuple(round(0.1 * k, 1) for k in range(1, 11))  # of the paper
@@ -105,7 +105,7 @@ def analysis(teacher: TrainedRun, threshold: float) -> dict[str, Any]:
     options = dataclasses.replace(
         teacher.recipe.evaluate, sizes=Sizes(fractions=WIDTHS), inference=("mc",), repeats=1, bn_images_sweep=()
     )
-    steps = sweep(teacher.subject(), options, teacher.splits.validation, teacher.outside(options))
+    steps = measure(teacher, options, teacher.splits.validation, teacher.outside(options))
     said = correlation(
         list(track(steps, "correlations", total=len(WIDTHS), console=Console(stderr=True), transient=True))
     )
@@ -153,13 +153,12 @@ def _draw_simplex(teacher: TrainedRun, student: TrainedRun, path: Path, wanted: 
     from vnd.report.theory import Simplex, merged, project, simplex
 
     images = teacher.splits.validation
-    normalise = teacher.splits.normalise(teacher.device)
-    x = torch.cat(list(in_order(images, normalise, teacher.device)))
+    x = torch.cat(list(teacher.batches(images)))
     network = teacher.cut(_full(teacher), 1)
-    order = torch.as_tensor(teacher.recipe.method.predict(network, x, 6).entropy).argsort().cpu()
+    order = torch.as_tensor(teacher.method.predict(network, x, 6).entropy).argsort().cpu()
     chosen = order[(torch.tensor(SHARES) * (len(order) - 1)).long()]
     chosen = torch.tensor([*wanted]) if wanted else chosen
-    draws = torch.stack([teacher.recipe.method.predict(network, x[chosen], 1).probs for _ in range(DRAWS)], 1).cpu()
+    draws = torch.stack([teacher.method.predict(network, x[chosen], 1).probs for _ in range(DRAWS)], 1).cpu()
     with torch.no_grad():
         own = concentration(student.cut(_full(student), 0)(x[chosen])).cpu()
     panels = []
@@ -181,4 +180,4 @@ def _draw_simplex(teacher: TrainedRun, student: TrainedRun, path: Path, wanted: 
 
 def _full(opened: TrainedRun) -> Size:
     """The full width of a run's network."""
-    return opened.recipe.method.sizes(opened.model, Sizes(fractions=(1.0,)))[0]
+    return opened.method.sizes(opened.model, Sizes(fractions=(1.0,)))[0]

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.progress import Progress
 
-from vnd.evaluation import write, write_rows
+from vnd.evaluation import find_network, open_run, results_of, write, write_rows
 from vnd.methods import Sizes
-from vnd.tasks import TASKS, Sweep, Task, task_of
-from vnd.tasks.base import BestOrLast, Inference
-from vnd.train.trained import TrainedRun, find_network, open_run
+from vnd.tasks import TASKS, Evaluation, Task, TrainedRun, task_of
+from vnd.tasks.base import Inference
+from vnd.tasks.trained import BestOrLast
 
 
 def evaluate(
@@ -109,15 +109,15 @@ def evaluate(
 
 
 def _evaluate(
-    opened: TrainedRun, options: Sweep, split: Literal["test", "validation"], folder: Path, command: str
+    opened: TrainedRun, options: Evaluation, split: Literal["test", "validation"], folder: Path, command: str
 ) -> dict[str, Any]:
     """Evaluate one run with a progress bar, and write and show what came of it."""
     images = opened.test() if split == "test" else opened.splits.validation
     console, said, task = Console(), Console(stderr=True), task_of(opened.recipe.method)
     task.check_options(options)
     with Progress(console=said, transient=True, disable=not said.is_terminal) as progress:
-        bar = progress.add_task("evaluate", total=task.work(opened.subject(), options, images))
-        results = opened.results(options, images, command, done=lambda count: progress.advance(bar, count))
+        bar = progress.add_task("evaluate", total=task.work(opened, options, images))
+        results = results_of(opened, options, images, command, lambda count: progress.advance(bar, count))
     for note in results.get("notes", ()):
         said.print(f"vnd: {note}", soft_wrap=True, highlight=False, markup=False)
     results["split"] = split

@@ -11,15 +11,15 @@ from rich.console import Console
 
 from vnd._files import write_text
 from vnd.data.batches import in_order
+from vnd.evaluation import open_run
 from vnd.methods import Size
 from vnd.methods.fixed_width import Single
 from vnd.nn import profile, shape
 from vnd.nn.profile import latency
 from vnd.serialization import save
 from vnd.tasks import task_of
-from vnd.tasks.base import BestOrLast
 from vnd.tasks.classification import answer, row_of, scores, sizes_table
-from vnd.train.trained import open_run
+from vnd.tasks.trained import BestOrLast
 
 
 def extract(
@@ -56,7 +56,7 @@ def extract(
         checkpoint: The network with the best validation accuracy, or the last; as the recipe says if not given.
         out: Folder of the network; RUN/extracted/SIZE if not given.
     """
-    opened = open_run(run, checkpoint)
+    opened = open_run(run, checkpoint, augmented)
     if why := task_of(opened.recipe.method).not_extracted:
         raise ValueError(f"extract: {run} is {task_of(opened.recipe.method).kind}: {why}")
     if isinstance(opened.recipe.method, Single):
@@ -68,8 +68,7 @@ def extract(
         raise ValueError(f"extract: {run} has no posterior over its weights to keep; leave out --bayesian")
     method, model = opened.recipe.method, opened.model
     test = opened.test()
-    normalise = opened.splits.normalise(opened.device)
-    example = next(iter(in_order(test, normalise, opened.device, batch=1)))
+    example = next(iter(in_order(test, opened.normalise, opened.device, batch=1)))
     budget = {
         "parameters": parameters, "macs": macs, "bytes": bytes, "latency_ms": latency_ms, "fraction": fraction,
         "level": level,
@@ -78,10 +77,10 @@ def extract(
     name, value = next((name, value) for name, value in budget.items() if value is not None)
     size = Size("uniform" if name == "fraction" else "learned", f"{name} {value:.10g}", chosen)
     samples = max(1, opened.recipe.evaluate.samples) if bayesian else 0
-    small = opened.cut(size, samples, augmented)
+    small = opened.cut(size, samples)
     folder = out or run / "extracted" / f"{name}-{value:.10g}"
     save(small, folder)
-    said = answer(method, small, in_order(test, normalise, opened.device), samples)
+    said = answer(method, small, opened.batches(test), samples)
     row = row_of(method, method.extract(model, chosen), size, example)
     if bayesian:  # what is saved, which has log α too
         row |= asdict(profile(small, example_input=example)) | {"latency_ms": latency(small, example_input=example)}

@@ -14,12 +14,12 @@ from rich.progress import track
 
 from vnd._files import write_text
 from vnd.cli.latent_views import LatentViews, check, coder, scene, to_uint8
+from vnd.evaluation import find_network, open_run
 from vnd.methods import AutoencoderMethod
 from vnd.methods.codes import masked, of_pixel, squared_error
 from vnd.report import image_grids
 from vnd.report.image_grids import Row
-from vnd.tasks.base import BestOrLast
-from vnd.train.trained import find_network, open_run
+from vnd.tasks.trained import BestOrLast
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,8 +15,8 @@ from vnd.data.images import Images
 from vnd.methods import AutoencoderMethod, Sizes
 from vnd.methods.codes import DeterministicAutoencoder, LearnsLength
 from vnd.report.image_grids import Pixels
+from vnd.tasks import TrainedRun
 from vnd.tasks.autoencoding import as_pixels
-from vnd.train.trained import TrainedRun
 
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of the code, as in the paper
 SHOWN, STUDIED, BATCH = 12, 1024, 256  # test images that are shown and looked at, at most; images decoded together
@@ -177,7 +177,7 @@ def check(name: str, value: int, least: int, most: int) -> None:
 
 def _look(opened: TrainedRun, method: AutoencoderMethod, images: Images) -> Seen:
     parts = []
-    for x in in_order(images, opened.splits.normalise(opened.device), opened.device):
+    for x in in_order(images, opened.normalise, opened.device):
         code = method.encode(opened.model, x)
         own = method.lengths(code) if isinstance(method, LearnsLength) else None
         parts.append(Seen(x, code.loc, code.cost, method.point(code), own))

@@ -21,15 +21,14 @@ from torch.nn import functional as F
 
 from vnd import metrics
 from vnd._files import write_text
-from vnd.data.batches import Normalise
 from vnd.data.decode import LARGEST, Form, picture, probe
+from vnd.evaluation import fed, find_network, open_run
 from vnd.methods import Size, Sizes
 from vnd.methods.masks import Drawer, Segmenter
-from vnd.methods.nested import Nested
 from vnd.report import image_grids as drawn
-from vnd.tasks.base import BestOrLast, Subject, repeatable
+from vnd.tasks import TrainedRun
 from vnd.tasks.segmentation import THRESHOLD, ready
-from vnd.train.trained import fed, find_network, load_network, open_run
+from vnd.tasks.trained import BestOrLast, repeatable
 
 MOST = 256  # masks of an image
 TILE, THUMB = 512, 160  # pixels of the longer side of a mask in a grid and over its image; larger ones become smaller
@@ -77,8 +76,9 @@ def segment(
         )
     folder = out or run / "segmented"
     shapes, names = _check(images, folder), names_of(images)
-    subject, size = _subject(run, checkpoint, fraction)
-    draw, (channels, *frame) = ready(subject, size, recipe.evaluate.bn_images), fed(run)[0]
+    opened = open_run(run, checkpoint)
+    size = _size(opened, fraction)
+    draw, (channels, *frame) = ready(opened, size, recipe.evaluate.bn_images), fed(run)[0]
     folder.mkdir(parents=True, exist_ok=True)
     source = f"{run.resolve().name}: {recipe.method_name}, {size.label}, {checkpoint} network"
     rows, console = [], Console()
@@ -87,7 +87,7 @@ def segment(
     ):
         pixels = picture(path, Form(channels, height, width, luma=True))
         with repeatable(seed):
-            logits = _draw(draw, subject, pixels, frame, samples)
+            logits = _draw(draw, opened, pixels, frame, samples)
         rows.append({"name": names[path], "image": str(path), "height": height, "width": width, **_measure(logits)})
         _write(folder, names[path], pixels, logits, source)
     given = {"samples": samples, "fraction": fraction, "checkpoint": checkpoint, "seed": seed, "out": out}
@@ -143,29 +143,22 @@ def _check(images: list[Path], folder: Path) -> dict[Path, tuple[int, int]]:
     return {path: (form.height, form.width) for path, form in forms.items()}
 
 
-def _subject(run: Path, checkpoint: BestOrLast, fraction: float) -> tuple[Subject, Size]:
-    """The network of a run and the size that a fraction is; training images are read only where widths need them."""
-    recipe, _ = find_network(run, checkpoint)
-    method = recipe.method
-    if isinstance(method, Nested):
-        subject = open_run(run, checkpoint).subject()
-    else:
-        model, device = load_network(run / checkpoint, recipe)
-        _, mean, std = fed(run)
-        subject = Subject(method, model, Normalise(mean, std, device))
-    size, *_ = method.sizes(subject.model, Sizes((fraction,), leading=recipe.evaluate.sizes.leading))
+def _size(opened: TrainedRun, fraction: float) -> Size:
+    """The size of a run's network that a fraction is."""
+    recipe, run = opened.recipe, opened.folder
+    size, *_ = opened.method.sizes(opened.model, Sizes((fraction,), leading=recipe.evaluate.sizes.leading))
     if size.fraction != fraction:
         raise ValueError(
             f"segment: {run} has one size, as {recipe.method_name} was trained; leave out --fraction, got {fraction:g}"
         )
-    return subject, size
+    return size
 
 
 @torch.no_grad()
-def _draw(draw: Drawer, subject: Subject, pixels: NDArray[np.uint8], frame: list[int], samples: int) -> Tensor:
+def _draw(draw: Drawer, opened: TrainedRun, pixels: NDArray[np.uint8], frame: list[int], samples: int) -> Tensor:
     """Logits (samples, height, width) of an image (channels, …) that is brought to a frame, on the CPU."""
     fitted = _resized(torch.from_numpy(pixels.copy()).float(), frame[0], frame[1]).round().clamp(0, 255)
-    return draw(subject.normalise(fitted[None].to(subject.device)), samples)[:, 0].float().cpu()
+    return draw(opened.normalise(fitted[None].to(opened.device)), samples)[:, 0].float().cpu()
 
 
 def _measure(logits: Tensor) -> dict[str, float | None]:

@@ -1,6 +1,10 @@
 """What networks are for, one file each: a task registers itself, and no other package knows it by name."""
 
 from vnd.tasks import autoencoding, classification, segmentation
-from vnd.tasks.base import TASKS, Subject, Sweep, Task, register, task_of
+from vnd.tasks.base import TASKS, Evaluation, Task, register, task_of
+from vnd.tasks.trained import TrainedRun
 
-__all__ = ["TASKS", "Subject", "Sweep", "Task", "autoencoding", "classification", "register", "segmentation", "task_of"]
+__all__ = [
+    "TASKS", "Evaluation", "Task", "TrainedRun", "autoencoding", "classification", "register", "segmentation",
+    "task_of",
+]  # fmt: skip

@@ -29,9 +29,10 @@ from vnd.methods.codes import (
     shortest,
     squared_error,
 )
-from vnd.tasks.base import BATCH, Subject, Sweep, Task, machine, register, repeatable
+from vnd.tasks.base import BATCH, Evaluation, Task, machine, register
 from vnd.tasks.classification import check_classes
 from vnd.tasks.features import Extractor, distance_name, extractor, score_name
+from vnd.tasks.trained import TrainedRun, repeatable
 
 SHOWN = 400  # images whose length is drawn against their size as a PNG
 Done = Callable[[int], None]  # called with a number of images that were worked on
@@ -69,7 +70,7 @@ class Coded:
 
 
 @torch.no_grad()
-def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None = None) -> dict[str, Any]:
+def evaluate(run: TrainedRun, options: Evaluation, test: Images, done: Done | None = None) -> dict[str, Any]:
     r"""Read an auto-encoder at its lengths: rows of errors and rates, generated images, lengths by image.
 
     A row is one reading of the code. "fixed": one length for all images. "posterior": each image at the median length
@@ -79,17 +80,17 @@ def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None =
     $-\mathrm{ELBO} = \text{distortion} + \text{rate}$.
 
     Args:
-        subject: The auto-encoder.
+        run: The auto-encoder.
         options: Which lengths; how many images are drawn; the target.
         test: The images.
         done: Called again and again with a number of images, in all at most as many as `work` says.
     """
-    start, method, model = time.perf_counter(), subject.method, subject.model
+    start, method, model = time.perf_counter(), run.method, run.model
     assert isinstance(method, AutoencoderMethod)
     notes: list[str] = []
     sizes = method.sizes(model, options.sizes)
-    made = _gallery(method, model, subject.device, options, notes)
-    images = Passes(test, subject.normalise, subject.device)
+    made = _gallery(method, model, run.device, options, notes)
+    images = Passes(test, run.normalise, run.device)
     found = Coded(method, model, images, [method.encode(model, x) for x in images], done or (lambda count: None))
     rows = [read_fixed(found, method.length(model, size), size) for size in sizes]
     lengths: dict[str, Tensor] = {}
@@ -106,7 +107,7 @@ def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None =
         for row in rows:
             row |= made.read(method, model, row["length"], found.done)
     results = {
-        "machine": machine(subject.device),
+        "machine": machine(run.device),
         "latent_dim": found.code,
         "likelihood_std": method.likelihood_std,
         "features": None if made is None else about,
@@ -119,11 +120,11 @@ def evaluate(subject: Subject, options: Sweep, test: Images, done: Done | None =
     return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
 
 
-def work(subject: Subject, options: Sweep, test: Images) -> int:
+def work(run: TrainedRun, options: Evaluation, test: Images) -> int:
     """How many images `evaluate` works on, each as often as it does; no fewer than it says, for a progress bar."""
-    method = subject.method
+    method = run.method
     assert isinstance(method, AutoencoderMethod)
-    lengths = len(method.sizes(subject.model, options.sizes))
+    lengths = len(method.sizes(run.model, options.sizes))
     passes = lengths + isinstance(method, LearnsLength) + 2 * method.ordered
     return passes * len(test) + (
         min(len(test), options.num_generated) + lengths * options.num_generated if options.num_generated else 0
@@ -247,7 +248,7 @@ def _half(found: Coded, rows: list[dict[str, Any]]) -> float:
 
 
 def _gallery(
-    method: AutoencoderMethod, model: nn.Module, device: torch.device, options: Sweep, notes: list[str]
+    method: AutoencoderMethod, model: nn.Module, device: torch.device, options: Evaluation, notes: list[str]
 ) -> Gallery | None:
     """What generated images are measured by; None, and a note that says why, where none can be."""
     if not options.num_generated:
@@ -452,7 +453,7 @@ class Autoencoding(Task):
         """Refuse another number of classes, where the network has any."""
         check_classes(recipe, images)
 
-    def check_options(self, options: Sweep) -> None:
+    def check_options(self, options: Evaluation) -> None:
         """Refuse Inception where nothing is drawn."""
         if options.inception is not None and not options.num_generated:
             raise ValueError(
@@ -471,14 +472,14 @@ class Autoencoding(Task):
         """What the error lacks to 1."""
         return 1 - mean
 
-    def evaluate(self, subject: Subject, options: Sweep, test: Images, done: Done) -> dict[str, Any]:
+    def evaluate(self, run: TrainedRun, options: Evaluation, test: Images, done: Done) -> dict[str, Any]:
         """Rows of lengths; `done` counts images."""
-        return evaluate(subject, options, test, done)
+        return evaluate(run, options, test, done)
 
-    def work(self, subject: Subject, options: Sweep, test: Images) -> int:
+    def work(self, run: TrainedRun, options: Evaluation, test: Images) -> int:
         """Images."""
-        return work(subject, options, test)
+        return work(run, options, test)
 
-    def tables(self, results: dict[str, Any], split: str, options: Sweep) -> list[Table]:
+    def tables(self, results: dict[str, Any], split: str, options: Evaluation) -> list[Table]:
         """One line a length rule."""
         return [codes_table(results, split)]

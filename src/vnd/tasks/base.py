@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
@@ -14,10 +13,11 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from vnd.data.batches import Normalise, in_order, statistics
+from vnd.data.batches import Normalise, statistics
 from vnd.data.images import Images
 from vnd.methods import Method, Size, Sizes
 from vnd.methods.base import describe
+from vnd.tasks.trained import BestOrLast, TrainedRun
 
 PERCENT: dict[str, Any] = {"form": "percent", "digits": 1}
 COSTS: list[dict[str, Any]] = [
@@ -31,11 +31,8 @@ BATCH = 512  # images in a batch that statistics are collected from
 Inference = Literal["mc", "mean", "mc_mask", "temperature_scaled"]
 
 
-BestOrLast = Literal["best", "last"]
-
-
 @dataclass(frozen=True)
-class Sweep:
+class Evaluation:
     """What is evaluated.
 
     Args:
@@ -108,66 +105,6 @@ class Sweep:
             raise ValueError(f"risk must lie in (0, 1); got {self.risk}")
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A trained network, and what it takes to run it.
-
-    Args:
-        method: What it was made and trained by.
-        model: The network, in evaluation mode.
-        normalise: From pixels to what it is fed.
-        statistics: Batches of training images that BatchNorm's statistics are collected from: so many images, and other
-            ones in each repeat. None where the network is calibrated already.
-        available: Number of training images; None where that is not known.
-        validation: Images that thresholds and temperatures are fitted on.
-        ood: Reads the images out of domain that options name.
-        truth: Gives what is known of the distribution that the labels of images are drawn from.
-        augmented: Whether the statistics are those of images as in training.
-    """
-
-    method: Method
-    model: nn.Module
-    normalise: Normalise
-    statistics: Callable[[int, int], Iterable[Tensor]] | None = None
-    available: int | None = None
-    validation: Images | None = None
-    ood: Callable[[Sweep], Images | None] = lambda options: None
-    truth: Callable[[Images], Any] = lambda images: None
-    augmented: bool = False
-
-    def images(self, wanted: int) -> int:
-        """How many images the statistics are collected from where so many are wanted, 0 for all."""
-        return wanted if self.available is None else min(wanted or self.available, self.available)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return next(self.model.parameters()).device
-
-    def cut(self, size: Size, samples: int, bn_images: int, repeat: int) -> nn.Module:
-        """The network of a size, calibrated as if it were the only one."""
-        if self.statistics is not None:
-            batches = self.statistics
-            with repeatable(repeat):
-                self.method.recalibrate(
-                    self.model, lambda: batches(bn_images, repeat), [size.width], samples=samples > 0
-                )
-        return self.method.cut(self.model, size.width, samples)
-
-    def batches(self, images: Images) -> Iterator[Tensor]:
-        """The images of a split in their order, as the network is fed."""
-        return in_order(images, self.normalise, self.device)
-
-
-@contextmanager
-def repeatable(seed: int = 0) -> Iterator[None]:
-    """Draw the same numbers as the last time; the global generators are left as they were."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield
-
-
 def machine(device: torch.device) -> str:
     """Where the times were measured, in words."""
     if device.type == "cuda":
@@ -219,10 +156,10 @@ class Task(ABC):
     def check_answer(self, answer: Tensor, recipe: Any) -> None:  # noqa: B027
         """Refuse what a plain network answers two images with."""
 
-    def check_options(self, options: Sweep) -> None:  # noqa: B027
+    def check_options(self, options: Evaluation) -> None:  # noqa: B027
         """Refuse options of an evaluation that exclude each other."""
 
-    def check_model(self, model: nn.Module, options: Sweep) -> None:  # noqa: B027
+    def check_model(self, model: nn.Module, options: Evaluation) -> None:  # noqa: B027
         """Refuse options of an evaluation that a model cannot have."""
 
     def bn_batch(self, batch: int) -> int:
@@ -238,15 +175,17 @@ class Task(ABC):
         return -mean
 
     @abstractmethod
-    def evaluate(self, subject: Subject, options: Sweep, test: Images, done: Callable[[int], None]) -> dict[str, Any]:
+    def evaluate(
+        self, run: TrainedRun, options: Evaluation, test: Images, done: Callable[[int], None]
+    ) -> dict[str, Any]:
         """Measure a network at its sizes: `rows`, `tidy` rows, `seconds`, and what else its sections draw."""
 
     @abstractmethod
-    def work(self, subject: Subject, options: Sweep, test: Images) -> int:
+    def work(self, run: TrainedRun, options: Evaluation, test: Images) -> int:
         """The sum of what `evaluate` reports to `done`, for a progress bar."""
 
     @abstractmethod
-    def tables(self, results: dict[str, Any], split: str, options: Sweep) -> list[Table]:
+    def tables(self, results: dict[str, Any], split: str, options: Evaluation) -> list[Table]:
         """What `vnd evaluate` prints of its results."""
 
     def of_data(self, name: str) -> dict[str, Any]:
@@ -273,7 +212,6 @@ def task_of(method: Method) -> Task:
     return TASKS[method.task]
 
 
-def declare(task: str, method: str, data: str) -> dict[str, Any]:
+def declare(task: Task, method: str, data: str) -> dict[str, Any]:
     """What a result file begins with: format, task, method, columns and sections."""
-    known = TASKS[task]
-    return copy.deepcopy({"format": 2, **known.describe(), "method": describe(method), **known.of_data(data)})
+    return copy.deepcopy({"format": 2, **task.describe(), "method": describe(method), **task.of_data(data)})

@@ -25,7 +25,8 @@ from vnd.nn import BayesLayer, OrderingUnit
 from vnd.nn.profile import latency
 from vnd.nn.state import Shape, unwrap
 from vnd.nn.width import sample_shapes
-from vnd.tasks.base import COSTS, PERCENT, Inference, Subject, Sweep, Task, machine, register, repeatable
+from vnd.tasks.base import COSTS, PERCENT, Evaluation, Inference, Task, machine, register
+from vnd.tasks.trained import TrainedRun, repeatable
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Measured:
-    """A row of a sweep, and the answers that it was made of: of the test images, and of those out of domain."""
+    """A row, and the answers that it was made of: of the test images, and of those out of domain."""
 
     row: dict[str, Any]
     size: Size
@@ -63,8 +64,8 @@ def accuracy_of(
     method: Method, model: nn.Module, size: Size, images: Images, normalise: Normalise, samples: int
 ) -> float:
     """Share of a split that a size of a calibrated network is right about."""
-    subject = Subject(method, model, normalise)
-    said = answer(method, subject.cut(size, samples, 0, 0), subject.batches(images), samples)
+    network = method.cut(model, size.width, samples)
+    said = answer(method, network, in_order(images, normalise, next(model.parameters()).device), samples)
     return float(metrics.accuracy(said.probs, torch.as_tensor(images.labels)))
 
 
@@ -80,33 +81,33 @@ def row_of(method: Method, small: nn.Module, size: Size, example: Tensor) -> dic
     }
 
 
-def sweep(
-    subject: Subject, options: Sweep, test: Images, outside: Images | None = None, validation: Images | None = None
+def measure(
+    run: TrainedRun, options: Evaluation, test: Images, outside: Images | None = None, validation: Images | None = None
 ) -> Iterator[Measured]:
     """Evaluate a network at every size, in every reading, as often as asked; one at a time, so that a bar can move.
 
     Args:
-        subject: The network.
+        run: The network.
         options: Which sizes, which ways of inference.
         test: The images that it should know, with labels.
         outside: Images out of its domain, as large and with as many channels.
         validation: Images with labels that the temperature of "temperature_scaled" is fitted on.
     """
-    check_inference(subject.model, options)
+    check_inference(run.model, options)
     if test.labels is None:
         raise ValueError("evaluate: the test images have no labels to be right about; give a set that has")
-    run = _Run(subject, options, test, outside, validation)
-    first, *others = dict.fromkeys(subject.images(count) for count in (options.bn_images, *options.bn_images_sweep))
+    measurements = _Measurements(run, options, test, outside, validation)
+    first, *others = dict.fromkeys(run.bn_images(count) for count in (options.bn_images, *options.bn_images_sweep))
     for repeat in range(options.repeats):
-        for size in subject.method.sizes(subject.model, options.sizes):
-            yield from run.read(size, options.inference, first, repeat)
+        for size in run.method.sizes(run.model, options.sizes):
+            yield from measurements.read(size, options.inference, first, repeat)
             for count in others:
-                yield from run.read(size, options.inference[:1], count, repeat)
+                yield from measurements.read(size, options.inference[:1], count, repeat)
         if "mc_mask" in options.inference:
-            yield run.read_masks(first, repeat)
+            yield measurements.read_masks(first, repeat)
 
 
-def check_inference(model: nn.Module, options: Sweep) -> None:
+def check_inference(model: nn.Module, options: Evaluation) -> None:
     """Refuse ways of inference that a network cannot have."""
     if "mc_mask" in options.inference and not hasattr(unwrap(model), "_vnd_state"):
         raise ValueError(
@@ -114,22 +115,22 @@ def check_inference(model: nn.Module, options: Sweep) -> None:
         )
 
 
-class _Run:
-    """What all measurements of a sweep have in common: the images, which go to the device once, and the costs."""
+class _Measurements:
+    """What all measurements have in common: the images, which go to the device once, and the costs."""
 
     def __init__(
-        self, subject: Subject, options: Sweep, test: Images, outside: Images | None, validation: Images | None
+        self, run: TrainedRun, options: Evaluation, test: Images, outside: Images | None, validation: Images | None
     ) -> None:
         def passes(images: Images) -> Passes:
-            return Passes(images, subject.normalise, subject.device)
+            return Passes(images, run.normalise, run.device)
 
-        self.subject, self.options = subject, options
+        self.run, self.options = run, options
         self.test = passes(test)
         self.outside = None if outside is None else passes(outside)
         self.validation = None if validation is None else passes(validation)
         self.labels = torch.as_tensor(test.labels)
         self.known = None if validation is None else torch.as_tensor(validation.labels)
-        self.example = next(iter(in_order(test, subject.normalise, subject.device, batch=1)))
+        self.example = next(iter(in_order(test, run.normalise, run.device, batch=1)))
         self.costs: dict[Size, dict[str, Any]] = {}
 
     def read(self, size: Size, wanted: Sequence[Inference], bn_images: int, repeat: int) -> Iterator[Measured]:
@@ -144,7 +145,7 @@ class _Run:
     ) -> Iterator[Measured]:
         """One size with samples or means, as such and scaled."""
         samples = 0 if reading == "mean" else self.options.samples
-        network = self.subject.cut(size, samples, bn_images, repeat)
+        network = self.run.cut(size, samples, bn_images, repeat)
         cost = self._cost(size, network)
         start = time.perf_counter()
         said = self._answer(network, self.test, samples, repeat)
@@ -168,20 +169,20 @@ class _Run:
 
     def read_masks(self, bn_images: int, repeat: int) -> Measured:
         """An average over networks of random masks, as many as there are samples."""
-        method, options = self.subject.method, self.options
+        method, options = self.run.method, self.options
         size = Size("sampled", "random masks", None)
-        shapes = sample_shapes(self.subject.model, max(1, options.samples), seed=repeat)
+        shapes = sample_shapes(self.run.model, max(1, options.samples), seed=repeat)
         said, strange, costs, seconds = list[Answers](), list[Answers](), list[dict[str, int]](), 0.0
         for index, shape in enumerate(shapes):
             one = min(1, options.samples)
-            network = self.subject.cut(Size("sampled", "", shape), one, bn_images, repeat)
+            network = self.run.cut(Size("sampled", "", shape), one, bn_images, repeat)
             seed = repeat * len(shapes) + index  # another draw of the weights for each
             start = time.perf_counter()
             said.append(self._answer(network, self.test, one, seed))
             seconds += time.perf_counter() - start
             if self.outside is not None:
                 strange.append(self._answer(network, self.outside, one, seed))
-            costs.append(method.cost(method.extract(self.subject.model, shape), self.example))
+            costs.append(method.cost(method.extract(self.run.model, shape), self.example))
         sizes = torch.tensor([cost["parameters"] for cost in costs]).double()
         row = {
             "inference": "mc_mask",
@@ -201,12 +202,12 @@ class _Run:
         """What a size costs, measured once; by the network that was cut, where that is a plain one."""
         if size not in self.costs:
             is_plain = not any(isinstance(module, BayesLayer) for module in network.modules())
-            own = network if is_plain else self.subject.method.extract(self.subject.model, size.width)
-            self.costs[size] = row_of(self.subject.method, own, size, self.example)
+            own = network if is_plain else self.run.method.extract(self.run.model, size.width)
+            self.costs[size] = row_of(self.run.method, own, size, self.example)
         return self.costs[size]
 
     def _answer(self, network: nn.Module, images: Passes, samples: int, seed: int) -> Answers:
-        return answer(self.subject.method, network, images, samples, seed)
+        return answer(self.run.method, network, images, samples, seed)
 
     def _measured(self, row: dict[str, Any], size: Size, said: Answers, strange: Answers | None) -> Measured:
         pair = None if strange is None else (said.entropy, strange.entropy)
@@ -266,50 +267,50 @@ LEVELS = (0.25, 0.5, 1.0)  # those of a cascade; the smallest passes on too much
 
 
 def evaluate(
-    subject: Subject,
-    options: Sweep,
+    run: TrainedRun,
+    options: Evaluation,
     test: Images,
     validation: Images,
     outside: Images | None = None,
     done: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Sweep a network over sizes and ways of inference; rows, reliability, trust, survival and examples, as numbers.
+    """Measure a network at its sizes; rows, reliability, trust, survival and examples, as numbers.
 
     Args:
-        subject: The network.
+        run: The network.
         options: Which sizes, which ways of inference.
         test: The images that it should know.
         validation: Those that thresholds and temperatures are fitted on.
         outside: Images out of its domain.
         done: Called after every measurement with its row.
     """
-    start, calibration = time.perf_counter(), subject.images(options.bn_images)
+    start, bn_images = time.perf_counter(), run.bn_images(options.bn_images)
     tidy: list[dict[str, Any]] = []
     main: dict[Size, Measured] = {}
-    for measured in sweep(subject, options, test, outside, validation):
+    for measured in measure(run, options, test, outside, validation):
         tidy.append(measured.row)
         row = measured.row
-        if (row["inference"], row["repeat"], row["bn_images"]) == (options.inference[0], 0, calibration):
+        if (row["inference"], row["repeat"], row["bn_images"]) == (options.inference[0], 0, bn_images):
             main.setdefault(measured.size, measured)
         if done is not None:
             done(row)
     found = list(main.values())
     largest = max(reversed(found), key=lambda one: one.row["parameters"])
-    units = {name: unit for name, unit in subject.model.named_modules() if isinstance(unit, OrderingUnit)}
+    units = {name: unit for name, unit in run.model.named_modules() if isinstance(unit, OrderingUnit)}
     labels = torch.as_tensor(test.labels)
     close, levels = (_spread_over(found, places) for places in (CLOSE, LEVELS))
     results = {
         "samples": options.samples,
         "inference": list(options.inference),
         "ood": options.ood if outside is not None else None,
-        "machine": machine(subject.device),
-        "bn_images": calibration,
-        "rows": rows_of(tidy, options.inference[0], calibration),
+        "machine": machine(run.device),
+        "bn_images": bn_images,
+        "rows": rows_of(tidy, options.inference[0], bn_images),
         "tidy": [{key: value for key, value in row.items() if key != "shape"} for row in tidy],
         "reliability": [_diagram(one, labels, options.bins) for one in close],
         "correlation": correlation(found),
         "selective": selective(
-            [(one.row["label"], one.said, _of_validation(subject, one, options, validation)) for one in close],
+            [(one.row["label"], one.said, _of_validation(run, one, options, validation)) for one in close],
             labels, torch.as_tensor(validation.labels), options.risk,
         ),
         "cascade": cascade([(one.row, one.said) for one in found], [one.row["label"] for one in levels], labels),
@@ -320,11 +321,11 @@ def evaluate(
     return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
 
 
-def rows_of(tidy: list[dict[str, Any]], reading: str, calibration: int) -> list[dict[str, Any]]:
+def rows_of(tidy: list[dict[str, Any]], reading: str, bn_images: int) -> list[dict[str, Any]]:
     """One row a size: those of a reading, numbers averaged over the repeats."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in tidy:
-        if (row["inference"], row["bn_images"]) == (reading, calibration):
+        if (row["inference"], row["bn_images"]) == (reading, bn_images):
             found.setdefault(row["label"], []).append(row)
     return [_averaged(rows) for rows in found.values()]
 
@@ -356,11 +357,11 @@ def _diagram(one: Measured, labels: Tensor, bins: int) -> dict[str, Any]:
     }
 
 
-def _of_validation(subject: Subject, one: Measured, options: Sweep, validation: Images) -> Answers:
+def _of_validation(run: TrainedRun, one: Measured, options: Evaluation, validation: Images) -> Answers:
     """What the network of a size says of the validation images."""
     samples = 0 if one.row["inference"] == "mean" else options.samples
-    network = subject.cut(one.size, samples, one.row["bn_images"], 0)
-    said = answer(subject.method, network, subject.batches(validation), samples)
+    network = run.cut(one.size, samples, one.row["bn_images"], 0)
+    said = answer(run.method, network, run.batches(validation), samples)
     return at_temperature(said, one.row["temperature"]) if one.row["inference"] == "temperature_scaled" else said
 
 
@@ -595,7 +596,7 @@ class Classification(Task):
                 "of images; use it with a method that segments, such as vnd_punet"
             )
 
-    def check_model(self, model: nn.Module, options: Sweep) -> None:
+    def check_model(self, model: nn.Module, options: Evaluation) -> None:
         """Refuse ways of inference that it cannot have."""
         check_inference(model, options)
 
@@ -607,19 +608,20 @@ class Classification(Task):
         """The accuracy."""
         return mean
 
-    def evaluate(self, subject: Subject, options: Sweep, test: Images, done: Callable[[int], None]) -> dict[str, Any]:
+    def evaluate(
+        self, run: TrainedRun, options: Evaluation, test: Images, done: Callable[[int], None]
+    ) -> dict[str, Any]:
         """Rows of sizes and ways of inference; `done` counts rows."""
-        assert subject.validation is not None
-        said = evaluate(subject, options, test, subject.validation, subject.ood(options), lambda row: done(1))
-        return said | {"augmented": subject.augmented}
+        found = evaluate(run, options, test, run.splits.validation, run.outside(options), lambda row: done(1))
+        return found | {"augmented": run.recipe.augmented(run.augmented)}
 
-    def work(self, subject: Subject, options: Sweep, test: Images) -> int:
+    def work(self, run: TrainedRun, options: Evaluation, test: Images) -> int:
         """Rows."""
         masks = "mc_mask" in options.inference
         ways = len(options.inference) - masks + len(options.bn_images_sweep)
-        return options.repeats * (len(subject.method.sizes(subject.model, options.sizes)) * ways + masks)
+        return options.repeats * (len(run.method.sizes(run.model, options.sizes)) * ways + masks)
 
-    def tables(self, results: dict[str, Any], split: str, options: Sweep) -> list[Table]:
+    def tables(self, results: dict[str, Any], split: str, options: Evaluation) -> list[Table]:
         """One table a way of inference."""
         first = sizes_table(results["rows"], f"{results['title']}: {split}, {results['samples']} samples")
         others = {way: rows_of(results["tidy"], way, results["bn_images"]) for way in options.inference[1:]}

@@ -19,7 +19,8 @@ from vnd.data.images import Images
 from vnd.methods import METHODS, Size
 from vnd.methods.masks import Drawer, Segmenter
 from vnd.methods.nested import Nested
-from vnd.tasks.base import Subject, Sweep, Task, machine, register, repeatable
+from vnd.tasks.base import Evaluation, Task, machine, register
+from vnd.tasks.trained import TrainedRun, repeatable
 
 THRESHOLD = 0.5  # probability from which on a pixel is foreground
 PIXELS = 2**20  # of the images that are drawn for together: 64 of 128×128
@@ -32,7 +33,7 @@ Truth = tuple[Tensor, Tensor]  # masks (images, kinds, height, width), and how l
 
 @torch.no_grad()
 def evaluate(
-    subject: Subject, options: Sweep, test: Images, done: Done | None = None, truth: Truth | None = None
+    run: TrainedRun, options: Evaluation, test: Images, done: Done | None = None, truth: Truth | None = None
 ) -> dict[str, Any]:
     r"""Draw masks at each size and hold them against the graders': rows of distances, and how sure the pixels are.
 
@@ -49,16 +50,16 @@ def evaluate(
     independent draws, and "diversity" is that of these few.
 
     Args:
-        subject: The network.
+        run: The network.
         options: Which sizes; `counts`, the numbers of samples. Sizes that the method has beside these come last.
         test: The images, with masks of the graders.
         done: Called again and again with a number of images, in all as many as `work` says.
         truth: The distribution that graders draw from, where that is known: then rows have the GED that its own
             samples would have, "expected_ged".
     """
-    start, method, notes = time.perf_counter(), subject.method, list[str]()
+    start, method, notes = time.perf_counter(), run.method, list[str]()
     assert isinstance(method, Segmenter)
-    distinct, groups = method.distinct(subject.model), groups_of(test)
+    distinct, groups = method.distinct(run.model), groups_of(test)
     if test.masks is None:
         raise ValueError("evaluate: the images have no masks to be held against; give a set that has")
     rows, bins = list[dict[str, Any]](), dict[str, Any]()
@@ -67,20 +68,20 @@ def evaluate(
         few, them = (f"{distinct} masks", "them") if distinct != 1 else ("one mask", "it")
         none = f"no unbiased GED of {', '.join(again)} samples"
         notes.append(f"{_name(method)} has {few} of an image, and further samples repeat {them}: {none}")
-    for size in _sizes(subject, options):
+    for size in _sizes(run, options):
         since = time.perf_counter()
         measured = _Measured(options.num_mask_samples, distinct, metrics.PixelSums(options.bins))
-        draw = ready(subject, size, options.bn_images)
+        draw = ready(run, size, options.bn_images)
         with repeatable():
-            for x, graders in graded(test, subject.normalise, subject.device):
+            for x, graders in graded(test, run.normalise, run.device):
                 measured.add(draw(x, options.num_mask_samples[-1]), graders, notes)
                 if done is not None:
                     done(len(x))
         row, bins[size.label] = measured.row(groups)
-        about = {"label": size.label, "kind": size.kind, "fraction": size.fraction, **_cost(subject, size, test)}
+        about = {"label": size.label, "kind": size.kind, "fraction": size.fraction, **_cost(run, size, test)}
         rows.append({**about, **row, "expected_ged": expected, "seconds": round(time.perf_counter() - since, 2)})
     results = {
-        "machine": machine(subject.device),
+        "machine": machine(run.device),
         "graders": test.masks.shape[1],
         "samples": list(options.num_mask_samples),
         "threshold": THRESHOLD,
@@ -94,9 +95,9 @@ def evaluate(
     return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
 
 
-def work(subject: Subject, options: Sweep, test: Images) -> int:
+def work(run: TrainedRun, options: Evaluation, test: Images) -> int:
     """How many images `evaluate` works on, each as often as it does."""
-    return len(_sizes(subject, options)) * len(test)
+    return len(_sizes(run, options)) * len(test)
 
 
 def groups_of(images: Images) -> list[str] | list[int] | None:
@@ -107,15 +108,11 @@ def groups_of(images: Images) -> list[str] | list[int] | None:
     return [images.group_names[number] for number in numbers] if images.group_names else numbers
 
 
-def ready(subject: Subject, size: Size, calibration: int) -> Drawer:
+def ready(run: TrainedRun, size: Size, bn_images: int) -> Drawer:
     """What draws masks of a size, its statistics collected as if it were the only one."""
-    method, batches = subject.method, subject.statistics
-    assert isinstance(method, Segmenter)
-    if batches is not None:
-        with repeatable():
-            images = subject.images(calibration)
-            method.recalibrate(subject.model, lambda: batches(images, 0), [size.width], samples=True)
-    return method.drawer(subject.model, size)
+    assert isinstance(run.method, Segmenter)
+    run.recalibrate(size, samples=True, bn_images=bn_images)
+    return run.method.drawer(run.model, size)
 
 
 def graded(images: Images, normalise: Normalise, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
@@ -230,11 +227,11 @@ class _Measured:
         return row, {name: getattr(pixels, name).tolist() for name in ("count", "confidence", "frequency")}
 
 
-def _sizes(subject: Subject, options: Sweep) -> list[Size]:
+def _sizes(run: TrainedRun, options: Evaluation) -> list[Size]:
     """The wanted sizes that there are, then what else the method can be read at."""
-    method = subject.method
+    method = run.method
     assert isinstance(method, Segmenter)
-    return [*method.sizes(subject.model, options.sizes), *method.others(subject.model)]
+    return [*method.sizes(run.model, options.sizes), *method.others(run.model)]
 
 
 def _name(method: object) -> str:
@@ -242,7 +239,7 @@ def _name(method: object) -> str:
     return next((name for name, kind in METHODS.items() if type(method) is kind), type(method).__name__)
 
 
-def _expected(truth: Truth, test: Images, options: Sweep) -> dict[str, float]:
+def _expected(truth: Truth, test: Images, options: Evaluation) -> dict[str, float]:
     """Mean GED of samples of the true distribution, for each number of them."""
     masks, probs = truth
     graders = torch.from_numpy(test.masks)
@@ -264,12 +261,12 @@ def _own(test: Images) -> dict[str, Any]:
     return {name: float(torch.cat(found).mean()) if found else None for name, found in own.items()}
 
 
-def _cost(subject: Subject, size: Size, test: Images) -> dict[str, int]:
+def _cost(run: TrainedRun, size: Size, test: Images) -> dict[str, int]:
     """Parameters of a size; of a network with widths, what its extracted one takes."""
-    method, model = subject.method, subject.model
+    method, model = run.method, run.model
     if not isinstance(method, Nested):
         return {"parameters": sum(parameter.numel() for parameter in model.parameters())}
-    example = next(iter(in_order(test, subject.normalise, subject.device, batch=1)))
+    example = next(iter(in_order(test, run.normalise, run.device, batch=1)))
     cost = method.cost(method.extract(model, size.width), example)
     return {name: cost[name] for name in ("parameters", "macs")}
 
@@ -383,15 +380,15 @@ class Segmentation(Task):
         """The GED of a few masks that are drawn."""
         return distance_of(method, model, size, images, normalise)
 
-    def evaluate(self, subject: Subject, options: Sweep, test: Images, done: Done) -> dict[str, Any]:
+    def evaluate(self, run: TrainedRun, options: Evaluation, test: Images, done: Done) -> dict[str, Any]:
         """Rows of sizes; `done` counts images."""
-        return evaluate(subject, options, test, done, subject.truth(test))
+        return evaluate(run, options, test, done, run.truth(test))
 
-    def work(self, subject: Subject, options: Sweep, test: Images) -> int:
+    def work(self, run: TrainedRun, options: Evaluation, test: Images) -> int:
         """Images."""
-        return work(subject, options, test)
+        return work(run, options, test)
 
-    def tables(self, results: dict[str, Any], split: str, options: Sweep) -> list[Table]:
+    def tables(self, results: dict[str, Any], split: str, options: Evaluation) -> list[Table]:
         """One line a size."""
         return [masks_table(results, split)]
 

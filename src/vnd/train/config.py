@@ -22,7 +22,7 @@ from vnd._text import nearest
 from vnd.data.registry import DATASETS
 from vnd.methods import METHODS
 from vnd.models import MODELS
-from vnd.tasks import Sweep
+from vnd.tasks import Evaluation
 from vnd.train.recipe import SECTIONS, Data, Network, Recipe
 
 WHO = ("name", "kind")  # keys that say what their siblings mean
@@ -140,8 +140,8 @@ def _filled(given: dict[str, Any], leaves: set[str], prefix: str = "") -> dict[s
     }
 
 
-def _check_data(data: Data, sweep: Sweep) -> None:
-    for key, name in (("data.name", data.name), ("evaluate.ood", sweep.ood)):
+def _check_data(data: Data, evaluate: Evaluation) -> None:
+    for key, name in (("data.name", data.name), ("evaluate.ood", evaluate.ood)):
         if name is not None and name not in DATASETS:
             raise ValueError(f"{key} must be one of {', '.join(DATASETS)}; got {name!r}{_like(name, DATASETS)}")
 

@@ -16,7 +16,7 @@ from vnd.data.augment import Augment
 from vnd.methods import Method
 from vnd.models import build
 from vnd.optim import Optimizer, Schedule
-from vnd.tasks import Sweep
+from vnd.tasks import Evaluation
 
 Precision = Literal["no", "bf16", "fp16"]
 LARGEST_SEED = 2**63 - 1  # that torch's generators take
@@ -152,7 +152,7 @@ class Train:
 
 
 SECTIONS: dict[str, type] = {
-    "data": Data, "optimizer": Optimizer, "schedule": Schedules, "train": Train, "evaluate": Sweep,
+    "data": Data, "optimizer": Optimizer, "schedule": Schedules, "train": Train, "evaluate": Evaluation,
 }  # fmt: skip
 
 
@@ -168,7 +168,7 @@ class Recipe:
     optimizer: Optimizer
     schedule: Schedules
     train: Train
-    evaluate: Sweep
+    evaluate: Evaluation
 
     def augmented(self, wanted: bool | None = None) -> bool:
         """Whether BatchNorm's statistics are those of images as in training; None for what the recipe says."""

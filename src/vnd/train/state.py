@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -12,25 +11,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from vnd._files import write_text
 from vnd._text import one_line
-from vnd.data.batches import Batches, in_order, key
+from vnd.data.batches import Batches, key
 from vnd.data.images import Images
 from vnd.methods import Sizes
 from vnd.methods.fixed_width import Single
 from vnd.nn.state import state_of, unwrap
 from vnd.serialization import save
 from vnd.tasks import task_of
+from vnd.tasks.trained import bn_batches, read_splits
 from vnd.train import checkpoint
 from vnd.train.confidence import ConfidenceController
 from vnd.train.recipe import Recipe, differing_keys, digest_of
 from vnd.train.run import Log, environment
-from vnd.train.splits import Splits, groups_of, read_splits
 
 
 class TrainState:
@@ -85,7 +83,7 @@ class TrainState:
             "image": list(self.splits.train.pixels.shape[1:]),
             "mean": list(self.splits.mean),
             "std": list(self.splits.std),
-            **groups_of(self.splits),
+            **self.splits.groups(),
         }
         write_text(self.folder / "data.json", json.dumps(about, indent=1) + "\n")
         write_text(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
@@ -190,7 +188,7 @@ class TrainState:
         with self.averaged():
             sizes = self.method.sizes(self.root, wanted)
             self.method.recalibrate(
-                self.root, self.calibration, [size.width for size in sizes], samples=self.task.validates_draws
+                self.root, self.bn_batches, [size.width for size in sizes], samples=self.task.validates_draws
             )
             looked = self.splits.validation, normalise
             found = {size.label: self.task.validate(self.method, self.root, size, *looked) for size in sizes}
@@ -201,7 +199,7 @@ class TrainState:
         return found
 
     def finish(self) -> None:
-        """Keep the last network too, calibrated for the recipe's sizes.
+        """Keep the last network too, recalibrated for the recipe's sizes.
 
         What validation left is dropped: a run that was stopped after its last checkpoint does not have it.
         """
@@ -211,19 +209,19 @@ class TrainState:
                 sizes = self.method.sizes(self.root, self.recipe.evaluate.sizes)
                 for samples in (False, True):
                     torch.manual_seed(key(self.recipe.train.seed, "calibration"))
-                    self.method.recalibrate(self.root, self.calibration, [s.width for s in sizes], samples=samples)
+                    self.method.recalibrate(self.root, self.bn_batches, [s.width for s in sizes], samples=samples)
                 save(self.root, self.folder / "last")
 
-    def calibration(self) -> Iterator[Tensor]:
+    def bn_batches(self) -> Iterator[Tensor]:
         """A few batches of training images, always the same ones, that BatchNorm's statistics are collected from."""
-        return calibration(self.recipe, self.splits, self.accelerator.device)
+        return bn_batches(self.recipe, self.splits, self.task, self.accelerator.device)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """The moving average of the weights in place of the weights, if there is one.
 
         BatchNorm's statistics are those of other weights then. A nested network has them collected for each width by
-        its method; one of a single size gets those that it shows in training, of the images of `calibration`. A layer
+        its method; one of a single size gets those that it shows in training, of the images of `bn_batches`. A layer
         that no prediction comes by, such as those of a posterior, has none of its own: it keeps those of training.
         """
         if self.ema is None:
@@ -239,7 +237,7 @@ class TrainState:
             if single:
                 torch.manual_seed(key(self.recipe.train.seed, "statistics"))  # of the noise in weights and dropout
                 assert isinstance(self.method, Single)
-                update_bn(self.calibration(), _Shown(self.root, self.method))
+                update_bn(self.bn_batches(), _Shown(self.root, self.method))
                 _keep_unseen(self.root, own)
             yield
         finally:
@@ -294,38 +292,6 @@ def build_model(recipe: Recipe, images: Images) -> nn.Module:
     task.check_answer(answer, recipe)
     torch.manual_seed(recipe.train.seed + 1)
     return recipe.method.build(network, example)
-
-
-def calibration(
-    recipe: Recipe,
-    splits: Splits,
-    device: torch.device | str,
-    images: int | None = None,
-    repeat: int = 0,
-    augmented: bool | None = None,
-) -> Iterator[Tensor]:
-    """Batches of training images as they are in a test, unaugmented unless that is asked for, always the same ones.
-
-    Args:
-        recipe: That of the run.
-        splits: Its images.
-        device: Where the batches go.
-        images: How many, 0 for all; None for what the recipe says.
-        repeat: Which choice of them.
-        augmented: As in training instead, in batches that are all alike large; None for what the recipe says.
-    """
-    wanted = recipe.evaluate.bn_images if images is None else images
-    count = min(wanted or len(splits.train), len(splits.train))
-    seed = key(recipe.train.seed, "calibration", *([repeat] if repeat else []))
-    chosen = np.random.default_rng(seed).permutation(len(splits.train))[:count]
-    parts = math.ceil(count / task_of(recipe.method).bn_batch(recipe.train.batch))
-    if recipe.augmented(augmented):
-        normal, augment = (splits.mean, splits.std), recipe.data.augment
-        batches = Batches(splits.train.take(chosen), count // parts, seed, *normal, device, augment)
-        yield from (batches.at(number)[0] for number in range(parts))
-        return
-    for part in np.array_split(chosen, parts):  # as even as can be: each counts as much as another
-        yield from in_order(splits.train.take(part), splits.normalise(device), device, len(part))
 
 
 def _drop_statistics(root: nn.Module) -> None:

@@ -1,0 +1,200 @@
+"""A trained run: its network, the images that it was trained on and held out, and BatchNorm's statistics from these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vnd.data.batches import Batches, Normalise, in_order, key
+from vnd.data.images import Images, fit_to, hold_out
+from vnd.data.registry import DATASETS, load
+from vnd.methods import Method, Size
+
+if TYPE_CHECKING:
+    from vnd.tasks.base import Evaluation, Task
+
+BestOrLast = Literal["best", "last"]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The images that a recipe trains on and those it holds out, and what brings pixels to the network."""
+
+    train: Images
+    validation: Images
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    test_groups: tuple[str, ...] = ()
+
+    def normalise(self, device: torch.device | str) -> Normalise:
+        """From pixels to what the network is fed."""
+        return Normalise(self.mean, self.std, device)
+
+    def groups(self) -> dict[str, Any]:
+        """Whose images are on which side, where they have groups, such as patients: by name, or else by number.
+
+        Those of the test images are known by name only: all that are not of the training split.
+        """
+        sides = {}
+        for side, images in (("train", self.train), ("validation", self.validation)):
+            if images.groups is None:
+                return {}
+            numbers = np.unique(images.groups).tolist()
+            sides[side] = [images.group_names[number] for number in numbers] if images.group_names else numbers
+        return {"groups": sides | ({"test": list(self.test_groups)} if self.test_groups else {})}
+
+
+def read_splits(data: Any, task: Task) -> Splits:
+    """Read the training images that a recipe's section says, and hold out some; the task scales pixels."""
+    images = load(data.name, "train", None if data.folder is None else Path(data.folder))
+    task.check_data(images, data)
+    images = images if data.size is None else fit_to(images, images.pixels.shape[1], data.size)
+    if data.validation >= len(images):
+        raise ValueError(f"data.validation must be less than the {len(images)} training images; got {data.validation}")
+    train, validation = hold_out(images, data.validation, data.split_seed, data.split)
+    if data.limit is not None and data.limit < len(train):
+        _, train = hold_out(train, data.limit, data.split_seed)
+    known = set() if images.groups is None else set(images.groups.tolist())
+    elsewhere = tuple(name for number, name in enumerate(images.group_names) if number not in known)
+    return Splits(train, validation, *task.moments(train), elsewhere)
+
+
+def bn_batches(
+    recipe: Any,
+    splits: Splits,
+    task: Task,
+    device: torch.device | str,
+    images: int | None = None,
+    repeat: int = 0,
+    augmented: bool | None = None,
+) -> Iterator[Tensor]:
+    """Batches of training images that BatchNorm's statistics are collected from, always the same ones.
+
+    Args:
+        recipe: That of the run.
+        splits: Its images.
+        task: Its task, which says how large a batch is.
+        device: Where the batches go.
+        images: How many, 0 for all; None for what the recipe says.
+        repeat: Which choice of them.
+        augmented: As in training, in batches that are all alike large, or as they are in a test; None for what the
+            recipe says.
+    """
+    wanted = recipe.evaluate.bn_images if images is None else images
+    count = min(wanted or len(splits.train), len(splits.train))
+    seed = key(recipe.train.seed, "calibration", *([repeat] if repeat else []))
+    chosen = np.random.default_rng(seed).permutation(len(splits.train))[:count]
+    parts = math.ceil(count / task.bn_batch(recipe.train.batch))
+    if recipe.augmented(augmented):
+        normal, augment = (splits.mean, splits.std), recipe.data.augment
+        batches = Batches(splits.train.take(chosen), count // parts, seed, *normal, device, augment)
+        yield from (batches.at(number)[0] for number in range(parts))
+        return
+    for part in np.array_split(chosen, parts):  # as even as can be: each counts as much as another
+        yield from in_order(splits.train.take(part), splits.normalise(device), device, len(part))
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A trained network in evaluation mode, and what it takes to run it; `vnd.evaluation.open_run` opens one.
+
+    Args:
+        method: What it was made and trained by.
+        model: The network, on its device.
+        normalise: From pixels to what it is fed.
+        bn_batches: Batches of training images that BatchNorm's statistics are collected from: so many, 0 for all; other
+            ones in each repeat; augmented or not. None where the network has its statistics.
+        augmented: Whether these are augmented as in training; None for what the recipe says.
+        read: Reads the images that it was trained on and those held out, once.
+        recipe: All that decided it, a `vnd.train.recipe.Recipe`.
+        folder: Where it is kept, and
+        checkpoint: which of its networks this is.
+    """
+
+    method: Method
+    model: nn.Module
+    normalise: Normalise
+    bn_batches: Callable[[int, int, bool | None], Iterable[Tensor]] | None = None
+    augmented: bool | None = None
+    read: Callable[[], Splits] | None = None
+    recipe: Any = None
+    folder: Path = Path()
+    checkpoint: BestOrLast = "best"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def splits(self) -> Splits:
+        """The images that it was trained on and those held out."""
+        if self.read is None:
+            raise ValueError("evaluate: this run does not know the images that it was trained on")
+        return self.read()
+
+    def test(self) -> Images:
+        """The test images, of the size that the network was trained on."""
+        data = self.recipe.data
+        images = load(data.name, "test", None if data.folder is None else Path(data.folder))
+        return images if data.size is None else fit_to(images, images.pixels.shape[1], data.size)
+
+    def outside(self, options: Evaluation) -> Images | None:
+        """The images out of domain, brought to the size and the channels of the training images."""
+        if options.ood is None:
+            return None
+        folder = None if options.ood_folder is None else Path(options.ood_folder)
+        channels, height, size = self.splits.train.pixels.shape[1:]
+        if height != size:
+            raise ValueError(
+                f"evaluate.ood: other images can be brought to squares only, and these are {height}×{size}"
+            )
+        return fit_to(load(options.ood, "test", folder), channels, size)
+
+    def truth(self, images: Images) -> tuple[Tensor, Tensor] | None:
+        """What the graders of the test images draw from, where that is known, in the size that it is known in."""
+        known, data = DATASETS[self.recipe.data.name].truth, self.recipe.data
+        if known is None or data.size is not None or images is self.splits.validation:
+            return None
+        masks, probs = known("test")
+        return torch.from_numpy(masks), torch.from_numpy(probs)
+
+    def bn_images(self, wanted: int) -> int:
+        """How many images the statistics are collected from where so many are wanted, 0 for all."""
+        available = wanted if self.read is None else len(self.splits.train)
+        return min(wanted or available, available)
+
+    def recalibrate(self, size: Size, samples: bool, bn_images: int, repeat: int = 0) -> None:
+        """Give BatchNorm the statistics of a size, as if it were the only one."""
+        if (batches := self.bn_batches) is not None:
+            with repeatable(repeat):
+                self.method.recalibrate(
+                    self.model, lambda: batches(bn_images, repeat, self.augmented), [size.width], samples=samples
+                )
+
+    def cut(self, size: Size, samples: int, bn_images: int | None = None, repeat: int = 0) -> nn.Module:
+        """The network of a size, with its statistics from so many images; None for what the recipe says."""
+        wanted = self.recipe.evaluate.bn_images if bn_images is None else bn_images
+        self.recalibrate(size, samples > 0, wanted, repeat)
+        return self.method.cut(self.model, size.width, samples)
+
+    def batches(self, images: Images) -> Iterator[Tensor]:
+        """The images of a split in their order, as the network is fed."""
+        return in_order(images, self.normalise, self.device)
+
+
+@contextmanager
+def repeatable(seed: int = 0) -> Iterator[None]:
+    """Draw the same numbers as the last time; the global generators are left as they were."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
