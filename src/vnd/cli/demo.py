@@ -78,9 +78,7 @@ def _extract(run: TrainedRun, rows: list[dict[str, Any]], folder: Path) -> dict[
     method, model, validation = run.method, run.model, run.splits.validation
     normalise, samples = run.normalise, run.recipe.evaluate.samples
     sizes = {row["label"]: Size(row["kind"], row["label"], Shape(row["shape"])) for row in rows}
-    accuracy = {
-        label: accuracy_of(method, model, size, validation, normalise, samples) for label, size in sizes.items()
-    }
+    scores = {label: accuracy_of(method, model, size, validation, normalise, samples) for label, size in sizes.items()}
     row = choose(rows, scores, MARGIN)
     save(run.cut(sizes[row["label"]], samples=0), folder)
     return {
