@@ -1,7 +1,7 @@
 """Files that survive what happens to them: written in one step, by one writer at a time.
 
-Whoever reads a file that `put` or `write_text` writes, also after a kill, a full disk or a loss of power, sees the old
-one or the new one. `exclusive` keeps other writers of a folder waiting.
+Readers of a file that `put` or `write_text` writes, also after a kill, a full disk or a loss of power, see the old one
+or the new one. `exclusive` keeps other writers of a folder waiting.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def written_for(part: Path) -> str:
 
 
 def is_stale(part: Path, written: Path) -> bool:
-    """Whether a file is much older than one that was just written, by the clock of their file system."""
+    """Tell if a file is much older than one that was just written, by the clock of their file system."""
     return written.stat().st_mtime - part.stat().st_mtime > STALE
 
 

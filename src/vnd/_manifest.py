@@ -32,14 +32,12 @@ LONGEST = 2**26  # bytes of a manifest: some 400,000 tensors, and no more memory
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of checksummed folder, and the names it has in error messages.
+    """A kind of checksummed folder: its JSON file, its version, and names in error messages.
 
     Args:
         manifest: Name of the JSON file.
         version: Number that the manifest states as its format; no other is read.
-        saver: Who speaks when a folder cannot be written.
-        loader: Who speaks when a folder cannot be read.
-        writer: The function that writes such folders.
+        saver, loader, writer: Names of the functions that save, load and write such folders.
         check: Raises a ValueError if a manifest that is otherwise whole does not say what it must.
     """
 
@@ -54,23 +52,19 @@ class Format:
 def write(form: Format, folder: Path, manifest: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write the tensors under a new name, then put the manifest in place, then drop what it does not name.
 
-    Args:
-        form: What kind of folder it is.
-        folder: Where to; it is made if need be, and what it holds is replaced in one step.
-        manifest: What to say of the tensors; plain JSON values.
-        tensors: The tensors by name, of any device and layout; two may share memory.
+    The folder is made if need be. The manifest holds plain JSON values; tensors may lie on any device and share memory.
     """
     owned = _owned(tensors)
-    said = {"format": form.version, **manifest, "sha256": {name: digest(value) for name, value in owned.items()}}
-    said["tensors"] = f"tensors-{checksum(said)[:12]}.safetensors"
-    said["checksum"] = checksum(said)
-    text = _text(said)
+    content = {"format": form.version, **manifest, "sha256": {name: digest(value) for name, value in owned.items()}}
+    content["tensors"] = f"tensors-{checksum(content)[:12]}.safetensors"
+    content["checksum"] = checksum(content)
+    text = _text(content)
     if len(text) > LONGEST:
         raise ValueError(f"{form.saver}: {form.manifest} must have at most {LONGEST} bytes; got {len(text)}")
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder) as alone:
         try:
-            replace_file(folder / said["tensors"], lambda part: _save_tensors(form, owned, part))
+            replace_file(folder / content["tensors"], lambda part: _save_tensors(form, owned, part))
             replace_file(folder / form.manifest, lambda part: part.write_text(text, encoding="utf-8"))
         finally:
             with suppress(OSError, ValueError):
@@ -127,8 +121,8 @@ def digest(tensor: Tensor) -> str:
 
 def checksum(manifest: dict[str, Any]) -> str:
     """SHA-256 of what a manifest says."""
-    said = {key: value for key, value in manifest.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    content = {key: value for key, value in manifest.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _text(manifest: dict[str, Any]) -> str:

@@ -34,20 +34,20 @@ def _bracketed(words: str) -> str:
 
 
 def refusal(error: BaseException) -> str:
-    """What jsonargparse says of a value, in our words and on one line."""
-    said = re.fullmatch(r'Parser key "(.+?)": (.+)', one_line(error))
-    if said is None:
+    """Message of jsonargparse about a value, in our words and on one line."""
+    message = re.fullmatch(r'Parser key "(.+?)": (.+)', one_line(error))
+    if message is None:
         return one_line(error)
-    one = re.fullmatch(r"Expected an? (.+?)\.? Got value: (.+)", said[2])
-    several = re.fullmatch(r".+? Subtypes: [\[(](.+?)[\])] Errors: .+ Given value: (.+)", said[2])
-    if (wanted := one or several) is None:
-        return f"{said[1]}: {said[2]}"
+    single = re.fullmatch(r"Expected an? (.+?)\.? Got value: (.+)", message[2])
+    several = re.fullmatch(r".+? Subtypes: [\[(](.+?)[\])] Errors: .+ Given value: (.+)", message[2])
+    if (wanted := single or several) is None:
+        return f"{message[1]}: {message[2]}"
     kinds = re.sub(
         r"<class '([^']+)'>|Literal\[(.+?)\]", lambda m: KINDS.get(m[1], m[1]) if m[1] else f"one of {m[2]}", wanted[1]
     )
     kinds = kinds.replace("typing.", "").replace("collections.abc.Sequence[float]", "a list of numbers")
     kinds = kinds.replace("collections.abc.Sequence[int]", "a list of whole numbers")
-    return f"{said[1]} must be {kinds.replace(', ', ' or ') if several else kinds}; got {wanted[2]}"
+    return f"{message[1]} must be {kinds.replace(', ', ' or ') if several else kinds}; got {wanted[2]}"
 
 
 def one_line(error: BaseException) -> str:

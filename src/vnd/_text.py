@@ -1,11 +1,11 @@
-"""Words for people that several parts of the library say: numbers in short, and what a slip may have meant."""
+"""Text for people: short numbers, suggestions for a mistyped word, an error on one line."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6, lead: str = ",") -> str:
-    """What follows a word that is not known: the nearest that is, or a full stop.
+    """Suggest the nearest known word after one that is not known; a full stop where none is near.
 
     >>> nearest("cifar", ["cifar10", "svhn"]), nearest("mnist", ["svhn"])
     (", did you mean 'cifar10'?", '.')
@@ -31,6 +31,6 @@ def _three_digits(number: float) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, on one line and not too long; with its kind where the words alone may not do."""
+    """Message of an error on one line, not too long; with its type unless it is a ValueError."""
     words = " ".join(str(error).split())
     return words[:300] if isinstance(error, ValueError) and words else f"{type(error).__name__}: {words[:300]}"

@@ -263,25 +263,25 @@ class _ExactLogUniformKL(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, given: Tensor) -> Tensor:
-        own, log_alpha = _ExactLogUniformKL, given.double()  # the terms of the sum lose four digits in float32
-        rate = (0.5 * torch.exp(-log_alpha)).clamp(max=own.SWITCH)
-        log_rate = (-log_alpha - math.log(2.0)).clamp(max=math.log(own.SWITCH))
+        cls, log_alpha = _ExactLogUniformKL, given.double()  # the terms of the sum lose four digits in float32
+        rate = (0.5 * torch.exp(-log_alpha)).clamp(max=cls.SWITCH)
+        log_rate = (-log_alpha - math.log(2.0)).clamp(max=math.log(cls.SWITCH))
         value, slope, harmonic = torch.zeros_like(rate), torch.zeros_like(rate), 0.0
-        for j in range(own.TERMS):
+        for j in range(cls.TERMS):
             poisson = torch.exp(j * log_rate - rate - math.lgamma(j + 1))
             value += 0.5 * harmonic * poisson
             slope += poisson / (2 * j + 1)
             harmonic += 1 / (j + 0.5)
         slope *= rate
 
-        alpha = torch.exp(log_alpha).clamp(max=0.5 / own.SWITCH)
+        alpha = torch.exp(log_alpha).clamp(max=0.5 / cls.SWITCH)
         far, far_slope, term = -0.5 * log_alpha + _EXACT, torch.full_like(alpha, 0.5), torch.ones_like(alpha)
-        for k in range(1, own.ASYMPTOTIC_TERMS + 1):
+        for k in range(1, cls.ASYMPTOTIC_TERMS + 1):
             term = term * (2 * k - 1) * alpha
             far = far - term / (2 * k)
             far_slope = far_slope + 0.5 * term
 
-        small = log_alpha < -math.log(2 * own.SWITCH)
+        small = log_alpha < -math.log(2 * cls.SWITCH)
         ctx.save_for_backward(torch.where(small, far_slope, slope).to(given.dtype))
         return torch.where(small, far, value).to(given.dtype)
 

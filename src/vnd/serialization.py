@@ -1,7 +1,7 @@
 """Saving and loading networks: safetensors and JSON, checksummed, never a pickle.
 
-A saved network is a folder of two files: `network.json` says how to build the network and what each tensor's SHA-256
-is; `tensors-….safetensors` holds the tensors. `_manifest.py` writes and reads them; here is what they say.
+A saved network is a folder of two files, which `_manifest.py` writes and reads: `network.json` says how to build the
+network, `tensors-….safetensors` holds the tensors.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import threading
 import warnings
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +37,10 @@ NETWORK = _manifest.Format(MANIFEST, FORMAT, saver="save", loader="load", writer
 
 
 def save(net: nn.Module, folder: str | Path) -> Path:
-    """Save a nested network, one extracted from it, or a plain one, with its BatchNorm statistics.
+    """Save a nested network, one extracted from it, or a plain one, with its BatchNorm statistics; returns the folder.
 
-    Warns of weights and statistics that are not finite: `load` will refuse them.
-
-    Args:
-        net: The network.
-        folder: Where to; it is made if need be, and a network in it is replaced in one step.
-
-    Returns:
-        The folder.
+    The folder is made if need be, and a network in it is replaced in one step. Warns of weights and statistics that are
+    not finite: `load` will refuse them.
 
     >>> import torch, vnd
     >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
@@ -96,7 +89,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
     Weights and statistics that are not finite, and negative variances, are refused by name.
 
     Args:
-        folder: What was given to `save`.
+        folder: The folder that was given to `save`.
         model: The plain network it was made from, for one that is not in `vnd.models`; its weights do not matter, and
             it is left as it is.
 
@@ -193,10 +186,10 @@ def _extracted(entry: dict[str, Any], model: nn.Module) -> nn.Module:
 
 
 def _encode_origin(origin: dict[str, Any]) -> dict[str, Any]:
-    """What a network was cut from, as JSON."""
-    own = {"conversion": _encode(origin["arguments"]), "example": _shapes(origin["example"])}
-    own |= {"shape": dict(origin["shape"]), "bayesian": origin["bayesian"]}
-    return own if origin.get("of") is None else own | {"of": _encode_origin(origin["of"])}
+    """Origin of a network that was cut out of another, as JSON."""
+    entry = {"conversion": _encode(origin["arguments"]), "example": _shapes(origin["example"])}
+    entry |= {"shape": dict(origin["shape"]), "bayesian": origin["bayesian"]}
+    return entry if origin.get("of") is None else entry | {"of": _encode_origin(origin["of"])}
 
 
 def _comparable(manifest: dict[str, Any]) -> str:
@@ -206,29 +199,28 @@ def _comparable(manifest: dict[str, Any]) -> str:
 
 def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Give a network its state, in the dtypes that were saved, and its statistics."""
-    own = {name: value for name, value in tensors.items() if not name.startswith("statistics/")}
-    _check_tied(net, manifest.get("tied", []), own)
+    parameters = {name: value for name, value in tensors.items() if not name.startswith("statistics/")}
+    _check_tied(net, manifest.get("tied", []), parameters)
     dtypes = {name: _dtype_of(dtype) for name, dtype in manifest["buffers"].items()}
-    dtypes |= {name: value.dtype for name, value in own.items()}
+    dtypes |= {name: value.dtype for name, value in parameters.items()}
     for name, value in (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)):
         if name in dtypes:
             value.data = value.data.to(dtypes[name])
     state: NestedState | None = getattr(net, "_vnd_state", None)
     if state is None:
-        net.load_state_dict(own)
+        net.load_state_dict(parameters)
         return
-    net.load_state_dict({"_vnd_converted_at": torch.tensor(0), **own})
+    net.load_state_dict({"_vnd_converted_at": torch.tensor(0), **parameters})
     sizes = {name: (norm.num_features,) for name, norm in batch_norms(net)}
     for index, entry in enumerate(manifest["statistics"]):
-        found = {
-            name: tuple(tensors[f"statistics/{index}/{part}/{name}"].clone() for part in ("mean", "variance"))
-            for name in sizes
-        }
+        statistics = dict[str, tuple[Tensor, Tensor]]()
         for name, size in sizes.items():
-            if any(value.shape != size for value in found[name]):
+            mean, variance = (tensors[f"statistics/{index}/{part}/{name}"].clone() for part in ("mean", "variance"))
+            if mean.shape != size or variance.shape != size:
                 raise ValueError(f"statistics {index} of {name} have another size than its {size[0]} channels")
+            statistics[name] = mean, variance
         key = Shape(entry["shape"]), bool(entry["samples"])
-        state.statistics[key] = found  # type: ignore[assignment]
+        state.statistics[key] = statistics
         state.stamps[key] = state.stamp(net)
     state.settled = False
     state.activate(net)
@@ -247,14 +239,14 @@ def _check_tied(net: nn.Module, tied: list[list[str]], tensors: dict[str, Tensor
         for name in others:
             if not _same_bits(tensors[first], tensors[name]):
                 raise ValueError(f"{first} and {name} are one tensor in the model, but two were saved; untie them")
-    found = {name: group for group in groups for name in group}
+    group_of = {name: group for group in groups for name in group}
     for first, *others in tied:
-        if lost := next((name for name in others if name not in found.get(first, [])), None):
+        if lost := next((name for name in others if name not in group_of.get(first, [])), None):
             raise ValueError(f"{first} and {lost} were saved as one tensor; tie them in the network given as model=")
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether tensors are equal, NaN to NaN."""
+    """Compare tensors, NaN equal to NaN."""
     return a.shape == b.shape and a.dtype == b.dtype and bool(torch.eq(a, b).logical_or((a != a) & (b != b)).all())
 
 
@@ -294,7 +286,7 @@ def _misfit(model: dict[str, Any], kind: str, tensors: dict[str, Tensor]) -> str
 def _encode(arguments: dict[str, Any]) -> dict[str, Any]:
     """Arguments of `to_nested` as JSON; chains become their logits."""
 
-    def one(name: str, x: Any) -> Any:
+    def encode(name: str, x: Any) -> Any:
         if isinstance(x, BernoulliChain):
             return {"keep_logits": x.keep_logits.tolist(), "dtype": _name_of(x.keep_logits.dtype)}
         x = x.item() if hasattr(x, "item") else x  # a number of numpy's or torch's
@@ -302,23 +294,23 @@ def _encode(arguments: dict[str, Any]) -> dict[str, Any]:
             return x
         raise ValueError(f"save: {name} must be a number, a word or a chain to be written as JSON; got {x!r}")
 
-    encoded = {name: one(name, x) for name, x in arguments.items() if name != "rules"}
-    encoded["rules"] = {}
-    for pattern, rule in arguments["rules"].items():
-        given = {f.name: getattr(rule, f.name) for f in fields(rule)}
-        encoded["rules"][pattern] = {name: one(name, x) for name, x in given.items() if x is not None}
+    encoded = {name: encode(name, x) for name, x in arguments.items() if name != "rules"}
+    encoded["rules"] = {
+        pattern: {name: encode(name, x) for name, x in vars(rule).items() if x is not None}
+        for pattern, rule in arguments["rules"].items()
+    }
     return encoded
 
 
 def _decode(conversion: dict[str, Any]) -> dict[str, Any]:
     """The inverse of `_encode`."""
 
-    def one(x: Any) -> Any:
+    def decode(x: Any) -> Any:
         return BernoulliChain(torch.tensor(x["keep_logits"], dtype=_dtype_of(x["dtype"]))) if isinstance(x, dict) else x
 
-    decoded = {name: one(x) for name, x in conversion.items() if name != "rules"}
+    decoded = {name: decode(x) for name, x in conversion.items() if name != "rules"}
     decoded["rules"] = {
-        pattern: Rule(**{name: one(x) for name, x in rule.items()}) for pattern, rule in conversion["rules"].items()
+        pattern: Rule(**{name: decode(x) for name, x in rule.items()}) for pattern, rule in conversion["rules"].items()
     }
     return decoded
 
@@ -326,25 +318,25 @@ def _decode(conversion: dict[str, Any]) -> dict[str, Any]:
 def _shapes(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
     """Arguments of a network as JSON; of tensors only shape and dtype."""
 
-    def one(x: Any) -> Any:
+    def encode(x: Any) -> Any:
         if isinstance(x, Tensor):
             return {"shape": list(x.shape), "dtype": _name_of(x.dtype)}
         if isinstance(x, list | tuple):
-            return {"tuple" if isinstance(x, tuple) else "list": [one(y) for y in x]}
+            return {"tuple" if isinstance(x, tuple) else "list": [encode(y) for y in x]}
         if isinstance(x, dict):
-            return {"dict": {key: one(y) for key, y in x.items()}}
+            return {"dict": {key: encode(y) for key, y in x.items()}}
         if x is None or isinstance(x, bool | int | float | str):
             return x
         raise ValueError(f"save: the example input of the conversion holds a {type(x).__name__}, not only tensors")
 
-    return {"args": [one(x) for x in example[0]], "kwargs": {key: one(x) for key, x in example[1].items()}}
+    return {"args": [encode(x) for x in example[0]], "kwargs": {key: encode(x) for key, x in example[1].items()}}
 
 
 def _example(shapes: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of these shapes; random between 0 and 1, since on zeros a wrong slicing may compute what is right."""
     generator = torch.Generator().manual_seed(0)
 
-    def one(x: Any) -> Any:
+    def decode(x: Any) -> Any:
         if not isinstance(x, dict):
             return x
         if "shape" in x:
@@ -354,10 +346,10 @@ def _example(shapes: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             return torch.zeros(x["shape"], dtype=dtype)
         ((kind, parts),) = x.items()
         if kind == "dict":
-            return {key: one(y) for key, y in parts.items()}
-        return tuple(map(one, parts)) if kind == "tuple" else [one(y) for y in parts]
+            return {key: decode(y) for key, y in parts.items()}
+        return tuple(map(decode, parts)) if kind == "tuple" else [decode(y) for y in parts]
 
-    return tuple(one(x) for x in shapes["args"]), {key: one(x) for key, x in shapes["kwargs"].items()}
+    return tuple(decode(x) for x in shapes["args"]), {key: decode(x) for key, x in shapes["kwargs"].items()}
 
 
 def _name_of(dtype: torch.dtype) -> str:

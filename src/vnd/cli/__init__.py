@@ -66,5 +66,5 @@ def _summary(name: str) -> str:
     """The first line of a command's docstring, read from its source: to import it would take seconds."""
     source = Path(__file__).with_name(f"{name.partition(' ')[0]}.py").read_text(encoding="utf-8")
     functions: Iterable[Any] = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-    found = next(node for node in functions if node.name == COMMANDS[name])
-    return (ast.get_docstring(found) or "").partition("\n")[0]
+    command = next(node for node in functions if node.name == COMMANDS[name])
+    return (ast.get_docstring(command) or "").partition("\n")[0]

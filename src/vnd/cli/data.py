@@ -1,10 +1,10 @@
-"""`vnd data`: which data sets there are, how to get them, and whether what lies in a folder is whole."""
+"""`vnd data`: list, download and check data sets."""
 
 from __future__ import annotations
 
 import json as to_json
 from collections.abc import Iterator
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,7 @@ from vnd.data.decode import SUFFIXES, data_root
 from vnd.data.images import Images
 from vnd.data.registry import DATASETS, find, load
 
-LAYOUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # what shows that a training, a test split is there
-    "cifar10": (("data_batch_*.bin",), ("test_batch.bin",)),
-    "cifar100": (("train.bin",), ("test.bin",)),
-    "svhn": (("train_32x32.mat",), ("test_32x32.mat",)),
-    "tiny-imagenet": (("wnids.txt",), ("wnids.txt",)),
-    "mnist": (("train-*-ubyte*",), ("t10k-*-ubyte*",)),
-    "fashion-mnist": (("train-*-ubyte*",), ("t10k-*-ubyte*",)),
-    "celeba": (("img_align_celeba", "Img/img_align_celeba", "celeba64"),) * 2,
-    "chairs": (("*/renders",),) * 2,
-    "chest-xray": (("train/NORMAL", "train/PNEUMONIA"), ("test/NORMAL", "test/PNEUMONIA")),
-    "lidc": (("*/nodule-*/images",),) * 2,
-}
+LAYOUTS = {name: dataset.files for name, dataset in DATASETS.items() if dataset.folder}
 
 
 def list_sets(json: Path | None = None) -> None:
@@ -41,30 +30,27 @@ def list_sets(json: Path | None = None) -> None:
         json: File for the same as JSON.
     """
     console = Console()
-    wide = console.width >= 120
-    table = _table("name", "what" if wide else "what (licence)", "classes", "size", "where", *["licence"] * wide)
+    table = _table("name", "what (licence)", "classes", "size", "where")
     rows = list[dict[str, Any]]()
     for dataset in DATASETS.values():
         place = data_root() / dataset.folder
-        found = bool(dataset.folder) and place.exists()
-        where = "embedded" if dataset.embedded else f"found in {place.name}" if found else "not here"
+        here = bool(dataset.folder) and place.exists()
+        where = "embedded" if dataset.embedded else f"found in {place.name}" if here else "not here"
         size = f"{dataset.channels}×{dataset.size}×{dataset.size}" if dataset.size else "any"
-        classes = str(dataset.num_classes) if dataset.num_classes else "–"
-        what = [dataset.about] if wide else [f"{dataset.about} ({dataset.licence})"]
-        where = where if dataset.folder or dataset.embedded else "yours"
-        table.add_row(dataset.name, *what, classes, size, where, *[dataset.licence] * wide)
+        table.add_row(
+            dataset.name,
+            f"{dataset.about} ({dataset.licence})",
+            str(dataset.num_classes or "–"),
+            size,
+            where if dataset.folder or dataset.embedded else "yours",
+        )
+        fields = ("name", "about", "num_classes", "channels", "size", "manual", "licence")
         rows.append(
-            {
-                "name": dataset.name,
-                "about": dataset.about,
-                "num_classes": dataset.num_classes,
-                "channels": dataset.channels,
-                "size": dataset.size,
-                "where": "embedded" if dataset.embedded else str(place) if found else None,
+            {field: getattr(dataset, field) for field in fields}
+            | {
+                "where": "embedded" if dataset.embedded else str(place) if here else None,
                 "fetchable": bool(dataset.remotes),
                 "download_bytes": sum(remote.size for remote in dataset.remotes),
-                "manual": dataset.manual,
-                "licence": dataset.licence,
             }
         )
     console.print(table)
@@ -109,17 +95,17 @@ def check(path: Path, name: str | None = None, json: Path | None = None) -> None
     how = "recognised as" if name is None else "read as"
     console.print(f"{path}: {how} {known}, {DATASETS[known].about}", soft_wrap=True, markup=False)
     rows = [{"split": split} | summary(images) for split, images in _splits(known, path)]
-    owned = any(row["groups"] for row in rows)
-    table = _table("split", "images", "form", "classes", "mean", "std", *["groups"] * owned)
+    grouped = any(row["groups"] for row in rows)
+    table = _table("split", "images", "form", "classes", "mean", "std", *["groups"] * grouped)
     for row in rows:
         counts = " … ".join(f"{x:,}" for x in sorted(set(row["label_counts"] or ())))
         classes = f"{row['classes']} × {counts}" if counts else "–"
         form = "×".join(map(str, row["form"])) + (f", {row['graders']} masks" if row["graders"] else "")
         moments = [" ".join(f"{x:.3f}" for x in row[key]) for key in ("mean", "std")]
-        table.add_row(row["split"], f"{row['images']:,}", form, classes, *moments, *[str(row["groups"])] * owned)
+        table.add_row(row["split"], f"{row['images']:,}", form, classes, *moments, *[str(row["groups"])] * grouped)
     console.print(table)
     console.print("classes × images of each; mean, std: a channel each, pixels from 0 to 1", soft_wrap=True)
-    if owned:
+    if grouped:
         console.print("groups: the patients or objects that the images are of", soft_wrap=True)
     for split in {"train", "test"} - {row["split"] for row in rows}:
         console.print(f"no file of the {split} split is there")
@@ -137,11 +123,11 @@ def recognise(path: Path) -> str:
     here = [name for name in LAYOUTS if any(_there(name, path))]
     named = [name for name in here if DATASETS[name].folder in (path.name, path.resolve().name)]
     inner = [name for name in LAYOUTS if any(_there(name, path / DATASETS[name].folder))]
-    for found in (named, here, inner):
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise ValueError(f"check: {path} may be {' or '.join(found)}; say which with --name")
+    for names in (named, here, inner):
+        if len(names) == 1:
+            return names[0]
+        if names:
+            raise ValueError(f"check: {path} may be {' or '.join(names)}; say which with --name")
     roots = [x for x in (path / "train", path / "test") if x.is_dir()] or [path]
     if any(x.suffix.lower() in SUFFIXES for root in roots for x in root.glob("*/*")):
         return "folder"
@@ -149,7 +135,7 @@ def recognise(path: Path) -> str:
 
 
 def summary(images: Images) -> dict[str, Any]:
-    """What a split holds, as plain numbers; moments of the pixels are exact, from counts of the 256 values."""
+    """Summary of a split in plain numbers; moments of the pixels are exact, from counts of the 256 values."""
     counts = np.zeros((images.pixels.shape[1], 256), np.int64)
     for start in range(0, len(images), 1024):
         block = images.pixels[start : start + 1024]
@@ -177,24 +163,21 @@ def _splits(name: str, path: Path) -> Iterator[tuple[str, Images]]:
     there: tuple[bool, ...] = (name != "digits", True)
     if name in LAYOUTS:
         there = _there(name, place if place.exists() else path)
-    for split, found in zip(("train", "test"), there, strict=True):
-        if found or not any(there):
+    for split, here in zip(("train", "test"), there, strict=True):
+        if here or not any(there):
             yield split, load(name, split, path)  # type: ignore[arg-type]
 
 
 def _there(name: str, folder: Path) -> tuple[bool, ...]:
-    """Whether the folder has anything of the training, of the test split."""
+    """Tell if the folder has anything of the training, of the test split."""
     return tuple(any(next(folder.glob(x), None) for x in patterns) for patterns in LAYOUTS[name])
 
 
 def _nearest(path: Path) -> str:
     """The data sets whose file names are most like those in the folder, and what they should be."""
     entries = [path.name, *(x.name for x in path.iterdir())]
-    likeness = {}
-    for name, patterns in LAYOUTS.items():
-        wanted = [DATASETS[name].folder, *(part for group in patterns for part in group)]
-        likeness[name] = max(SequenceMatcher(None, x.lower(), y.lower()).ratio() for x in entries for y in wanted)
-    near = [name for name in sorted(likeness, key=likeness.__getitem__, reverse=True) if likeness[name] > 0.75][:2]
+    wanted = {part: name for name, split in LAYOUTS.items() for part in (DATASETS[name].folder, *split[0], *split[1])}
+    near = dict.fromkeys(wanted[part] for x in entries for part in get_close_matches(x, wanted, 1, 0.75))
     if not near:
         return f"known are {', '.join(LAYOUTS)}, and folders of classes"
     return "nearest: " + "; ".join(

@@ -78,15 +78,15 @@ def _extract(run: TrainedRun, rows: list[dict[str, Any]], folder: Path) -> dict[
     method, model, validation = run.method, run.model, run.splits.validation
     normalise, samples = run.normalise, run.recipe.evaluate.samples
     sizes = {row["label"]: Size(row["kind"], row["label"], Shape(row["shape"])) for row in rows}
-    found = {label: accuracy_of(method, model, size, validation, normalise, samples) for label, size in sizes.items()}
-    row = choose(rows, found, MARGIN)
+    scores = {label: accuracy_of(method, model, size, validation, normalise, samples) for label, size in sizes.items()}
+    row = choose(rows, scores, MARGIN)
     save(run.cut(sizes[row["label"]], samples=0), folder)
     return {
         "label": row["label"],
         "parameters": row["parameters"],
         "reason": f"smallest within {100 * MARGIN:g} percentage point of the full accuracy, on validation images",
         "folder": str(folder),
-        "validation": found,
+        "validation": scores,
     }
 
 

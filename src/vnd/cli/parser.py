@@ -43,11 +43,11 @@ def _parser(command: Callable[..., None], words: str) -> ArgumentParser:
         exit_on_error=False,
     )
     parameters = inspect.signature(command).parameters
-    told = {one.arg_name: one.description for one in docstring_parser.parse(command.__doc__ or "").params}
+    help = {entry.arg_name: entry.description for entry in docstring_parser.parse(command.__doc__ or "").params}
     arguments: dict[str, dict[str, Any]] = {  # that jsonargparse would take as one JSON list, as an option
         name: {"nargs": "+", "type": Path, "metavar": name.removesuffix("s").upper()}
-        for name, one in parameters.items()
-        if one.annotation == "list[Path]" and one.default is one.empty
+        for name, parameter in parameters.items()
+        if parameter.annotation == "list[Path]" and parameter.default is parameter.empty
     }
     if "overrides" in parameters and "recipe" in parameters:
         arguments["recipe"] = {"nargs": "?", "default": "", "metavar": "RECIPE"}
@@ -56,7 +56,7 @@ def _parser(command: Callable[..., None], words: str) -> ArgumentParser:
     if not first:
         parser.add_function_arguments(command, as_group=False, as_positional=True, skip=skip)
     for name, settings in arguments.items():
-        parser.add_argument(name, help=told[name], **settings)
+        parser.add_argument(name, help=help[name], **settings)
     if first:
         parser.add_function_arguments(command, as_group=False, as_positional=True, skip=skip)
     for action in parser._actions:
@@ -71,15 +71,15 @@ class _Help(DefaultHelpFormatter, RawDescriptionHelpFormatter):
 
 def _apart(args: list[str]) -> tuple[list[str], list[str]]:
     """The words of the command, and the keys of its recipe with their values."""
-    own, keys = list[str](), list[str]()
+    options, keys = list[str](), list[str]()
     words = iter(args)
     for word in words:
         name, equals, _ = word.partition("=")
         if name.startswith("--") and "." in name:
             keys += [word] if equals else [word, *([value] if (value := next(words, None)) is not None else [])]
         else:
-            own.append(word)
-    return own, keys
+            options.append(word)
+    return options, keys
 
 
 def _keys_help(command: Callable[..., None], args: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""`vnd recipes`: what there is to train."""
+"""`vnd recipes`: list the recipes that come with the package."""
 
 import json
 from itertools import groupby
@@ -23,21 +23,21 @@ def recipes(only: str = "", out: Path | None = None) -> None:
         out: Write the same, with all settings, to this JSON file.
     """
     known = names()
-    found = [name for name in known if only.lower() in name]
-    if not found:
+    matching = [name for name in known if only.lower() in name]
+    if not matching:
         parts = {part for name in known for part in (*name.split("/"), *name.replace("/", "-").split("-"))}
         raise ValueError(f"recipes: only: no recipe has {only!r} in its name{nearest(only, parts | {*known})}")
     console = Console()
-    said = {name: read(name)[0] for name in found}
-    for _, shelf in groupby(found, key=lambda name: (Path(name).parent, said[name].get("data", {}).get("name"))):
+    settings = {name: read(name)[0] for name in matching}
+    for _, shelf in groupby(matching, key=lambda name: (Path(name).parent, settings[name].get("data", {}).get("name"))):
         together = list(shelf)
         width = max(map(len, together))
         for name in together:
-            told = f"{name:{width}}  {said[name]['about']}"
-            console.print(told, soft_wrap=True, highlight=False, markup=False)
+            line = f"{name:{width}}  {settings[name]['about']}"
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
         console.print()
     console.print("train one with: vnd train RECIPE", highlight=False, markup=False)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        settings = {name: parse(name).to_dict() for name in found}
-        write_text(out, json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
+        whole = {name: parse(name).to_dict() for name in matching}
+        write_text(out, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")

@@ -54,23 +54,23 @@ def report(
         raise ValueError(f"report: sizes must be numbers of parameters above 0; got {list(sizes)}")
     if markdown is not None:
         marked(markdown)  # what is wrong with it is said before the work
-    found = html.read(runs, say)
-    by_size = any("summary" in block.sections for block in found.blocks)  # which has the table of methods by size
+    comparison = html.read(runs, say)
+    by_size = any("summary" in block.sections for block in comparison.blocks)  # which has the table of methods by size
     if not by_size and tuple(sizes) != SIZES:
-        noun = found.runs[0].results["task"]["noun"]
+        noun = comparison.runs[0].results["task"]["noun"]
         raise ValueError(f"report: --sizes are parameters of classifiers, and these are {noun}s; leave it out")
-    page = html.write(found, out, title).resolve()
+    page = html.write(comparison, out, title).resolve()
     words = f"report:  {page}\nfigures: {page.parent / 'figures'}\nnumbers: {page.parent / 'summary.csv'}, summary.json"
     if keep is not None:
-        size = write_kept(found.runs, keep)
-        words += f"\nkept:    {keep.resolve()} ({len(found.runs)} runs, {short(size, 'B')})"
+        size = write_kept(comparison.runs, keep)
+        words += f"\nkept:    {keep.resolve()} ({len(comparison.runs)} runs, {short(size, 'B')})"
     if markdown is not None:
         given = {"out": out if out != OUT else None, "title": title, "keep": keep, "markdown": markdown}
         options = [word for name, value in given.items() if value is not None for word in (f"--{name}", _shown(value))]
         options += ["--sizes", ",".join(f"{size:.12g}" for size in sizes)] if by_size else []
         command = shlex.join(["vnd", "report", *map(_shown, runs), *options])
-        drawn = write_markdown(found, markdown, sizes, command)
-        words += f"\ntables:  {markdown.resolve()} ({len(drawn)} figures in {IMAGES}/)"
+        figures = write_markdown(comparison, markdown, sizes, command)
+        words += f"\ntables:  {markdown.resolve()} ({len(figures)} figures in {IMAGES}/)"
     Console().print(words, soft_wrap=True, highlight=False, markup=False)
 
 

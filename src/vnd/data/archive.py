@@ -25,10 +25,11 @@ FORBIDDEN = frozenset('\\:*?"<>|')  # what some system reads as more than a name
 def unpack(archive: Path, folder: Path, kind: str, advance: Callable[[int], object] = lambda count: None) -> None:
     """Unpack an archive into a folder that holds nothing of the same names; a hostile or broken one is a ValueError.
 
+    After an error the folder holds the members before the bad one: the caller unpacks beside and then renames.
+
     Args:
         archive: The file.
-        folder: Where to; it is made if need be. After an error it holds the members before the bad one: the caller
-            unpacks beside and then renames.
+        folder: Destination; it is made if need be.
         kind: "tar" (plain or gzip) or "zip".
         advance: Called with the number of bytes written, again and again.
     """

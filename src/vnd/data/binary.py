@@ -44,11 +44,7 @@ EMBEDDED_SHA256 = {
 def read_idx(folder: Path, split: Literal["train", "test"], classes: tuple[str, ...], size: int) -> Images:
     """Read `{train,t10k}-{images-idx3,labels-idx1}-ubyte`, plain (memory-mapped) or with `.gz`.
 
-    Args:
-        folder: Where the files lie.
-        split: Which one; t10k is the test split.
-        classes: Names of the classes.
-        size: Height and width that the images must have.
+    t10k is the test split; `size` is the height and width that the images must have.
     """
     images, labels = (_idx_file(folder / f"{STEMS[split]}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
     return assemble_idx(read_idx_file(images, 3), read_idx_file(labels, 1), classes, size, images, labels)
@@ -81,7 +77,7 @@ def read_idx_file(path: Path, dimensions: int) -> NDArray[np.uint8]:
 
 
 def parse_idx(stream: io.BufferedIOBase, dimensions: int, where: str, most: int) -> NDArray[np.uint8]:
-    """Read IDX from a stream of decompressed bytes, never more of them than the idx_header promises, and one."""
+    """Read IDX from a stream of decompressed bytes, never more of them than its header promises, and one."""
     shape = idx_header(stream, dimensions, where, most)
     body, size = bytearray(), prod(shape)
     try:
@@ -95,35 +91,34 @@ def parse_idx(stream: io.BufferedIOBase, dimensions: int, where: str, most: int)
 
 
 def idx_header(stream: io.BufferedIOBase, dimensions: int, where: str, most: int) -> tuple[int, ...]:
-    """The sizes that a idx_header gives, if a file with room for `most` bytes can keep its promise."""
+    """The sizes that a header gives, if a file with room for `most` bytes can keep its promise."""
     try:
         head = stream.read(4 + 4 * dimensions)
     except (EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"{where}: is damaged in its idx_header ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{where}: is damaged in its header ({type(error).__name__}: {error})") from None
     if head[:4] != bytes([0, 0, 8, dimensions]):
         wanted = f"an IDX file of bytes in {dimensions} dimensions"
         raise ValueError(
             f"{where}: must be {wanted}, beginning 0 0 8 {dimensions}; it begins {' '.join(map(str, head[:4]))}"
         )
     if len(head) < 4 + 4 * dimensions:
-        raise ValueError(f"{where}: is cut off in its idx_header")
+        raise ValueError(f"{where}: is cut off in its header")
     shape = struct.unpack(f">{dimensions}I", head[4:])
     if prod(shape) > most:
-        raise ValueError(f"{where}: its idx_header promises {' × '.join(map(str, shape))} bytes, more than it can hold")
+        raise ValueError(f"{where}: its header promises {' × '.join(map(str, shape))} bytes, more than it can hold")
     return shape
 
 
 def _idx_file(path: Path) -> Path:
     packed = path.with_name(f"{path.name}.gz")
-    found = next((x for x in (path, packed) if x.is_file()), None)
-    if found is None:
+    if not (path.is_file() or packed.is_file()):
         raise FileNotFoundError(f"{path}: neither it nor {packed.name} is there")
-    return found
+    return path if path.is_file() else packed
 
 
 def _wrong_length(shape: tuple[int, ...], length: int, where: str) -> ValueError:
     if length > prod(shape):
-        return ValueError(f"{where}: has more bytes than the {shape[0]} records that its idx_header promises")
+        return ValueError(f"{where}: has more bytes than the {shape[0]} records that its header promises")
     return ValueError(f"{where}: is cut off in record {length // prod(shape[1:])} of {shape[0]}")
 
 

@@ -52,16 +52,9 @@ def fetch(
     console: Console | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Path:
-    """Download a data set into a folder of its own below `root`, or find that it is there.
+    """Download a data set into its folder below `root`, or find that it is there; returns the folder.
 
-    Args:
-        dataset: An entry of the catalogue.
-        root: The folder of all data sets; it is made if need be.
-        console: Where progress is shown; standard error by default.
-        pause: Called with the seconds to wait between two tries.
-
-    Returns:
-        The folder of the data set.
+    Progress is shown on `console`, by default standard error; `pause` is given the seconds to wait between two tries.
     """
     console = console or Console(stderr=True)
     folder, downloads = root / dataset.folder, root / ".downloads"
@@ -93,7 +86,7 @@ def fetch(
 
 
 def is_complete(dataset: DataSet, folder: Path) -> bool:
-    """Whether `fetch` made the folder of these files; a folder of anything else is the user's, and an error."""
+    """Tell if `fetch` made the folder of these files; a folder of anything else is the user's, and an error."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     what = "was not fetched by this command"
@@ -116,15 +109,10 @@ def is_complete(dataset: DataSet, folder: Path) -> bool:
 
 def _get(dataset: DataSet, downloads: Path, folder: Path, bar: Progress, pause: Callable[[float], object]) -> None:
     parts = [downloads / f"{dataset.name}-{_file_name(remote)}.part" for remote in dataset.remotes]
+    again, by_hand = f"`vnd data fetch {dataset.name}`", _by_hand(dataset, folder)
     for remote, part in zip(dataset.remotes, parts, strict=True):
-        download(
-            remote,
-            part,
-            again=f"`vnd data fetch {dataset.name}`",
-            by_hand=_by_hand(dataset, folder),
-            show=partial(_show, bar, bar.add_task(_file_name(remote), total=remote.size)),
-            pause=pause,
-        )
+        show = partial(_show, bar, bar.add_task(_file_name(remote), total=remote.size))
+        _download(remote, part, again, by_hand, show, pause)
     _install(dataset, parts, downloads / f"{dataset.name}.unpack", folder, bar)
     for part in parts:
         part.unlink()
@@ -190,38 +178,26 @@ def _count(folder: Path) -> tuple[int, int]:
 
 
 def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    )
+    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    return Progress(TextColumn("{task.description}"), *columns, console=console)
 
 
 class RefusedError(OSError):
-    """What arrived is not the file, and none of it may be kept."""
+    """Error of what arrived and is not the file: none of it may be kept."""
 
 
-def download(
+def _download(
     remote: Remote,
     part: Path,
-    *,
     again: str,
     by_hand: str,
     show: Callable[[int], object],
     pause: Callable[[float], object],
 ) -> None:
-    """Bring a part to its full length over as many connections as it takes, and check it.
+    """Bring a part to its full length over as many connections as it takes, and check it; a wrong one is removed.
 
-    Args:
-        remote: The file.
-        part: Where it is written; what is there already is continued. Removed if it turns out wrong.
-        again: The command to give once more, for the errors.
-        by_hand: How to do without it, for the errors.
-        show: Called with the number of bytes that are there.
-        pause: Called with the seconds to wait before another try.
+    The errors name `again`, the command to give once more, and `by_hand`, how to do without it; `show` is given the
+    number of bytes that are there.
     """
     trouble = ""
     for attempt in range(TRIES):
@@ -238,13 +214,13 @@ def download(
             raise
         except HTTPError as error:
             error.close()
-            trouble = f"{error.code} {_said(error.reason)}"
+            trouble = f"{error.code} {_reason(error.reason)}"
             if error.code == 416:  # the server has no more than we have, and we have too little: start over
                 part.unlink(missing_ok=True)
             elif error.code not in PASSING:
                 raise OSError(f"fetch: {remote.url} answers {trouble}; if it stays so, {by_hand}") from None
         except URLError as error:
-            trouble = _said(error.reason)
+            trouble = _reason(error.reason)
             if not attempt:
                 raise OSError(
                     f"fetch: cannot reach {urlsplit(remote.url).hostname} ({trouble}); with a network run {again} "
@@ -257,11 +233,11 @@ def download(
         )
     show(remote.size)
     with part.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != remote.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != remote.sha256:
         part.unlink()
         raise RefusedError(
-            f"fetch: {remote.url} must have SHA-256 {remote.sha256}; got {found}; it was removed; run {again} "
+            f"fetch: {remote.url} must have SHA-256 {remote.sha256}; got {digest}; it was removed; run {again} "
             f"again; if it stays so, {by_hand}"
         )
 
@@ -276,11 +252,13 @@ def _receive(remote: Remote, part: Path, show: Callable[[int], object]) -> str:
     start = length(part)
     headers = {"User-Agent": "vnd", "Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
-        response = _opener().open(request.Request(_checked(remote.url), headers=headers), timeout=TIMEOUT)
+        response = request.build_opener(_Redirects).open(
+            request.Request(_checked(remote.url), headers=headers), timeout=TIMEOUT
+        )
     except (URLError, RefusedError):
         raise
     except (OSError, HTTPException) as error:  # cut off before the answer's headers
-        return _said(error)
+        return _reason(error)
     with response:
         start = _position(remote, start, response.status, response.headers)
         data, trouble = _read(response)
@@ -301,7 +279,7 @@ def _receive(remote: Remote, part: Path, show: Callable[[int], object]) -> str:
         except RefusedError:
             raise
         except OSError as error:
-            raise OSError(f"fetch: {part} cannot be written: {_said(error)}; what is there is kept") from error
+            raise OSError(f"fetch: {part} cannot be written: {_reason(error)}; what is there is kept") from error
     return trouble
 
 
@@ -310,11 +288,11 @@ def _read(response: IO[bytes]) -> tuple[bytes, str]:
     try:
         return response.read(CHUNK), "the connection was closed"
     except (OSError, HTTPException) as error:
-        return b"", _said(error)
+        return b"", _reason(error)
 
 
 def _position(remote: Remote, start: int, status: int, headers: HTTPMessage) -> int:
-    """Where the bytes of an answer begin in the file, if its headers are those of the file."""
+    """Position of an answer's bytes in the file, if its headers are those of the file."""
     if "Content-Type" in headers and headers.get_content_type() in PAGES:
         raise _web_page(remote)
     if status == 206:
@@ -349,26 +327,11 @@ class _Redirects(request.HTTPRedirectHandler):
 
 
 def _checked(url: str) -> str:
+    """An address of the web: urllib would open file:, ftp: and data: too."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise RefusedError(f"fetch: only http and https are fetched from; got {url}")
     return url
 
 
-def _opener() -> request.OpenerDirector:
-    """The opener of urllib with its proxies, but without its handlers of file:, ftp: and data:."""
-    opener = request.OpenerDirector()
-    for handler in (
-        request.ProxyHandler(),
-        request.HTTPHandler(),
-        request.HTTPSHandler(),
-        request.HTTPDefaultErrorHandler(),
-        _Redirects(),
-        request.HTTPErrorProcessor(),
-        request.UnknownHandler(),
-    ):
-        opener.add_handler(handler)
-    return opener
-
-
-def _said(error: object) -> str:
+def _reason(error: object) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__

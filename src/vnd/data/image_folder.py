@@ -77,13 +77,11 @@ def read_tiny_imagenet(folder: Path, split: Literal["train", "test"]) -> Images:
     classes = tuple(path.read_text(encoding="utf-8", errors="replace").split())
     if not classes or len(set(classes)) != len(classes):
         raise ValueError(f"{path}: must name each class once; got {len(classes)} names, {len(set(classes))} different")
-    if split == "test":
-        files, labels = _annotated(folder / "val", classes)
-    else:
+    if split == "train":
         groups = [pictures(folder / "train" / name / "images", (".jpeg",)) for name in classes]
-        files = [file for group in groups for file in group]
-        labels = [label for label, group in enumerate(groups) for _ in group]
-    return Images(decode(folder, f"tiny-imagenet-{split}", files, TINY_IMAGENET), np.array(labels, np.int64), classes)
+        return _labelled(folder, "tiny-imagenet-train", groups, classes, TINY_IMAGENET)
+    files, labels = _annotated(folder / "val", classes)
+    return Images(decode(folder, "tiny-imagenet-test", files, TINY_IMAGENET), np.array(labels, np.int64), classes)
 
 
 def _annotated(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
@@ -161,8 +159,8 @@ def read_chairs(folder: Path, split: Literal["train", "test"]) -> Images:
     first = len(chairs) - max(1, len(chairs) // 10)
     numbered = list(enumerate(chairs))[slice(first, None) if split == "test" else slice(0, first)]
     renders = [(number, pictures(chair / "renders", (".png",))) for number, chair in numbered]
-    files = [file for _, own in renders for file in own]
-    groups = np.array([number for number, own in renders for _ in own], np.int64)
+    files = [file for _, views in renders for file in views]
+    groups = np.array([number for number, views in renders for _ in views], np.int64)
     return Images(decode(folder, f"chairs-{split}", files, CHAIRS), groups=groups)
 
 
@@ -193,7 +191,7 @@ def read_lidc(folder: Path, split: Literal["train", "test"]) -> Images:
 
 
 def is_test_patient(patient: str) -> bool:
-    """Whether a patient belongs to the test split.
+    """Tell if a patient belongs to the test split.
 
     >>> [name for name in ("LIDC-IDRI-0001", "LIDC-IDRI-0002", "LIDC-IDRI-0003") if is_test_patient(name)]
     []

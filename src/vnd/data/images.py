@@ -74,9 +74,9 @@ def check(images: Images, where: str, *, classes_needed: int = 1) -> Images:
     """
     pixels = images.pixels
     if pixels.dtype != np.uint8 or pixels.ndim != 4:
-        raise ValueError(f"{where}: pixels must be uint8 (N, C, H, W); got {pixels.dtype} {_shape(pixels)}")
+        raise ValueError(f"{where}: pixels must be uint8 (N, C, H, W); got {pixels.dtype} {pixels.shape}")
     if not pixels.size:
-        raise ValueError(f"{where}: must have at least one image of at least one pixel; got {_shape(pixels)}")
+        raise ValueError(f"{where}: must have at least one image of at least one pixel; got {pixels.shape}")
     for name, values in images._arrays().items():
         if len(values) != len(images):
             raise ValueError(f"{where}: {name} must be as many as the {len(images)} images; got {len(values)}")
@@ -88,10 +88,10 @@ def check(images: Images, where: str, *, classes_needed: int = 1) -> Images:
     if images.labels is not None:
         _check_numbers(images.labels, f"{where}: labels")
         check_labels(images.labels, len(images.classes) or None, where)
-        found = np.unique(images.labels)
-        if len(found) < classes_needed:
-            only = f"; all images have label {found[0]}" if len(found) == 1 else ""
-            raise ValueError(f"{where}: must have at least {classes_needed} classes; got {len(found)}{only}")
+        labels = np.unique(images.labels)
+        if len(labels) < classes_needed:
+            only = f"; all images have label {labels[0]}" if len(labels) == 1 else ""
+            raise ValueError(f"{where}: must have at least {classes_needed} classes; got {len(labels)}{only}")
     if images.masks is not None:
         _check_masks(images.masks, pixels.shape, where)
     return images
@@ -110,8 +110,8 @@ def hold_out(
 ) -> tuple[Images, Images]:
     """Divide a split into training and validation images, both in the order they had.
 
-    Which images are held out depends on their number, `count`, `seed` and `rule`, and on nothing else. Owners are held
-    out whole, one after the other until at least `count` images are, so that nobody is on both sides.
+    Which images are held out depends on their number, `count`, `seed` and `rule`, and on nothing else. Groups are held
+    out whole, one after the other until at least `count` images are, so that no patient is on both sides.
 
     Args:
         images: The split.
@@ -129,20 +129,17 @@ def hold_out(
     if not 0 <= count < total:
         raise ValueError(f"hold_out: count must be at least 0 and less than the {total} images; got {count}")
     groups = np.arange(total) if images.groups is None else images.groups
-    names, owner, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    names, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(names)) if rule == "random" else np.arange(len(names))[::-1]
     needed = int(np.searchsorted(np.cumsum(sizes[order]), count)) + 1 if count else 0
     if needed == len(names):
         raise ValueError(f"hold_out: {count} images take all {needed} groups, which are held out whole; hold out fewer")
-    held = np.isin(owner, order[:needed])
+    held = np.isin(group, order[:needed])
     return images.take(np.flatnonzero(~held)), images.take(np.flatnonzero(held))
 
 
 def last_fifth(count: int) -> int:
-    """How many of `count` images, the last ones, are the test split where a data set has none of its own: 20 %.
-
-    Rounded down, but at least one, unless there is only one.
-    """
+    """Number of images that are the test split where a data set has none of its own: the last 20 %, at least one."""
     return min(max(1, count // 5), count - 1)
 
 
@@ -183,19 +180,15 @@ def fit_to(images: Images, channels: int, size: int) -> Images:
     return replace(images, pixels=pixels, masks=masks)
 
 
-def _shape(array: NDArray[Any]) -> str:
-    return "(" + ", ".join(map(str, array.shape)) + ")"
-
-
 def _check_numbers(values: NDArray[Any], where: str) -> None:
     if values.ndim != 1 or values.dtype != np.int64:
-        raise ValueError(f"{where} must be int64 (N,); got {values.dtype} {_shape(values)}")
+        raise ValueError(f"{where} must be int64 (N,); got {values.dtype} {values.shape}")
 
 
 def _check_masks(masks: NDArray[np.uint8], shape: tuple[int, ...], where: str) -> None:
     if masks.dtype != np.uint8 or masks.ndim != 4 or masks.shape[2:] != shape[2:] or not masks.shape[1]:
         wanted = f"(N, graders, {shape[2]}, {shape[3]})"
-        raise ValueError(f"{where}: masks must be uint8 {wanted}; got {masks.dtype} {_shape(masks)}")
+        raise ValueError(f"{where}: masks must be uint8 {wanted}; got {masks.dtype} {masks.shape}")
     for start in range(0, len(masks), CHUNK):
         wrong = np.argwhere(masks[start : start + CHUNK] > 1)
         if len(wrong):

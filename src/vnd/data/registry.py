@@ -1,4 +1,4 @@
-"""The data sets by name: what each is, where it lies, how it is had, and how it is read."""
+"""Registry of data sets: sizes, files, license, download and reader of each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,14 +19,7 @@ __all__ = ["DATASETS", "DataSet", "Remote", "data_root", "load"]
 
 @dataclass(frozen=True)
 class Remote:
-    """A file to download.
-
-    Args:
-        url: Where it is.
-        sha256: What it must have, in hexadecimal.
-        size: Its bytes.
-        unpack: What kind of archive it is.
-    """
+    """A file to download: its address, SHA-256 in hexadecimal, bytes, and kind of archive."""
 
     url: str
     sha256: str
@@ -39,18 +32,15 @@ class DataSet:
     """A data set.
 
     Args:
-        name: What it is called.
-        about: What it is, in one line.
-        licence: What may be done with it.
+        name, about, licence: For people, a line each.
         read: Reads a split from a folder.
         folder: Its folder below the data root, as the official archive unpacks.
-        channels: Of its images; 0 where they differ from user to user, as for `size`.
-        size: Height and width.
-        num_classes: 0 where there are no labels, or they differ from user to user.
-        remotes: What is downloaded, if a program may.
-        manual: How to get it by hand.
+        channels, size, num_classes: Of its images; 0 where users have their own, or there are no labels.
+        files: Patterns of which one file is there if a training split is, and if a test split is.
+        remotes: Files to download, if a program may.
+        manual: Instructions to get it by hand.
         embedded: Whether it comes with the library.
-        truth: Where it is known what graders draw from: masks (N, K, H, W) and probabilities (N, K) of a split.
+        truth: The distribution that graders draw from, where known: masks (N, K, H, W) and probabilities (N, K).
     """
 
     name: str
@@ -61,6 +51,7 @@ class DataSet:
     channels: int
     size: int
     num_classes: int
+    files: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     remotes: tuple[Remote, ...] = ()
     manual: str = ""
     embedded: bool = False
@@ -91,7 +82,7 @@ _ALL = (
     ),
     DataSet(
         "cifar10", "CIFAR-10, 50,000 + 10,000 photographs of 10 classes", "none stated; cite Krizhevsky (2009)",
-        binary.read_cifar10, "cifar-10-batches-bin", 3, 32, 10,
+        binary.read_cifar10, "cifar-10-batches-bin", 3, 32, 10, (("data_batch_*.bin",), ("test_batch.bin",)),
         _remotes(CIFAR, "tar", {
         "cifar-10-binary.tar.gz": ("c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd", 170_052_171),
         }),
@@ -99,7 +90,7 @@ _ALL = (
     ),
     DataSet(
         "cifar100", "CIFAR-100, 50,000 + 10,000 photographs of 100 classes", "none stated; cite Krizhevsky (2009)",
-        binary.read_cifar100, "cifar-100-binary", 3, 32, 100,
+        binary.read_cifar100, "cifar-100-binary", 3, 32, 100, (("train.bin",), ("test.bin",)),
         _remotes(CIFAR, "tar", {
         "cifar-100-binary.tar.gz": ("58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec", 168_513_733),
         }),
@@ -107,7 +98,7 @@ _ALL = (
     ),
     DataSet(
         "svhn", "Street View House Numbers, 73,257 + 26,032 digits", "non-commercial use only",
-        binary.read_svhn, "svhn", 3, 32, 10,
+        binary.read_svhn, "svhn", 3, 32, 10, (("train_32x32.mat",), ("test_32x32.mat",)),
         _remotes(HOUSE_NUMBERS, "none", {
         "train_32x32.mat": ("435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8", 182_040_794),
         "test_32x32.mat": ("cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b", 64_275_384),
@@ -117,7 +108,7 @@ _ALL = (
     DataSet(
         "tiny-imagenet", "Tiny ImageNet, 100,000 + 10,000 photographs of 200 classes",
         "that of ImageNet: non-commercial research and education only",
-        image_folder.read_tiny_imagenet, "tiny-imagenet-200", 3, 64, 200,
+        image_folder.read_tiny_imagenet, "tiny-imagenet-200", 3, 64, 200, (("wnids.txt",), ("wnids.txt",)),
         _remotes("http://cs231n.stanford.edu/", "zip", {
         "tiny-imagenet-200.zip": ("6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821", 248_100_043),
         }),
@@ -126,6 +117,7 @@ _ALL = (
     DataSet(
         "mnist", "MNIST, 60,000 + 10,000 handwritten digits", "CC BY-SA 3.0",
         partial(binary.read_idx, classes=binary.DIGITS, size=28), "mnist", 1, 28, 10,
+        (("train-*-ubyte*",), ("t10k-*-ubyte*",)),
         _remotes("https://storage.googleapis.com/cvdf-datasets/mnist/", "none", {
         "train-images-idx3-ubyte.gz": ("440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9_912_422),
         "train-labels-idx1-ubyte.gz": ("3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28_881),
@@ -137,6 +129,7 @@ _ALL = (
     DataSet(
         "fashion-mnist", "Fashion-MNIST, 60,000 + 10,000 pieces of clothing", "MIT",
         partial(binary.read_idx, classes=binary.FASHION, size=28), "fashion-mnist", 1, 28, 10,
+        (("train-*-ubyte*",), ("t10k-*-ubyte*",)),
         _remotes("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", "none", {
         "train-images-idx3-ubyte.gz": ("3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880),
         "train-labels-idx1-ubyte.gz": ("a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
@@ -147,23 +140,24 @@ _ALL = (
     ),
     DataSet(
         "celeba", "CelebA, 202,599 faces at 64×64", "non-commercial research only",
-        image_folder.read_celeba, "celeba", 3, 64, 0,
+        image_folder.read_celeba, "celeba", 3, 64, 0, (("img_align_celeba", "Img/img_align_celeba", "celeba64"),) * 2,
         manual="of https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html put img_align_celeba/ and "
         "list_eval_partition.txt there",
     ),
     DataSet(
         "chairs", "3D Chairs, 86,366 renderings of 1,393 chairs at 64×64", "none stated; cite Aubry et al. (2014)",
-        image_folder.read_chairs, "rendered_chairs", 3, 64, 0,
+        image_folder.read_chairs, "rendered_chairs", 3, 64, 0, (("*/renders",),) * 2,
         manual="unpack rendered_chairs.tar of https://www.di.ens.fr/willow/research/seeing3Dchairs/",
     ),
     DataSet(
         "chest-xray", "Chest X-ray, 5,232 + 624 radiographs of healthy lungs and pneumonia at 64×64", "CC BY 4.0",
         image_folder.read_chest_xray, "chest_xray", 1, 64, 2,
+        (("train/NORMAL", "train/PNEUMONIA"), ("test/NORMAL", "test/PNEUMONIA")),
         manual="unpack ChestXRay2017.zip of https://data.mendeley.com/datasets/rscbjbr9sj/2",
     ),
     DataSet(
         "lidc", "LIDC-IDRI, slices of lung nodules at 128×128, each marked by four graders", "CC BY 3.0",
-        image_folder.read_lidc, "LIDC-IDRI-slices", 1, 128, 0,
+        image_folder.read_lidc, "LIDC-IDRI-slices", 1, 128, 0, (("*/nodule-*/images",),) * 2,
         manual="unpack LIDC-IDRI-slices of https://www.kaggle.com/datasets/zhangweiled/lidcidri",
     ),
     DataSet(
@@ -191,7 +185,7 @@ def load(name: str, split: Literal["train", "test"], folder: Path | None = None)
 
     Args:
         name: One of `DATASETS`.
-        split: Which one.
+        split: "train" or "test".
         folder: Where the official files lie: the data set's own folder, or one that has it by its official name; by
             default `data_root()`. For `folder` and `npz` the path of the user's own. Embedded data sets need none.
 
@@ -214,7 +208,7 @@ def load(name: str, split: Literal["train", "test"], folder: Path | None = None)
 
 
 def _place(dataset: DataSet, folder: Path | None) -> Path:
-    """Where to read: the data set's folder below the one given, if it is there, else the one given."""
+    """Folder to read: the data set's below the one given, if it is there, else the one given."""
     if dataset.embedded:
         return Path()
     if folder is None and not dataset.folder:

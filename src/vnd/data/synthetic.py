@@ -1,4 +1,4 @@
-"""A made-up set of images that four graders mark differently, by probabilities that are known and can be seen."""
+"""Synthetic images that four graders mark differently, with known probabilities."""
 
 from typing import Literal, NamedTuple
 
@@ -19,12 +19,12 @@ INCLUDED = (0.1, 0.9)  # that who marks the core marks the rim too, from the fai
 
 
 class Scenes(NamedTuple):
-    """What a split is made of: pixels (N, 1, 32, 32), the masks that may be drawn (N, 3, 32, 32), and how often."""
+    """Pixels of a split (N, 1, 32, 32), possible masks (N, 3, 32, 32), probabilities, and the graders' choices."""
 
     pixels: NDArray[np.uint8]
     masks: NDArray[np.uint8]
     probs: NDArray[np.float64]
-    drawn: NDArray[np.int64]
+    chosen: NDArray[np.int64]
 
 
 def read(_: object, split: Literal["train", "test"]) -> Images:
@@ -37,15 +37,12 @@ def read(_: object, split: Literal["train", "test"]) -> Images:
     where c and r, uniform in [0, 1], say how bright core and rim are. So a network can see how probable each mask is,
     and not which one a grader drew. Made by NumPy from whole numbers and square roots, the same on every machine.
 
-    Args:
-        split: Which one; images of the two are drawn apart.
-
     >>> images = read(None, "test")
     >>> images.pixels.shape, images.masks.shape
     ((512, 1, 32, 32), (512, 4, 32, 32))
     """
     scenes = _make(split)
-    marked = np.take_along_axis(scenes.masks, scenes.drawn[:, :, None, None], axis=1)
+    marked = np.take_along_axis(scenes.masks, scenes.chosen[:, :, None, None], axis=1)
     return Images(scenes.pixels, masks=marked)
 
 
@@ -77,9 +74,9 @@ def _make(split: Literal["train", "test"]) -> Scenes:
     grey = grey + np.where(inner, _between(CORE, core), np.where(outer, _between(RIM, rim), 0))
     overlooked, included = (_between(*x).ravel() for x in ((OVERLOOKED, core), (INCLUDED, rim)))
     probs = np.stack((overlooked, (1 - overlooked) * (1 - included), (1 - overlooked) * included), 1)
-    drawn = (generator.random((count, GRADERS, 1)) > probs.cumsum(1)[:, None, :2]).sum(2)
+    chosen = (generator.random((count, GRADERS, 1)) > probs.cumsum(1)[:, None, :2]).sum(2)
     masks = np.stack((np.zeros_like(inner), inner, outer), 1)
-    return Scenes(grey.round().astype(np.uint8)[:, None], masks.astype(np.uint8), probs, drawn)
+    return Scenes(grey.round().astype(np.uint8)[:, None], masks.astype(np.uint8), probs, chosen)
 
 
 def _between(ends: tuple[float, float], share: NDArray[np.float64]) -> NDArray[np.float64]:
