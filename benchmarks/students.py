@@ -47,7 +47,7 @@ def main() -> None:
     students = {"student": prune(teachers["local"], 0.25, example)}
     students["learned student"] = prune(teachers["local"], learned, example)
     means = vnd.extract(teachers["local"], 1.0)
-    whole = {f"teacher, {name} draws": vnd.extract(net, 1.0, bayesian=True) for name, net in teachers.items()}
+    whole = {f"teacher, {name} draws": vnd.extract(net, 1.0, keep="posterior") for name, net in teachers.items()}
     whole["teacher, means"] = means
     small = {
         f"{name}{width}": vnd.extract(student, fraction)

@@ -36,8 +36,6 @@ from vnd.evaluation import open_run
 from vnd.methods import Size
 from vnd.models import MODELS
 from vnd.nn import Rule, Shape, to_nested
-from vnd.nn.extract import exact
-from vnd.nn.ordering import OrderingUnit
 from vnd.nn.state import NestedState, state_of, unwrap
 from vnd.pretrained import CARD, FromPixels, plain_of
 from vnd.serialization import save
@@ -76,8 +74,7 @@ def ship(run: Path, name: str, parameters: float, checkpoint: Any = None, root: 
     shapes = {width: outside(vnd.shape(sketch, fraction=width)) for width in WIDTHS}
     samples = max(1, opened.recipe.evaluate.samples)
     for one in dict.fromkeys((shape, *shapes.values())):  # each by itself, as a sweep does
-        for drawn in (0, samples):
-            opened.cut(Size("learned", "", one), drawn)
+        opened.extract(Size("learned", "", one), "nested")
     net, folder = cut(opened.model, shape, description, shapes.values()), root / name
     with tempfile.TemporaryDirectory() as place:  # what is shipped already stays until this one is whole
         draft = Path(place) / name
@@ -107,7 +104,7 @@ def fits(size: int, parameters: float) -> None:
 def measured(opened: TrainedRun, net: Any, width: float, samples: int) -> dict[str, Any]:
     """What a width of the network that is shipped costs, and how good it is, from pixels between 0 and 1."""
     shape = vnd.shape(net, fraction=width)
-    small = vnd.extract(net, width, bayesian=True).to(opened.device)
+    small = vnd.extract(net, width, keep="posterior").to(opened.device)
     sets = {"validation": opened.splits.validation, "test": opened.test()}
 
     def says(images: Images) -> Answers:
@@ -182,28 +179,18 @@ def cut(net: nn.Module, shape: Shape, description: Mapping[str, Any], widths: It
         widths: Shapes within that whose BatchNorm statistics go along, of means and of samples; those of `shape` do.
     """
     root, state = unwrap(net), state_of(net)
-    if state.rows or state.elements:
-        raise ValueError("cut: a network whose input rows or single weights are ordered has no smaller nested form")
-    if state.options["rescale"]:
-        raise ValueError("cut: a network with rescale='expected' has no smaller nested form")
-    if empty := next((unit for unit, groups in shape.items() if groups == 0), None):
-        raise ValueError(f"cut: the shape must keep a group of each unit; got none of {empty}")
-    means = exact(net, shape)
-    tensors = {**exact(net, shape, bayesian=True).state_dict(), **means.state_dict()}
-    shapes = {name: list(value.shape) for name, value in means.state_dict().items()}
-    name = _name_of(root)
-    config: Any = root.config
-    settings = {**description, "network": name, "config": config, "shapes": shapes}
-    for unit, module in state.units.items():
-        tensors |= _order_of(module, shape[unit], f"{unit}.ordering.")
+    smaller, config = vnd.extract(net, shape, keep="nested"), getattr(root, "config", None)
+    held = state_of(smaller)
+    held.statistics = {key: held.statistics[key] for key in held.statistics if key[0] in (shape, *widths)}
+    means = vnd.extract(net, shape, warn=False).state_dict()
+    shapes = {name: list(value.shape) for name, value in means.items()}
+    settings = {**description, "network": _name_of(root), "config": config, "shapes": shapes}
     example = torch.rand(1, *description["image"])
     small = to_nested(plain_of(settings), example, **_arguments(state, shape))
-    weights = {PREFIX + key: value.cpu() for key, value in tensors.items()}
-    weights["_vnd_converted_at"] = torch.tensor(state.converted_at)
+    weights = smaller.cpu().state_dict()
+    weights = {name if name.startswith("_vnd_") else PREFIX + name: value for name, value in weights.items()}
     small.load_state_dict({"scale": small.scale, "shift": small.shift, **weights})
     assert isinstance(small, FromPixels)
-    for width in dict.fromkeys((shape, *widths)):
-        _carry_statistics(root, state, shape, width, small)
     return small.eval()
 
 
@@ -249,30 +236,6 @@ def _arguments(state: NestedState, shape: Shape) -> dict[str, Any]:
         name = PREFIX + unit
         rules[name] = Rule(num_groups=kept, base=base, prior=prior).over(rules.pop(name, Rule()))
     return {**state.arguments, "rules": rules}
-
-
-def _order_of(unit: OrderingUnit, groups: int, prefix: str) -> dict[str, Tensor]:
-    """The state of a unit, of its first groups."""
-    weights = {prefix + name: value for name, value in unit.state_dict().items()}
-    for name in ("keep_logits", "prior_logits"):
-        weights[prefix + name] = weights[prefix + name][: max(0, groups - unit.base)]
-    return weights
-
-
-def _carry_statistics(root: nn.Module, state: NestedState, shape: Shape, width: Shape, small: FromPixels) -> None:
-    """Take over BatchNorm's statistics of a width, where there are some."""
-    new, key = state_of(small), within(width)
-    for samples in (False, True):
-        norms = state.valid_statistics(root, (width, samples))
-        if norms is None:
-            continue
-        new.statistics[key, samples] = {}
-        for norm, pair in norms.items():
-            kept = state.kept(state.outputs.get(norm), dict(shape))
-            mean, variance = (x.cpu() if kept is None else x.cpu()[kept] for x in pair)
-            new.statistics[key, samples][PREFIX + norm] = mean.clone(), variance.clone()
-        new.stamps[key, samples] = new.stamp(small)
-    new.settled = False
 
 
 def main() -> None:

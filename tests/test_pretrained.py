@@ -141,10 +141,11 @@ def test_every_width_is_bit_for_bit_the_run_s_network(made: FromPixels, opened: 
     pixels = torch.from_numpy(test.pixels.copy()).float() / 255
     full = Shape({unit: module.num_groups for unit, module in state_of(opened.model).units.items()})
     assert outside(widths(made)[0]) != full  # something was cut away
+    keep: Any = "posterior" if bayesian else "mean"
     for width in widths(made):
-        theirs = opened.cut(Size("learned", "", outside(width)), 2 if bayesian else 0)
+        theirs = opened.extract(Size("learned", "", outside(width)), keep)
         theirs = theirs.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # or noise lies otherwise
-        ours = vnd.extract(made, width, bayesian=bayesian)
+        ours = vnd.extract(made, width, keep)
         assert isinstance(ours, FromPixels)
         state, expected = ours.network.state_dict(), theirs.state_dict()
         assert state.keys() == expected.keys()
@@ -219,7 +220,7 @@ def test_statistics_can_be_collected_from_pixels(made: FromPixels, opened: Train
 
 def test_a_saved_copy_is_loaded_with_the_plain_form(made: FromPixels, tmp_path: Path) -> None:
     x = images(made)
-    small = vnd.extract(made, 0.5, bayesian=True)
+    small = vnd.extract(made, 0.5, keep="posterior")
     for place, net in (("nested", made), ("extracted", small)):
         vnd.save(net, tmp_path / place)
         with pytest.raises(ValueError, match="give its plain form as model="):
@@ -318,16 +319,6 @@ def nested(**options: Any) -> nn.Module:
 
 
 def test_what_has_no_smaller_nested_form_is_refused() -> None:
-    for options, words in (
-        ({"rescale": "expected"}, "rescale='expected'"),
-        ({"rules": {"classifier.0": Rule(granularity="input")}}, "input rows"),
-    ):
-        net = nested(**options)
-        with pytest.raises(ValueError, match=f"^cut: a network .*{words}"):
-            cut(net, vnd.shape(net, fraction=0.5), SAID)
-    net = nested(base=0)
-    with pytest.raises(ValueError, match=r"^cut: the shape must keep a group of each unit; got none of features.0$"):
-        cut(net, Shape(dict.fromkeys(state_of(net).units, 0)), SAID)
     other = vnd.to_nested(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.rand(1, 4), num_groups=4)
     with pytest.raises(ValueError, match=r"^cut: the network must be one of vgg11, .*; got a Sequential$"):
         cut(other, vnd.shape(other, fraction=0.5), SAID)

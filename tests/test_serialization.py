@@ -258,15 +258,15 @@ def test_a_network_of_the_users_own_class_comes_back_with_its_plain_form(named, 
 
 
 @pytest.mark.filterwarnings("ignore:BatchNorm has no statistics")
-@pytest.mark.parametrize("bayesian", [False, True])
+@pytest.mark.parametrize("keep", ["mean", "posterior"])
 @pytest.mark.parametrize(
     "case", ["default", "rows and single weights", "resnext, independent, per example, a mean as prior"]
 )
-def test_an_extracted_network_comes_back_bit_for_bit(case, bayesian, tmp_path):
+def test_an_extracted_network_comes_back_bit_for_bit(case, keep, tmp_path):
     make, x = NESTED[case]
     net = lived(make(), x)
     for width in (0.25, 0.5, 1.0):
-        cut = vnd.extract(net, width, bayesian=bayesian)
+        cut = vnd.extract(net, width, keep)
         vnd.save(cut, tmp_path)
         other = vnd.load(tmp_path)
         assert_equal_state(cut, other)
@@ -278,6 +278,20 @@ def test_an_extracted_network_comes_back_bit_for_bit(case, bayesian, tmp_path):
         assert torch.equal(run(cut, x), run(other, x))
         vnd.save(other, tmp_path / "again")
         assert files(tmp_path / "again").keys() == {serialization.MANIFEST, tensor_file(tmp_path / "again").name}
+
+
+@pytest.mark.filterwarnings("ignore:BatchNorm has no statistics")
+def test_a_network_that_stays_nested_comes_back_with_its_sizes_and_so_does_what_is_cut_out_of_it(tmp_path):
+    make, x = NESTED["default"]
+    net = lived(make(), x)
+    small = vnd.extract(vnd.extract(net, 0.75, "nested"), 0.5, "nested")
+    for cut in (small, vnd.extract(small, 0.5), vnd.to_nested(vnd.extract(small, 1.0), x, num_groups=2)):
+        vnd.save(cut, tmp_path)
+        other = vnd.load(tmp_path)
+        assert_equal_state(cut, other)
+        assert torch.equal(run(cut, x), run(other, x))
+    vnd.save(small, tmp_path)
+    assert_equal_nested(small, vnd.load(tmp_path), x)
 
 
 def test_an_extracted_network_of_the_users_own_class_comes_back(tmp_path):
@@ -404,7 +418,7 @@ def test_a_weight_without_noise_and_a_buffer_of_infinities_are_none_of_this(tmp_
     net = vnd.to_nested(
         plain, torch.randn(2, 4), rules={"2": Rule(granularity="weight")}, num_groups=3, free_variance=True
     )
-    small = vnd.extract(net.eval(), 0.5, bayesian=True)
+    small = vnd.extract(net.eval(), 0.5, keep="posterior")
     assert any((p == -torch.inf).any() for name, p in small.named_parameters() if name.endswith("log_variance"))
     vnd.save(small, tmp_path)
     assert_equal_state(small, vnd.load(tmp_path, plain))
@@ -620,8 +634,8 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "list as kind": lambda m: m.update(kind=["nested"]),
     "plain instead of nested": lambda m: m.update(kind="plain"),
     "extracted without a shape": lambda m: m.update(kind="extracted"),
-    "extracted with a wrong shape": lambda m: m.update(kind="extracted", shape={"x": 1}, bayesian=False),
-    "extracted with a negative shape": lambda m: m.update(kind="extracted", shape={"encoder.0.0": -3}, bayesian=False),
+    "extracted with a wrong shape": lambda m: m.update(kind="extracted", shape={"x": 1}, keep="mean"),
+    "extracted with a negative shape": lambda m: m.update(kind="extracted", shape={"encoder.0.0": -3}, keep="mean"),
     "no model": lambda m: m.pop("model"),
     "unknown model": lambda m: m.update(model={"name": "os.system", "config": {"command": "true"}}),
     "name that is a list": lambda m: m["model"].update(name=["unet"]),

@@ -20,7 +20,7 @@ from vnd import _manifest, _text
 from vnd.distributions import BernoulliChain
 from vnd.models import MODELS, build
 from vnd.nn import Rule, Shape, to_nested
-from vnd.nn.extract import ORIGINS, exact, shared_tensors
+from vnd.nn.extract import ORIGINS, extract, shared_tensors
 from vnd.nn.state import NestedState, batch_norms, unwrap
 
 FORMAT = 1
@@ -64,6 +64,8 @@ def save(net: nn.Module, folder: str | Path) -> Path:
             for name, pair in norms.items():
                 for part, value in zip(("mean", "variance"), pair, strict=True):
                     tensors[f"statistics/{index}/{part}/{name}"] = value
+        if state.shortened:
+            manifest["shape"] = dict(state.full)
         if state.origin is not None:
             manifest["of"] = _encode_origin(state.origin)
     elif root in ORIGINS:
@@ -164,7 +166,7 @@ def _rebuild(manifest: dict[str, Any], tensors: dict[str, Tensor], model: nn.Mod
         model = build(known["name"], **known["config"])
     if kind == "plain":
         return model
-    return _nested(manifest, model) if kind == "nested" else _extracted(manifest, model)
+    return _shortened(manifest, model) if kind == "nested" else _extracted(manifest, model)
 
 
 def _nested(entry: dict[str, Any], model: nn.Module) -> nn.Module:
@@ -180,21 +182,27 @@ def _nested(entry: dict[str, Any], model: nn.Module) -> nn.Module:
         return to_nested(model, example[1] or example[0], **_decode(entry["conversion"]))
 
 
+def _shortened(manifest: dict[str, Any], model: nn.Module) -> nn.Module:
+    """The nested network of a manifest, cut to its shape if it has one."""
+    net = _nested(manifest, model)
+    return extract(net, Shape(manifest["shape"]), "nested") if "shape" in manifest else net
+
+
 def _extracted(entry: dict[str, Any], model: nn.Module) -> nn.Module:
     """The network that was cut out of it."""
-    return exact(_nested(entry, model).eval(), Shape(entry["shape"]), bayesian=entry["bayesian"])
+    return extract(_nested(entry, model).eval(), Shape(entry["shape"]), entry["keep"], warn=False)
 
 
 def _encode_origin(origin: dict[str, Any]) -> dict[str, Any]:
     """Origin of a network that was cut out of another, as JSON."""
     entry = {"conversion": _encode(origin["arguments"]), "example": _shapes(origin["example"])}
-    entry |= {"shape": dict(origin["shape"]), "bayesian": origin["bayesian"]}
+    entry |= {"shape": dict(origin["shape"]), "keep": origin["keep"]}
     return entry if origin.get("of") is None else entry | {"of": _encode_origin(origin["of"])}
 
 
 def _comparable(manifest: dict[str, Any]) -> str:
     """The kind of a network by which its tensors can be compared with those of a plain one: not where it was cut."""
-    return "extracted" if manifest.get("of") is not None else str(manifest["kind"])
+    return "extracted" if manifest.get("of") is not None or "shape" in manifest else str(manifest["kind"])
 
 
 def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) -> None:

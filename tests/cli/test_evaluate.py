@@ -252,7 +252,7 @@ def test_an_extracted_network_fits_its_budget_and_is_what_its_numbers_say(
 def test_an_extracted_network_scores_as_the_sweep_said(runs: Path, tmp_path: Path, undrawn: None) -> None:
     run("evaluate", runs / "nested", "--parameters", "[1200]", "--out", tmp_path / "e")
     row = json.loads((tmp_path / "e" / "results.json").read_text())["rows"][0]
-    run("extract", runs / "nested", "--parameters", "1200", "--bayesian", "--out", tmp_path / "x")
+    run("extract", runs / "nested", "--parameters", "1200", "--keep", "posterior", "--out", tmp_path / "x")
     facts = json.loads((tmp_path / "x" / "extracted.json").read_text())
     assert {key: facts[key] for key in SCORES} == {key: row[key] for key in SCORES}
     assert facts["shape"] == row["shape"]
@@ -273,10 +273,10 @@ def test_every_budget_is_kept(words: list[str], runs: Path, tmp_path: Path) -> N
 
 
 def test_the_posterior_is_kept_if_asked_for_and_counted(runs: Path, tmp_path: Path) -> None:
-    run("extract", runs / "nested", "--fraction", "1.0", "--bayesian", "--out", tmp_path / "net")
+    run("extract", runs / "nested", "--fraction", "1.0", "--keep", "posterior", "--out", tmp_path / "net")
     net, facts = network_of(tmp_path / "net")
     assert any(isinstance(module, BayesConv2d) for module in net.modules())
-    assert facts["bayesian"]
+    assert facts["keep"] == "posterior"
     assert facts["samples"] == 2
     assert facts["parameters"] == sum(p.numel() for p in net.parameters())
     x = torch.zeros(4, 1, 8, 8)
@@ -300,7 +300,7 @@ REFUSED = [
     (["extract", "{run}", "--parameters", "many"], "parameters must be a number or none; got many"),
     (["extract", "{run}", "--fraction", "0"], "fraction must lie in (0, 1]; got 0.0"),
     (["extract", "{plain}", "--fraction", "0.5"], "has one size, as plain was trained"),
-    (["extract", "{plain}", "--fraction", "0.5", "--bayesian"], "has one size, as plain was trained"),
+    (["extract", "{plain}", "--fraction", "0.5", "--keep", "posterior"], "has one size, as plain was trained"),
 ]
 
 
@@ -322,7 +322,7 @@ def variational(runs: Path) -> Path:
     return runs / "variational"
 
 
-@pytest.mark.parametrize("words", [[], ["--bayesian"]], ids=["means", "bayesian"])
+@pytest.mark.parametrize("words", [[], ["--keep", "posterior"]], ids=["mean", "posterior"])
 def test_a_run_of_one_width_has_none_to_choose_from(
     words: list[str], variational: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,7 +72,7 @@ def ready(method: Any, model: nn.Module, x: Tensor, samples: bool) -> Any:
 
 def probs(method: Any, model: nn.Module, x: Tensor) -> Tensor:
     size = ready(method, model, x, False)
-    return method.predict(method.cut(model, size.width, 0), x, 0).probs  # type: ignore[no-any-return]
+    return method.predict(method.extract(model, size.width), x, 0).probs  # type: ignore[no-any-return]
 
 
 def error_of_classes(method: Any, model: nn.Module, x: Tensor, y: Tensor) -> float:

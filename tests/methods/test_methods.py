@@ -15,7 +15,6 @@ import vnd
 from methods.classes import batch, changed_in, everything, model_of, network, put_back, same, step, units_of
 from vnd.methods import BN3, METHODS, Plain, Size, Sizes, Step
 from vnd.nn import BayesConv2d, BayesLinear, OrderingUnit
-from vnd.nn.extract import exact
 
 OWN = dataclasses.replace  # a method is a frozen dataclass
 
@@ -196,7 +195,7 @@ def test_every_method_is_a_frozen_dataclass_of_plain_values() -> None:
 
 
 def parameters(model: nn.Module, size: Size) -> int:
-    return sum(p.numel() for p in exact(model, size.width).parameters())
+    return sum(p.numel() for p in vnd.extract(model, size.width, warn=False).parameters())
 
 
 def uneven(method: BN3) -> nn.Module:
@@ -273,7 +272,6 @@ def test_a_plain_network_has_one_size_and_is_itself() -> None:
     assert method.build(net, batch()[0]) is net
     sizes = method.sizes(net, Sizes(fractions=(0.25, 0.5, 1.0), learned=3))
     assert sizes == [Size("uniform", "100 %", None, 1.0)]
-    assert method.extract(net, None) is net
     x, y = batch()
     terms = method.loss(net.train(), (x, y), step())
     assert float(terms.total.detach()) == pytest.approx(float(F.cross_entropy(net(x), y).detach()), rel=1e-6)
@@ -294,7 +292,7 @@ def test_a_cut_network_has_the_statistics_it_was_calibrated_with(samples: int) -
     model = model_of(method)
     width = vnd.shape(model, fraction=0.5)
     method.recalibrate(model, lambda: [batch(64)[0]], [width], samples=samples > 0)
-    small = method.cut(model, width, samples)
+    small = method.extract(model, width, "posterior" if samples else "mean")
     kept = model._vnd_state.statistics[width, samples > 0]  # type: ignore[union-attr, index]
     norms = {name: module for name, module in small.named_modules() if isinstance(module, nn.BatchNorm2d)}
     assert norms.keys() == kept.keys()
@@ -317,7 +315,7 @@ def test_the_statistics_of_training_are_others() -> None:
     model = model_of(method)
     width = vnd.shape(model, fraction=0.5)
     method.recalibrate(model, lambda: [batch(64)[0]], [width], samples=False)
-    wrong, right = method.cut(model, width, samples=3), method.cut(model, width, samples=0)
+    wrong, right = method.extract(model, width, "posterior"), method.extract(model, width)
     assert not torch.allclose(wrong.features[1].running_mean, right.features[1].running_mean)  # type: ignore[index, union-attr]
 
 
@@ -355,7 +353,7 @@ def test_more_draws_than_images_are_refused() -> None:
 def test_what_is_done_to_a_plain_network_that_was_cut_is_not_done_to_the_one_in_training() -> None:
     method = Plain()
     model = model_of(method)
-    cut = method.cut(model, None, 0)
+    cut = method.extract(model, None)
     assert cut is not model
     assert all(a is not b for a, b in zip(cut.parameters(), model.parameters(), strict=True))
 
@@ -371,11 +369,9 @@ def test_a_network_masked_before_its_norms_is_read_masked_and_costs_what_its_siz
     model.eval()
     width = vnd.shape(model, fraction=0.5)
     method.recalibrate(model, lambda: [images], [width], samples=False)
-    network = method.cut(model, width, 0)
+    network = method.extract(model, width)
     with vnd.width(model, width), torch.no_grad():
         assert torch.equal(network.eval()(images), model(images))
-    with torch.no_grad():
-        assert not torch.allclose(method.extract(model, width).eval()(images), network(images))  # ReLU(bias) is missing
     after = BN3(num_groups=4)
     small = after.extract(model_of(after), width)
     assert method.cost(method.extract(model, width), images[:1]) == after.cost(small, images[:1])

@@ -28,7 +28,6 @@ from vnd.functional import concentration
 from vnd.methods import SN3, sn3
 from vnd.methods.sn3 import squared_mmd
 from vnd.nn import BayesLayer, Shape
-from vnd.nn.extract import exact
 from vnd.nn.state import state_of
 from vnd.train.loop import fit
 
@@ -72,10 +71,12 @@ def test_a_student_is_the_leading_part_of_its_teacher(keep: float) -> None:
     teacher = teacher_of().eval()
     student = sn3.prune(teacher, keep, IMAGES[:2]).eval()
     shape = SN3(keep=keep).kept(teacher)
-    assert torch.equal(student(IMAGES), exact(teacher, shape)(IMAGES))
+    assert torch.equal(student(IMAGES), vnd.extract(teacher, shape, warn=False)(IMAGES))
     layers = [module for module in student.modules() if isinstance(module, BayesLayer)]
     assert [layer.bayesian for layer in layers] == [False] * (len(layers) - 1) + [True]
-    theirs: Any = [m for m in exact(teacher, shape, bayesian=True).modules() if isinstance(m, BayesLayer)][-1]
+    theirs: Any = [
+        m for m in vnd.extract(teacher, shape, keep="posterior", warn=False).modules() if isinstance(m, BayesLayer)
+    ][-1]
     assert torch.equal(layers[-1].log_alpha, theirs.log_alpha)
     for name, unit in state_of(student).units.items():
         assert unit.group_sizes == state_of(teacher).units[name].group_sizes[: unit.num_groups]
@@ -125,7 +126,7 @@ def test_a_student_of_so_many_parameters_has_the_learned_shape(
     assert len(set(shape.values())) == 4  # not one share for all
     count = sum(parameter.numel() for parameter in vnd.extract(student, 1.0).parameters())
     assert 0.7 * BUDGET < count <= BUDGET
-    assert torch.equal(student.eval()(IMAGES), exact(teacher.eval(), shape)(IMAGES))
+    assert torch.equal(student.eval()(IMAGES), vnd.extract(teacher.eval(), shape, warn=False)(IMAGES))
     survival_is_that_of_the_ratio(teacher, student)
     right = sn3.coarsened
 
@@ -471,16 +472,16 @@ def test_draws_of_the_last_layer_are_a_mixture() -> None:
     assert (said.variance > parts.var(0)).all()  # beside the spread within each Dirichlet
 
 
-@pytest.mark.parametrize("bayesian", [False, True])
-def test_a_student_is_saved_and_cut_as_any_nested_network(tmp_path: Path, bayesian: bool) -> None:
+@pytest.mark.parametrize("keep", ["mean", "posterior"])
+def test_a_student_is_saved_and_cut_as_any_nested_network(tmp_path: Path, keep: Any) -> None:
     student = sn3.prune(teacher_of(), 0.5, IMAGES[:2]).eval()
     vnd.recalibrate(student, [IMAGES], widths=(0.5, 1.0))
     vnd.save(student, tmp_path / "student")
     loaded = vnd.load(tmp_path / "student")
     with vnd.width(student, 1.0), vnd.width(loaded, 1.0):
         assert torch.equal(loaded(IMAGES), student(IMAGES))
-    small = exact(student, vnd.shape(student, fraction=0.5), bayesian=bayesian).eval()
-    if not bayesian:  # of which the statistics of sampled weights were not asked for
+    small = vnd.extract(student, 0.5, keep, warn=False).eval()
+    if keep == "mean":  # of the others the statistics of sampled weights were not asked for
         with vnd.width(student, 0.5):
             torch.testing.assert_close(small(IMAGES), student(IMAGES))
     vnd.save(small, tmp_path / "small")
@@ -490,7 +491,7 @@ def test_a_student_is_saved_and_cut_as_any_nested_network(tmp_path: Path, bayesi
         said = [vnd.predict(net, IMAGES, samples=0) for net in (student, vnd.load(tmp_path / "copy"))]
         wanted = vnd.predict(student, IMAGES, samples=0, link="dirichlet")
     assert all(torch.equal(one.mutual_information, wanted.mutual_information) for one in said)  # it knows its link
-    again = exact(loaded, vnd.shape(loaded, fraction=0.5), bayesian=bayesian).eval()  # of the one that was loaded
+    again = vnd.extract(loaded, 0.5, keep, warn=False).eval()  # of the one that was loaded
     vnd.save(again, tmp_path / "again")
     assert torch.equal(vnd.load(tmp_path / "again")(IMAGES), small(IMAGES))
 

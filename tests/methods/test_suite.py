@@ -19,7 +19,6 @@ from vnd.methods import BN3, FN3, IBNN, SVB, Method, OrderedL0, Plain, Sizes, St
 from vnd.methods.classification_baselines import expected_size, fit_temperature, scaled
 from vnd.methods.fixed_width import with_means
 from vnd.nn import BayesLayer, OrderingUnit
-from vnd.nn.extract import exact
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name != "sn3"])  # which needs a teacher
@@ -35,7 +34,7 @@ def test_what_is_cut_or_extracted_is_a_plain_copy_that_costs_what_it_says(name: 
     assert cost["parameters"] == sum(p.numel() for p in small.parameters())  # nothing is pruned before training
     for samples in (0, 2):
         method.recalibrate(model, lambda: [batch(24)[0]], [size.width], samples=samples > 0)
-        cut = method.cut(model, size.width, samples)
+        cut = method.extract(model, size.width, "posterior" if samples else "mean")
         for parameter in cut.parameters():
             parameter.data.zero_()
     assert not changed_in(model, before)
@@ -62,14 +61,14 @@ def test_groups_of_convolutions_and_a_base_are_cut_alike(name: str, tmp_path: Pa
         answers = []
         for net in (model, vnd.load(tmp_path)):
             method.recalibrate(net, lambda: [x], [size.width], samples=False)
-            answers.append(method.predict(method.cut(net, size.width, 0), x, 0).probs)
+            answers.append(method.predict(method.extract(net, size.width), x, 0).probs)
         torch.testing.assert_close(*answers)
 
 
 @pytest.mark.parametrize("name", ["ibnn", "plain, half"])
 def test_what_is_cut_of_one_width_can_be_saved(name: str, tmp_path: Path) -> None:
     model = model_of(SMALL[name])
-    vnd.save(SMALL[name].cut(model, None, 1), tmp_path)
+    vnd.save(SMALL[name].extract(model, None, "posterior"), tmp_path)
     assert [p.shape for p in vnd.load(tmp_path).parameters()] == [p.shape for p in model.parameters()]
 
 
@@ -77,7 +76,7 @@ def test_weights_that_are_cut_have_no_noise_of_their_own() -> None:
     plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     rules = {"0": vnd.Rule(granularity="weight")}
     net = vnd.to_nested(plain, torch.randn(2, 4), num_groups=4, rules=rules, free_variance=True, log_alpha_init=0.0)
-    small: Any = vnd.extract(net, 0.25, bayesian=True)
+    small: Any = vnd.extract(net, 0.25, keep="posterior")
     cut = small[0].weight == 0
     assert cut.sum() == 24
     assert (small[0].log_variance[cut] == -torch.inf).all()
@@ -177,7 +176,7 @@ def test_a_dear_order_grows_short() -> None:
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
 def test_a_network_of_one_width_is_as_wide_as_the_nested_one_at_that_width(fraction: float) -> None:
     nested = model_of(BN3(num_groups=4))
-    wanted = {n: p.shape for n, p in exact(nested, fraction).named_parameters()}
+    wanted = {n: p.shape for n, p in vnd.extract(nested, fraction, warn=False).named_parameters()}
     for method in (IBNN(fraction=fraction, num_groups=4), Plain(fraction=fraction, num_groups=4)):
         model = model_of(method)
         assert {n: p.shape for n, p in with_means(model).named_parameters()} == wanted
@@ -197,7 +196,7 @@ def test_a_network_of_a_learned_shape() -> None:
     nested = model_of(BN3(num_groups=4))
     shape = dict(vnd.shape(nested, fraction=0.5)) | {"features.4": 3}
     model = model_of(Plain(shape=shape, num_groups=4))
-    wanted = exact(nested, vnd.Shape(shape))
+    wanted = vnd.extract(nested, vnd.Shape(shape), warn=False)
     assert [p.shape for p in model.parameters()] == [p.shape for p in wanted.parameters()]
     with pytest.raises(ValueError, match=r"shape and fraction cannot both be given; got the fraction 0\.5"):
         Plain(shape=shape, fraction=0.5)
@@ -240,7 +239,7 @@ def test_weights_of_noise_are_pruned_and_not_counted() -> None:
     weights = sum(p.numel() for p in small.parameters() if p.dim() > 1)
     assert full["bytes"] == sum(x.numel() * x.element_size() for x in (*small.parameters(), *small.buffers()))
     assert cost["bytes"] == min(full["bytes"], full["bytes"] - 4 * pruned + (weights + 7) // 8)
-    sampled = method.cut(model, None, 3)
+    sampled = method.extract(model, None, "posterior")
     x = batch()[0]
     first = sampled.features[4]
     draws = [first.train()(torch.randn(2, first.in_channels, 4, 4))[:, :2] for _ in range(2)]

@@ -135,13 +135,13 @@ def test_a_wider_network_by_itself_is_not_worse(data: Path, alone: list[float]) 
 # Faults that the accuracies give away
 
 
-def swapped(cut: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+def swapped(extract: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """The narrowest width in the place of the widest, and the other way round."""
 
-    def wrong(self: USNet, model: nn.Module, width: Any, samples: int) -> nn.Module:
+    def wrong(self: USNet, model: nn.Module, width: Any, *options: Any) -> nn.Module:
         most = {name: unit.num_groups + unit.base for name, unit in state_of(model).units.items()}
         other = vnd.Shape({name: most[name] - kept for name, kept in dict(width).items()})
-        return cut(self, model, other, samples)
+        return extract(self, model, other, *options)
 
     return wrong
 
@@ -151,16 +151,16 @@ def trailing(self: OrderingUnit, groups: int) -> torch.Tensor:
     return torch.nonzero(self.spread(torch.arange(self.num_groups)) >= self.num_groups - groups).squeeze(-1)
 
 
-def of_another_width(cut: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+def of_another_width(extract: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """BatchNorm's statistics of the narrowest width at every other."""
 
     def wrong(self: TrainedRun, size: Size, *options: Any) -> nn.Module:
         narrow = vnd.shape(self.model, fraction=FRACTIONS[0])
-        cut(self, size, *options)
-        cut(self, Size("uniform", "", narrow), *options)
+        extract(self, size, *options)
+        extract(self, Size("uniform", "", narrow), *options)
         found = state_of(self.model).statistics
         found[size.width, False] = found[narrow, False]  # type: ignore[index]
-        return self.method.cut(self.model, size.width, 0)
+        return self.method.extract(self.model, size.width)
 
     return wrong
 
@@ -171,10 +171,10 @@ def test_a_planted_fault_is_seen(
 ) -> None:
     if fault == "widths swapped":
         monkeypatch.setattr(Nested, "recalibrate", lambda *_, **__: None)
-        monkeypatch.setattr(Nested, "cut", swapped(Nested.cut))
+        monkeypatch.setattr(Nested, "extract", swapped(Nested.extract))
     elif fault == "the last channels":
         monkeypatch.setattr(OrderingUnit, "kept_channels", trailing)
     else:
-        monkeypatch.setattr(TrainedRun, "cut", of_another_width(TrainedRun.cut))
+        monkeypatch.setattr(TrainedRun, "extract", of_another_width(TrainedRun.extract))
     with pytest.raises(AssertionError):
         check_slimmable(accuracies(slimmable), alone)

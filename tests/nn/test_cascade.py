@@ -187,7 +187,7 @@ def test_networks_in_a_list_see_only_the_rows_that_reach_them_and_plain_ones_run
     net, x = ready("flatten")
     limits = middle(net, x)
     networks = [vnd.extract(net, width) for width in LEVELS]
-    networks[1] = vnd.extract(net, 0.5, bayesian=True)
+    networks[1] = vnd.extract(net, 0.5, keep="posterior")
     costs = [vnd.profile(network, None, x[:1]).macs for network in networks]
     seen: list[list[int]] = [[], [], []]
     for network, rows in zip(networks, seen, strict=True):
@@ -258,7 +258,7 @@ def test_mode_width_sampling_and_weights_are_put_back_also_after_an_error(traini
     net, x = ready("flatten")
     vnd.set_width(net, 0.75, warn=False)
     limits = middle(net, x)
-    watched = [net] if not listed else [vnd.extract(net, width, bayesian=True) for width in LEVELS]
+    watched = [net] if not listed else [vnd.extract(net, width, keep="posterior") for width in LEVELS]
     for network in watched:
         network.train(training)
         network[1].train(not training)

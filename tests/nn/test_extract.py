@@ -1,7 +1,10 @@
 """The keystone: a masked network and the smaller one cut out of it are the same function, at every width."""
 
+import copy
+import math
 import pickle
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -181,14 +184,14 @@ OPTIONS = [{"rescale": "expected"}, {"bayesian": False}, {"weight_prior": 0.5}]
 ORIGINS = [(name, {}) for name in ("flatten", "shared", "inverted", "functional", "hard-coded view")]
 
 
-@pytest.mark.parametrize("bayesian", [False, True])
+@pytest.mark.parametrize("keep", ["mean", "posterior", "nested"])
 @pytest.mark.parametrize(("name", "options"), [*ORIGINS, *(("transformer", options) for options in ({}, *OPTIONS))])
-def test_an_extracted_network_shares_nothing_with_its_origin(name, options, bayesian):
+def test_an_extracted_network_shares_nothing_with_its_origin(name, options, keep):
     _, net, _ = make(name, **options)
     before = {key: value.clone() for key, value in net.state_dict().items()}
     theirs = {x.untyped_storage().data_ptr() for x in (*net.parameters(), *net.buffers()) if x.numel()}
     for width in (0.25, 1.0):
-        small = vnd.extract(net, width, bayesian=bayesian)
+        small = vnd.extract(net, width, keep)
         tensors = [x for x in (*small.parameters(), *small.buffers()) if x.numel()]
         assert not theirs & {x.untyped_storage().data_ptr() for x in tensors}
         assert all(x.is_leaf for x in small.parameters())
@@ -201,22 +204,22 @@ def test_an_extracted_network_shares_nothing_with_its_origin(name, options, baye
 def test_a_weight_that_is_kept_by_reference_alone_is_caught(monkeypatch):
     monkeypatch.setattr(sys.modules["vnd.nn.extract"], "_own", lambda small, root: None)
     with pytest.raises(AssertionError):
-        test_an_extracted_network_shares_nothing_with_its_origin("transformer", {}, True)
+        test_an_extracted_network_shares_nothing_with_its_origin("transformer", {}, "posterior")
 
 
 @pytest.mark.parametrize(
-    ("name", "bayesian"),
-    [("squeeze-excite", False), ("inverted", True), ("grouped", False), ("decoder", True), ("flatten", False)],
+    ("name", "keep"),
+    [("squeeze-excite", "mean"), ("inverted", "posterior"), ("grouped", "nested"), ("decoder", "posterior")],
 )
-def test_channels_last_stay_so(name, bayesian):
+def test_channels_last_stay_so(name, keep):
     net = make(name)[1]
     net = net.to(memory_format=torch.channels_last)
-    small = vnd.extract(net, 0.5, bayesian=bayesian)
+    small = vnd.extract(net, 0.5, keep)
     for path, own in small.named_parameters():
         if own.dim() == 4:
             # by strides: those of one channel or one pixel are contiguous either way
             assert own.stride() == torch.empty(own.shape).to(memory_format=torch.channels_last).stride(), path
-    plain = vnd.extract(net.to(memory_format=torch.contiguous_format), 0.5, bayesian=bayesian)
+    plain = vnd.extract(net.to(memory_format=torch.contiguous_format), 0.5, keep)
     assert all(own.is_contiguous() for own in plain.parameters())
     assert all(torch.equal(a, b) for a, b in zip(small.parameters(), plain.parameters(), strict=True))
 
@@ -248,7 +251,7 @@ def test_a_bayesian_extract_keeps_the_posterior_of_every_weight(name):
             layer.log_alpha.normal_(-3, 1)
             layer.weight.mul_(torch.rand_like(layer.weight))  # no two the same
     shape = mixed_shapes(net)[0]
-    small, means = vnd.extract(net, shape, bayesian=True), vnd.extract(net, shape)
+    small, means = vnd.extract(net, shape, keep="posterior"), vnd.extract(net, shape)
     assert not any(isinstance(m, (OrderingUnit, _MaskedNorm)) for m in small.modules())
     for path, layer in layers.items():
         own = small.get_submodule(path)
@@ -262,6 +265,81 @@ def test_a_bayesian_extract_keeps_the_posterior_of_every_weight(name):
     assert float(vnd.kl(small).detach()) > 0
 
 
+def shapes_within(net: nn.Module, whole: vnd.Shape) -> list[vnd.Shape]:
+    """Shapes of at most so many groups: the smallest, one between and the whole."""
+    units = state_of(net).units
+    return [vnd.Shape({u: max(units[u].base, math.ceil(f * k)) for u, k in whole.items()}) for f in (0.01, 0.6, 1)]
+
+
+def nested_gap(net: nn.Module, example: Example) -> float:
+    """The worst difference between a network, masked, and the nested one that was cut out of it, at its own widths."""
+    worst = 0.0
+    for whole in mixed_shapes(net)[:2]:
+        small = vnd.extract(net, whole, "nested")
+        assert state_of(small).full == whole
+        for shape in shapes_within(net, whole):
+            with torch.no_grad(), vnd.width(net, shape), vnd.width(small, shape):
+                worst = max(worst, gap(run(net, example), run(small, example)))
+        with torch.no_grad():
+            again = vnd.extract(vnd.extract(small, shape, "nested"), keep="mean")
+            worst = max(worst, gap(run(vnd.extract(net, shape), example), run(again, example)))
+    return worst
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_nested_extract_is_the_network_at_every_width_that_it_has(name):
+    _, net, example = make(name)
+    assert nested_gap(net, example) <= 1e-12
+
+
+def test_a_nested_extract_of_another_order_or_of_other_channels_is_caught(monkeypatch):
+    _, net, example = make("grouped")
+    right = OrderingUnit.spread
+    monkeypatch.setattr(OrderingUnit, "spread", lambda unit, mask: right(unit, mask).flip(-1))
+    shape = mixed_shapes(net)[0]
+    small = vnd.extract(net, shape, "nested")
+    monkeypatch.undo()
+    with torch.no_grad(), vnd.width(net, shape):
+        assert gap(run(net, example), run(small, example)) > 1e-3
+
+
+@pytest.mark.parametrize("options", [{}, {"rescale": "expected"}, {"coupling": "independent", "bayesian": False}])
+def test_a_nested_extract_has_its_order_and_its_statistics_and_learns(options):
+    _, net, example = make("flatten", **options)
+    whole = mixed_shapes(net)[0]
+    shapes = list(dict.fromkeys(shapes_within(net, whole)))
+    vnd.recalibrate(net, [torch.randn_like(torch.cat([example] * 4))], widths=(*shapes, 1.0))
+    small = vnd.extract(net, whole, "nested")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for shape in shapes:
+            with torch.no_grad(), vnd.width(net, shape), vnd.width(small, shape):
+                assert gap(run(net, example), run(small, example)) <= 1e-12
+    for name, unit in state_of(small).units.items():
+        old = state_of(net).units[name]
+        assert torch.equal(unit.survival(), old.survival()[: whole[name]])
+        assert unit.group_sizes == old.group_sizes[: whole[name]]
+    assert set(state_of(small).statistics) == {(shape, False) for shape in shapes}
+    copied, before = copy.deepcopy(small), dict(vnd.profile(net).__dict__)
+    for one in (small, copied):
+        torch.manual_seed(3)
+        loss = run(one.train(), example).square().mean() + 1e-3 * vnd.kl(one)
+        loss.backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(small.parameters(), copied.parameters(), strict=True))
+    assert all(p.grad.isfinite().all() for p in small.parameters())
+    assert dict(vnd.profile(net).__dict__) == before
+
+
+def test_a_nested_extract_without_statistics_of_its_width_says_so():
+    _, net, example = make("flatten")
+    small = vnd.extract(net, 0.5, "nested")
+    with pytest.warns(UserWarning, match=r"BatchNorm has no statistics for this width; run vnd.recalibrate"):
+        run(small, example)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(vnd.extract(net, 1.0, "nested"), example)
+
+
 def test_samples_of_the_masked_and_of_the_extracted_network_have_the_same_law():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 9), nn.Tanh(), nn.LayerNorm(9), nn.Linear(9, 1)).double()
@@ -270,7 +348,7 @@ def test_samples_of_the_masked_and_of_the_extracted_network_have_the_same_law():
     shape = vnd.Shape({"0": 2})
     with torch.no_grad(), vnd.width(nested.train(), shape):
         masked = nested(x).squeeze()
-        small = vnd.extract(nested, shape, bayesian=True).train()(x).squeeze()
+        small = vnd.extract(nested, shape, keep="posterior").train()(x).squeeze()
     error = (masked.var() / len(masked)).sqrt() * 2**0.5
     assert float(masked.std()) > 0.1
     assert abs(float(masked.mean() - small.mean())) < 5 * float(error)
@@ -290,10 +368,25 @@ def test_frozen_parameters_and_hooks_of_the_user_stay():
     assert seen == [1]
 
 
-def test_a_network_masked_before_its_norms_refuses_extraction():
-    _, net, _ = make("flatten", placement="before_norm")
-    with pytest.raises(ValueError, match="placement='before_norm' has no exact smaller form"):
-        vnd.extract(net, 0.5)
+REFUSED = [
+    ({"placement": "before_norm"}, "nested", "placement='before_norm' has no exact smaller form"),
+    ({"rules": {"5": vnd.Rule(granularity="input")}}, "nested", "keep='nested' has no form where input rows or single"),
+    (
+        {"rules": {"5": vnd.Rule(granularity="weight")}},
+        "nested",
+        "keep='nested' has no form where input rows or single",
+    ),
+    ({"base": 0}, "nested", "keep='nested' needs at least one group of each unit; got none of 0"),
+    ({}, "all", "keep must be 'mean', 'posterior', 'nested'; got 'all'"),
+    ({}, False, "keep must be 'mean', 'posterior', 'nested'; got False"),
+]
+
+
+@pytest.mark.parametrize(("options", "keep", "words"), REFUSED)
+def test_what_has_no_smaller_form_refuses_extraction(options, keep, words):
+    _, net, _ = make("flatten", **options)
+    with pytest.raises(ValueError, match=f"^extract: .*{words}"):
+        vnd.extract(net, vnd.Shape({unit: module.base for unit, module in state_of(net).units.items()}), keep)
 
 
 def test_only_a_nested_network_can_be_extracted():

@@ -121,7 +121,7 @@ def test_means_and_samples_have_statistics_of_their_own():
     assert torch.equal(net[6].statistics()[1][:6], samples)
     vnd.set_width(net, shape)
     assert torch.equal(net[6].statistics()[1][:6], means)
-    assert torch.equal(vnd.extract(net, shape, bayesian=True)[6].running_var, samples)
+    assert torch.equal(vnd.extract(net, shape, keep="posterior")[6].running_var, samples)
     assert torch.equal(vnd.extract(net, shape)[6].running_var, means)
 
 

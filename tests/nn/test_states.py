@@ -177,7 +177,7 @@ def test_an_extracted_posterior_predicts_with_its_own_samples():
     net, x = make(log_alpha_init=-1.0)
     train(net, x)
     vnd.recalibrate(net.eval(), [x], widths=(0.5,), samples=True)
-    small = vnd.extract(net, 0.5, bayesian=True)
+    small = vnd.extract(net, 0.5, keep="posterior")
     ours, theirs = (vnd.predict(one, x, width=w, samples=400, seed=0) for one, w in ((net, 0.5), (small, None)))
     assert float(ours.mutual_information.mean()) > 0
     assert float((ours.probs - theirs.probs).abs().max()) < 0.05  # two averages of 400 draws

@@ -54,7 +54,7 @@ def calls_of(net: nn.Module, x: Example) -> list[Call]:
     found = [block(net, x, width) for width in WIDTHS]
     found += [prediction(net, x, width, samples) for width in WIDTHS for samples in (0, 3)]
     found += [lambda: run(vnd.extract(net, 0.75), x)]
-    small = vnd.extract(net, 0.5, bayesian=True)
+    small = vnd.extract(net, 0.5, keep="posterior")
     return [*found, *(prediction(small, x, None, samples) for samples in (0, 3))]
 
 

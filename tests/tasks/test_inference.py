@@ -72,7 +72,7 @@ def test_means_are_drawn_once_and_repeats_draw_anew(measured: list[Measured], ru
     samples, again = only(measured, inference="mc", label="100 %", bn_images=64)
     assert not torch.equal(samples.said.probs, again.said.probs)
     means = only(measured, inference="mean", label="100 %")[0]
-    run.cut(means.size, 0, 64, 0)
+    run.extract(means.size, "mean", 64)
     x = torch.cat(list(in_order(run.test(), run.splits.normalise("cpu"), "cpu")))
     small = vnd.extract(run.model, means.size.width).eval()
     torch.testing.assert_close(means.said.probs, small(x).softmax(1).detach(), rtol=1e-5, atol=1e-6)
@@ -95,7 +95,7 @@ def test_scaled_answers_have_the_temperature_of_the_validation_images(
             only(measured, inference=r, label=label, repeat=0, bn_images=64)[0] for r in ("mc", "temperature_scaled")
         )
         subject = run
-        network = subject.cut(plain.size, 3, 64, 0)
+        network = subject.extract(plain.size, "posterior", 64)
         known = answer(subject.method, network, subject.batches(run.splits.validation), 3)
         temperature = fit_temperature(known.probs, torch.as_tensor(run.splits.validation.labels))
         assert warm.row["temperature"] == pytest.approx(temperature, rel=1e-3)

@@ -49,7 +49,7 @@ def known() -> Iterator[None]:
         sections = ("numbers", "training")
 
         def validate(self, method: Any, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
-            return error(method.cut(model, size.width, 0), images, normalise)
+            return error(method.extract(model, size.width), images, normalise)
 
         def evaluate(
             self, run: TrainedRun, options: Evaluation, test: Images, done: Callable[[int], None]

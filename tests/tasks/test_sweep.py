@@ -115,7 +115,7 @@ def test_the_network_has_learned_and_knows_what_it_does_not_know(rows: list[dict
 
 def test_swapped_sets_are_noticed(run: TrainedRun, noise: Images, rows: list[dict[str, Any]]) -> None:
     method, normalise = run.method, run.splits.normalise("cpu")
-    network = method.cut(run.model, 1.0, 0)
+    network = method.extract(run.model, 1.0)
     said, strange = (answer(method, network, in_order(x, normalise, "cpu"), 0) for x in (run.test(), noise))
     labels = torch.as_tensor(run.test().labels)
     right = scores(said.probs, said.entropy, labels, 15, (said.entropy, strange.entropy))["auroc"]
@@ -133,7 +133,7 @@ def test_without_a_strange_set_there_is_no_score_of_one(run: TrainedRun) -> None
 def test_samples_are_averaged_with_the_statistics_of_samples(run: TrainedRun) -> None:
     options = Evaluation(Sizes(fractions=(1.0,)), samples=400, bn_images=64)
     (row,) = swept(run, options)
-    small = vnd.extract(run.model, 1.0, bayesian=True)
+    small = vnd.extract(run.model, 1.0, keep="posterior")
     x = torch.cat(list(in_order(run.test(), run.splits.normalise("cpu"), "cpu")))
     other = vnd.predict(small, x, samples=400, seed=9)
     labels = torch.as_tensor(run.test().labels)
@@ -273,7 +273,7 @@ def test_a_threshold_of_scaled_answers_is_fitted_on_scaled_answers(
     by_label = {row["label"]: row for row in found["tidy"]}
     known = torch.as_tensor(run.splits.validation.labels)
     for row, size in zip(found["selective"]["rows"], run.method.sizes(run.model, options.sizes), strict=True):
-        network = run.cut(size, 0, 64, 0)
+        network = run.extract(size, "mean", 64)
         said = answer(run.method, network, run.batches(run.splits.validation), 0)
         warm = at_temperature(said, by_label[row["label"]]["temperature"])
         wanted = metrics.threshold_for_risk(warm.probs, known, warm.entropy, 0.05)

@@ -80,7 +80,7 @@ def _extract(run: TrainedRun, rows: list[dict[str, Any]], folder: Path) -> dict[
     sizes = {row["label"]: Size(row["kind"], row["label"], Shape(row["shape"])) for row in rows}
     scores = {label: accuracy_of(method, model, size, validation, normalise, samples) for label, size in sizes.items()}
     row = choose(rows, scores, MARGIN)
-    save(run.cut(sizes[row["label"]], samples=0), folder)
+    save(run.extract(sizes[row["label"]]), folder)
     return {
         "label": row["label"],
         "parameters": row["parameters"],

@@ -154,13 +154,13 @@ def _draw_simplex(teacher: TrainedRun, student: TrainedRun, path: Path, wanted: 
 
     images = teacher.splits.validation
     x = torch.cat(list(teacher.batches(images)))
-    network = teacher.cut(_full(teacher), 1)
+    network = teacher.extract(_full(teacher), "posterior")
     order = torch.as_tensor(teacher.method.predict(network, x, 6).entropy).argsort().cpu()
     chosen = order[(torch.tensor(SHARES) * (len(order) - 1)).long()]
     chosen = torch.tensor([*wanted]) if wanted else chosen
     draws = torch.stack([teacher.method.predict(network, x[chosen], 1).probs for _ in range(DRAWS)], 1).cpu()
     with torch.no_grad():
-        own = concentration(student.cut(_full(student), 0)(x[chosen])).cpu()
+        own = concentration(student.extract(_full(student))(x[chosen])).cpu()
     panels = []
     for index, (points, spread) in enumerate(zip(draws, own, strict=True)):
         first, second, third = points.mean(0).topk(3).indices.tolist()

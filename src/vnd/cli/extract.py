@@ -15,6 +15,7 @@ from vnd.evaluation import open_run
 from vnd.methods import Size
 from vnd.methods.fixed_width import Single
 from vnd.nn import profile, shape
+from vnd.nn.extract import Keep
 from vnd.nn.profile import latency
 from vnd.serialization import save
 from vnd.tasks import task_of
@@ -30,7 +31,7 @@ def extract(
     latency_ms: float | None = None,
     fraction: float | None = None,
     level: float | None = None,
-    bayesian: bool = False,
+    keep: Keep = "mean",
     augmented: bool | None = None,
     checkpoint: BestOrLast | None = None,
     out: Path | None = None,
@@ -50,7 +51,8 @@ def extract(
         latency_ms: At most so many milliseconds an image, measured here and now.
         fraction: The same share of every layer, in (0, 1].
         level: The learned shape at this level, in (0, 1].
-        bayesian: Keep the posterior over the weights.
+        keep: "mean" gives torch's own layers, "posterior" keeps the uncertainty of the weights, "nested" all smaller
+            sizes as well.
         augmented: Collect BatchNorm's statistics from images that are augmented as in training; as the recipe says if
             not given.
         checkpoint: The network with the best validation accuracy, or the last; as the recipe says if not given.
@@ -64,8 +66,9 @@ def extract(
             f"extract: {run} has one size, as {opened.recipe.method_name} was trained; "
             f"vnd.load('{run / opened.checkpoint}') gives it"
         )
-    if bayesian and not getattr(opened.recipe.method, "bayesian", False):
-        raise ValueError(f"extract: {run} has no posterior over its weights to keep; leave out --bayesian")
+    bayesian = getattr(opened.recipe.method, "bayesian", False)
+    if keep == "posterior" and not bayesian:
+        raise ValueError(f"extract: {run} has no posterior over its weights to keep; leave out --keep posterior")
     method, model = opened.recipe.method, opened.model
     test = opened.test()
     example = next(iter(in_order(test, opened.normalise, opened.device, batch=1)))
@@ -76,16 +79,16 @@ def extract(
     chosen = shape(model, **budget, example_input=example)
     name, value = next((name, value) for name, value in budget.items() if value is not None)
     size = Size("uniform" if name == "fraction" else "learned", f"{name} {value:.10g}", chosen)
-    samples = max(1, opened.recipe.evaluate.samples) if bayesian else 0
-    small = opened.cut(size, samples)
+    samples = max(1, opened.recipe.evaluate.samples) if bayesian and keep != "mean" else 0
+    small = opened.extract(size, keep)
     folder = out or run / "extracted" / f"{name}-{value:.10g}"
     save(small, folder)
     said = answer(method, small, opened.batches(test), samples)
     row = row_of(method, method.extract(model, chosen), size, example)
-    if bayesian:  # what is saved, which has log α too
+    if keep != "mean":  # what is saved, which has log α too
         row |= asdict(profile(small, example_input=example)) | {"latency_ms": latency(small, example_input=example)}
     row |= scores(said.probs, said.entropy, torch.as_tensor(test.labels), opened.recipe.evaluate.bins)
-    facts = {**row, "bayesian": bayesian, "samples": samples, "run": str(run), "checkpoint": opened.checkpoint}
+    facts = {**row, "keep": keep, "samples": samples, "run": str(run), "checkpoint": opened.checkpoint}
     facts |= {"mean": opened.splits.mean, "std": opened.splits.std, "classes": list(test.classes)}
     write_text(folder / "extracted.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     console = Console()

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import vnd.nn as nested
 from vnd.nn import Prediction
+from vnd.nn.extract import Keep
 from vnd.nn.width import Width
 
 
@@ -172,14 +173,11 @@ class Method(Protocol):
     ) -> None:
         """Make these widths ready for prediction with samples or with means, from a few batches of training data."""
 
-    def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
-        """The network of a width as `predict` takes it for so many samples, as small as that."""
+    def extract(self, model: nn.Module, width: Width, keep: Keep = "mean") -> nn.Module:
+        """The network of a width, as small as that: a copy, as `vnd.extract` makes one."""
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
-        """Predict by what `cut` gave, with some draws of the weights; 0 for their means."""
-
-    def extract(self, model: nn.Module, width: Width) -> nn.Module:
-        """The plain network of a width: posterior means, torch's own layers."""
+        """Predict by what `extract` gave, with some draws of the weights; 0 for their means."""
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
         """What a network that `extract` gave takes: its `parameters`, `macs` an example and `bytes`."""

@@ -44,7 +44,7 @@ from vnd.methods.nested import (
 from vnd.nn import BayesLayer
 from vnd.nn.bayesian import Estimator
 from vnd.nn.conversion import Coupling
-from vnd.nn.extract import CONVOLUTIONS
+from vnd.nn.extract import CONVOLUTIONS, Keep
 from vnd.nn.ordering import Gradient
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.width import Width
@@ -363,7 +363,7 @@ class SVB(Single):
         return variational_loss(model, batch, step, self.label_smoothing)
 
     @torch.no_grad()
-    def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
+    def extract(self, model: nn.Module, width: Width, keep: Keep = "mean") -> nn.Module:
         """A copy of the network without the weights that are noise."""
         pruned = copied(model)
         for layer in pruned.modules():
@@ -371,11 +371,7 @@ class SVB(Single):
                 noise = layer.posterior().log_alpha > self.threshold
                 layer.weight[noise] = 0.0
                 layer.log_variance[noise] = -torch.inf
-        return pruned
-
-    def extract(self, model: nn.Module, width: Width) -> nn.Module:
-        """The network of posterior means, with zeros where weights were pruned."""
-        return with_means(self.cut(model, width, 0))
+        return with_means(pruned) if keep == "mean" else pruned
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
         """What is left: weights that are not zero, and their bytes beside one bit for each that may be.

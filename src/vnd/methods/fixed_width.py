@@ -12,7 +12,7 @@ import vnd.nn as nested
 from vnd.methods.base import Batch, ClassificationDefaults, Size, Sizes, Step, Terms, cost_of, cross_entropy, rules_of
 from vnd.models.initialise import initialise
 from vnd.nn import BayesLayer, Prediction
-from vnd.nn.extract import ORIGINS, exact
+from vnd.nn.extract import ORIGINS, Keep
 from vnd.nn.state import Shape
 from vnd.nn.width import Width
 
@@ -40,17 +40,13 @@ class Single(ClassificationDefaults):
         """Run images through the model as its training does, so that BatchNorm sees what it sees there."""
         model(x)
 
-    def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
-        """A copy of the network: what is done to it is not done to the one in training."""
-        return copied(model)
+    def extract(self, model: nn.Module, width: Width, keep: Keep = "mean") -> nn.Module:
+        """A copy of the network, with or without its posterior: what is done to it is not done to the one in training."""
+        return with_means(model) if keep == "mean" else copied(model)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
         """Average the probabilities over draws of the weights, if they have a posterior."""
         return nested.predict(network, x, samples=samples)
-
-    def extract(self, model: nn.Module, width: Width) -> nn.Module:
-        """The network of posterior means; a plain one is itself."""
-        return with_means(model)
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
         """That of the network."""
@@ -76,7 +72,7 @@ def narrowed(
     groups = {name: getattr(method, name) for name in ("num_groups", "base") if hasattr(method, name)}
     wide = nested.to_nested(network, example, rules=rules_of(method.rules), **groups, **options)
     width = Shape(shape) if shape else nested.shape(wide, fraction=getattr(method, "fraction", 1.0))
-    small = exact(wide, width, bayesian=options.get("bayesian", True))
+    small = nested.extract(wide, width, "posterior" if options.get("bayesian", True) else "mean", warn=False)
     initialise(small)
     for module in small.modules():
         if isinstance(module, BayesLayer):
@@ -93,12 +89,10 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 def with_means(model: nn.Module) -> nn.Module:
-    """The network with torch's own layers in the place of Bayesian ones; itself if it has none."""
-    if not any(isinstance(module, BayesLayer) for module in model.modules()):
-        return model
+    """A copy of the network with torch's own layers in the place of Bayesian ones."""
     plain = copied(model)
     if plain in ORIGINS:
-        ORIGINS[plain] = ORIGINS[plain] | {"bayesian": False}
+        ORIGINS[plain] = ORIGINS[plain] | {"keep": "mean"}
     for parent in list(plain.modules()):
         for name, module in list(parent.named_children()):
             if isinstance(module, BayesLayer):

@@ -15,10 +15,10 @@ import vnd.nn as nested
 from vnd._text import short
 from vnd.distributions import BernoulliChain
 from vnd.methods.base import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, cross_entropy, rules_of
-from vnd.nn.extract import cut, exact
-from vnd.nn.state import OutputMask, state_of, unwrap
+from vnd.nn.extract import Keep
+from vnd.nn.state import state_of, unwrap
 from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
-from vnd.nn.width import Width, as_shape
+from vnd.nn.width import Width
 
 
 class Nested(ClassificationDefaults):
@@ -54,24 +54,16 @@ class Nested(ClassificationDefaults):
         """Collect BatchNorm's statistics."""
         nested.recalibrate(model, batches(), widths, samples=samples and self.bayesian)
 
-    def cut(self, model: nn.Module, width: Width, samples: int) -> nn.Module:
-        """The extracted network, with its posterior if it is to be drawn from: BatchNorm has statistics for each.
-
-        One that is masked before its norms has no exact smaller form, and is run masked.
-        """
-        if state_of(model).options["placement"] == "before_norm":
-            return _masked(model, width, samples=self.bayesian and samples > 0)
-        return exact(model, width, bayesian=self.bayesian and samples > 0)
+    def extract(self, model: nn.Module, width: Width, keep: Keep = "mean") -> nn.Module:
+        """The extracted network; one that is masked before its norms has no exact smaller form, and is run masked."""
+        keep = "mean" if keep == "posterior" and not self.bayesian else keep
+        if state_of(model).options["placement"] == "before_norm" and keep != "nested":
+            return _masked(model, width, samples=keep == "posterior")
+        return nested.extract(model, width, keep, warn=False)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> nested.Prediction:
         """Average the probabilities over draws of the weights."""
         return nested.predict(network, x, samples=samples)
-
-    def extract(self, model: nn.Module, width: Width) -> nn.Module:
-        """The extracted network of posterior means; one masked before its norms, cut to the same size."""
-        if state_of(model).options["placement"] == "before_norm":
-            return _unmasked(cut(model, as_shape(model, width)))
-        return exact(model, width)
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
         """That of the extracted network."""
@@ -101,15 +93,6 @@ def _masked(model: nn.Module, width: Width, samples: bool) -> nn.Module:
         unit.current = None  # of the last step, with its graph
     network = copy.deepcopy(unwrap(model))
     nested.set_width(network, width, samples=samples)
-    return network
-
-
-def _unmasked(network: nn.Module) -> nn.Module:
-    """The network without the masks on its layers' outputs."""
-    for module in network.modules():
-        for key, hook in list(module._forward_hooks.items()):
-            if isinstance(getattr(hook, "__self__", None), OutputMask):
-                del module._forward_hooks[key]
     return network
 
 

@@ -55,7 +55,7 @@ class BN3UNet(Segmenter, BN3):
 
     def drawer(self, model: nn.Module, size: Size) -> Drawer:
         """What runs the network of a size, once for each draw of its weights; of point weights, once."""
-        network = self.cut(model, size.width, samples=1).eval()
+        network = self.extract(model, size.width, "posterior").eval()
         for module in network.modules():
             if isinstance(module, BayesLayer):
                 module.sampling, module.estimator = True, "weight"

@@ -17,7 +17,6 @@ from vnd.functional import concentration, to_float32
 from vnd.methods.base import Batch, Step, Terms, Traits, check, register
 from vnd.methods.nested import Nested
 from vnd.nn import BayesLayer, OrderingUnit, Shape
-from vnd.nn.extract import exact
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
 from vnd.nn.width import sample_shapes
@@ -203,11 +202,13 @@ def prune(teacher: nn.Module, keep: Shape | float, example: Tensor) -> nn.Module
     }
     options |= {"rescale": "none", "gradient": "survival"}  # factors are in the weights by now
     options["link"] = "dirichlet"
-    student = nested.to_nested(exact(teacher, shape), example, bayesian=False, rules=rules, **options)
+    student = nested.to_nested(
+        nested.extract(teacher, shape, warn=False), example, bayesian=False, rules=rules, **options
+    )
     for name, unit in state_of(student).units.items():
         unit.keep_logits.copy_(orders[name][1])
         unit.keep_logits.requires_grad_(False)
-    theirs: Any = exact(teacher, shape, bayesian=True).get_submodule(last)
+    theirs: Any = nested.extract(teacher, shape, "posterior", warn=False).get_submodule(last)
     ours: Any = student.get_submodule(last)
     for name in ("log_alpha", "log_variance"):
         if getattr(theirs, name, None) is not None and getattr(ours, name, None) is not None:

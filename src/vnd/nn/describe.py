@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from vnd.nn.extract import cut
+from vnd.nn.extract import slice_network
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.state import Shape, state_of, unwrap
 
@@ -86,7 +86,7 @@ def droppable_share(net: nn.Module) -> float:
     """
     state = state_of(net)
     full = {id(x): x.numel() for x in _weights(unwrap(net))}
-    small = cut(net, Shape({name: unit.base for name, unit in state.units.items()}))
+    small = slice_network(net, Shape({name: unit.base for name, unit in state.units.items()}))
     left = float(sum(x.numel() for x in small.parameters()))
     for name, key in state.elements.items():
         unit, weight = state.units[key], small.get_submodule(name).weight

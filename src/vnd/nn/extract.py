@@ -1,11 +1,11 @@
-"""Extraction: a plain, physically smaller network that computes what the masked one does."""
+"""Extraction: a physically smaller network that computes what the masked one does; plain, Bayesian, or still nested."""
 
 from __future__ import annotations
 
 import copy
 from collections import OrderedDict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 from vnd.functional import LogUniformForm
 from vnd.nn.bayesian import BayesLayer
-from vnd.nn.norms import CalibratedNorm, _MaskedNorm
+from vnd.nn.dependency import Layout
+from vnd.nn.norms import ACTIVE, CalibratedNorm, _MaskedNorm
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.state import NestedState, Shape, state_of, unwrap
+from vnd.nn.state import NestedState, OutputMask, Setting, Shape, state_of, unwrap
 
 if TYPE_CHECKING:
     from vnd.nn.width import Width
 
+Keep = Literal["mean", "posterior", "nested"]
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 # What an extracted network was cut from, for `vnd.save`; kept here, so that the network itself stays plain. One that
 # was nested again has it in its state, and what is cut out of that has it under "of".
@@ -28,16 +30,19 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 
 
 @torch.no_grad()
-def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> nn.Module:
-    """Cut a network out of a nested one: of the user's class, with torch's own layers, only as wide as asked.
+def extract(net: nn.Module, width: Width = None, keep: Keep = "mean", *, warn: bool = True) -> nn.Module:
+    """Cut a network out of a nested one: of the user's class, only as wide as asked, and its own from then on.
 
-    BatchNorm gets the statistics that `recalibrate` made for this width, or else those of training, and a warning:
-    recalibrate first.
+    At every width that it has it computes what the nested network does there. BatchNorm gets the statistics that
+    `recalibrate` made for this width, or else those of training, and a warning: recalibrate first.
 
     Args:
         net: A nested network.
-        width: A `Shape`, a fraction in (0, 1], or None for the width that is set (full width if none is).
-        bayesian: Keep the posterior: Bayesian layers of the smaller size, without masks.
+        width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
+        keep: "mean": torch's own layers, with the posterior means. "posterior": Bayesian layers of the smaller size,
+            without masks. "nested": a nested network whose units end there, to be trained, or cut again; its order, its
+            posterior and the statistics of all widths that it has go along.
+        warn: Warn of a width that was not recalibrated. A nested network warns when it is run.
 
     >>> import torch, vnd
     >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
@@ -48,36 +53,45 @@ def extract(net: nn.Module, width: Width = None, *, bayesian: bool = False) -> n
       (1): ReLU()
       (2): Linear(in_features=4, out_features=3, bias=True)
     )
+    >>> vnd.shape(vnd.extract(net, 0.5, keep="nested"), fraction=1.0)
+    Shape({'0': 2})
     """
     from vnd.nn.width import setting_of
 
-    state = state_of(net)
-    setting = state.setting() if width is None else setting_of(net, width)
-    small = exact(net, setting.shape, bayesian)
-    state.look_up(unwrap(net), replace(setting, sampled=bayesian))  # warns
+    state, setting = state_of(net), setting_of(net, width)
+    _check_form(state, setting.shape, keep)
+    small = slice_network(net, setting.shape, keep)
+    if warn and keep != "nested":
+        state.look_up(unwrap(net), replace(setting, sampled=keep == "posterior"))
     return small
 
 
-def exact(net: nn.Module, width: Width, bayesian: bool = False) -> nn.Module:
-    """`extract` for those who need no statistics: without its warning; None is full width."""
-    from vnd.nn.width import as_shape
-
-    state = state_of(net)
+def _check_form(state: NestedState, shape: Shape, keep: Keep) -> None:
+    """Refuse what has no smaller form of the same function."""
+    if keep not in get_args(Keep):
+        raise ValueError(f"extract: keep must be {', '.join(map(repr, get_args(Keep)))}; got {keep!r}")
     if state.options["placement"] == "before_norm":
         raise ValueError("extract: a network with placement='before_norm' has no exact smaller form")
-    if bayesian and state.elements and state.arguments.get("weight_prior", "vnd") not in get_args(LogUniformForm):
-        raise ValueError("extract: bayesian=True has no form for single weights cut under a Gaussian prior")
-    return cut(net, as_shape(net, width), bayesian)
+    if (
+        keep == "posterior"
+        and state.elements
+        and state.arguments.get("weight_prior", "vnd") not in get_args(LogUniformForm)
+    ):
+        raise ValueError("extract: keep='posterior' has no form for single weights cut under a Gaussian prior")
+    if keep == "nested" and (state.rows or state.elements):
+        raise ValueError("extract: keep='nested' has no form where input rows or single weights are ordered")
+    if keep == "nested" and (empty := next((unit for unit, groups in shape.items() if not groups), None)):
+        raise ValueError(f"extract: keep='nested' needs at least one group of each unit; got none of {empty}")
 
 
 @torch.no_grad()
-def cut(net: nn.Module, shape: Shape, bayesian: bool = False) -> nn.Module:
-    """Cut a network of a shape out of a nested one, exact or not; see `extract`."""
+def slice_network(net: nn.Module, shape: Shape, keep: Keep = "mean") -> nn.Module:
+    """Slice a network to a shape, whether or not it computes the same; see `extract`."""
     state, groups = state_of(net), dict(shape)
     root = unwrap(net)
-    small = _copy(root, state, bayesian)
-    statistics = state.valid_statistics(root, (shape, bayesian))
-    if state.options["rescale"]:
+    small = _copy(root, state, keep)
+    statistics = None if keep == "nested" else state.valid_statistics(root, (shape, keep == "posterior"))
+    if state.options["rescale"] and keep != "nested":
         _rescale(small, state)
     for name, unit in state.elements.items():
         layer: Any = small.get_submodule(name)
@@ -101,30 +115,74 @@ def cut(net: nn.Module, shape: Shape, bayesian: bool = False) -> nn.Module:
         if parent in state.inputs or parent in state.outputs:  # a layer's own, and cut with it
             continue
         _keep(small.get_submodule(parent), child, {d: state.kept(layout, groups) for d, layout in enumerate(layouts)})
-    _forget(small, bayesian)
+    if keep == "nested":
+        _shorten(small, root, shape)
+    else:
+        _forget(small, keep)
+        ORIGINS[small] = {
+            "arguments": state.arguments, "example": state.example, "shape": shape, "keep": keep, "of": state.origin,
+        }  # fmt: skip
     _own(small, root)
     _share(small, shared_tensors(root))
-    ORIGINS[small] = {
-        "arguments": state.arguments, "example": state.example, "shape": shape, "bayesian": bayesian,
-        "of": state.origin,
-    }  # fmt: skip
     return small
 
 
-def _copy(root: nn.Module, state: NestedState, bayesian: bool) -> nn.Module:
-    """A copy that shares with its origin what it will be rid of: the state, the units, and weights yet to be cut."""
+def _copy(root: nn.Module, state: NestedState, keep: Keep) -> nn.Module:
+    """A copy that shares with its origin what it will be rid of: what methods keep, and weights yet to be cut.
+
+    So are the state and the units, but by a network that stays nested.
+    """
     layers = [module for module in root.modules() if isinstance(module, BayesLayer)]
-    hung = [value for name, value in vars(root).items() if name.startswith("_vnd_")]  # the state, and what methods keep
-    shared = [*hung, *state.units.values(), *(p for layer in layers for p in layer.parameters(recurse=False))]
+    shared: list[Any] = [parameter for layer in layers for parameter in layer.parameters(recurse=False)]
+    shared += [value for name, value in vars(root).items() if name.startswith("_vnd_") and value is not state]
+    shared += [state.statistics] if keep == "nested" else [state, *state.units.values()]
     memo: dict[int, Any] = {id(x): x for x in shared}
     for module in root.modules():  # a dozen empty tables of hooks each, which are slow to copy
         memo |= {id(x): OrderedDict() for x in vars(module).values() if type(x) is OrderedDict and not x}
     small = copy.deepcopy(root, memo)
-    if not bayesian:
+    if keep == "mean":
         for layer in small.modules():
             if isinstance(layer, BayesLayer):
                 layer.log_alpha = layer.log_variance = None
     return small
+
+
+def _shorten(small: nn.Module, root: nn.Module, shape: Shape) -> None:
+    """Let the state and the units of a sliced copy end where it does."""
+    old, state = state_of(root), state_of(small)
+    for name in [name for name in vars(small) if name.startswith("_vnd_") and name != "_vnd_state"]:
+        delattr(small, name)
+    for name, unit in state.units.items():
+        unit.shorten(shape[name])
+        if name in state.groups:
+            state.groups[name] = replace(state.groups[name], channels=unit.channels)
+
+    def shorter(layout: Layout) -> Layout:
+        return tuple(s if s.unit is None else replace(s, channels=state.units[s.unit].channels) for s in layout)
+
+    state.inputs, state.outputs = (
+        {name: shorter(layout) for name, layout in table.items()} for table in (state.inputs, state.outputs)
+    )
+    state.parameters = {
+        name: tuple(None if layout is None else shorter(layout) for layout in layouts)
+        for name, layouts in state.parameters.items()
+    }
+    state.statistics, state.stamps, state.warned = {}, {}, set()
+    for key in old.statistics:
+        norms = old.valid_statistics(root, key)
+        if norms is None or any(groups > shape[unit] for unit, groups in key[0].items()):
+            continue
+        kept = {name: old.kept(old.outputs.get(name), dict(shape)) for name in norms}
+        state.statistics[key] = {
+            name: tuple(x.clone() if kept[name] is None else x[kept[name].to(x.device)] for x in pair)
+            for name, pair in norms.items()
+        }
+        state.stamps[key] = old.stamps[key]
+    if shape != old.full:
+        state.converted_at, state.shortened = -1, True  # the statistics of training are those of another width
+    state.default = Setting(state.full, free=True)
+    state.activate(small)
+    state.settled = False  # so that it warns where it has no statistics
 
 
 def _own(small: nn.Module, root: nn.Module) -> None:
@@ -212,8 +270,8 @@ def _take_rows(root: nn.Module, name: str, arriving: Tensor | None, kept: Tensor
     return arriving[read]
 
 
-def _forget(root: nn.Module, bayesian: bool) -> None:
-    """Turn a copied nested network back into a plain one: no state, no hooks, no units, torch's own layers."""
+def _forget(root: nn.Module, keep: Keep) -> None:
+    """Turn a copied nested network back into one without widths: no state, no hooks, no units, torch's own layers."""
     state = state_of(root)
     for name in [name for name in vars(root) if name.startswith("_vnd_")]:
         delattr(root, name)
@@ -225,12 +283,17 @@ def _forget(root: nn.Module, bayesian: bool) -> None:
             del table[key]
             for flags in (root._forward_pre_hooks_with_kwargs, root._forward_hooks_always_called):
                 flags.pop(key, None)
+    for module in root.modules():
+        for key in [
+            k for k, hook in module._forward_hooks.items() if isinstance(getattr(hook, "__self__", None), OutputMask)
+        ]:
+            del module._forward_hooks[key]
     swapped: dict[int, nn.Module] = {}
     for parent in list(root.modules()):
         for name, module in list(parent.named_children()):
             if isinstance(module, OrderingUnit) and name == "ordering":
                 delattr(parent, name)
-            elif isinstance(module, BayesLayer) and bayesian and module.bayesian:
+            elif isinstance(module, BayesLayer) and keep == "posterior" and module.bayesian:
                 module.set_input_mask(None)
                 module.set_weight_mask(None)
             elif isinstance(module, BayesLayer | _MaskedNorm | CalibratedNorm):
@@ -254,7 +317,7 @@ def _slice(module: Any, inputs: Tensor | None, outputs: Tensor | None) -> None:
     elif isinstance(module, CONVOLUTIONS):
         _slice_convolution(module, inputs, outputs)
     elif outputs is not None:
-        for name in ("weight", "bias", "running_mean", "running_var"):
+        for name in ("weight", "bias", "running_mean", "running_var", *ACTIVE[:2]):
             if name in module._parameters or name in module._buffers:
                 _keep(module, name, {0: outputs})
         for name in ("num_features", "num_channels"):

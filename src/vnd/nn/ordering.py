@@ -368,6 +368,16 @@ class OrderingUnit(nn.Module):
         group_of_channel = self.spread(torch.arange(self.num_groups))
         return torch.nonzero(group_of_channel < groups).squeeze(-1)
 
+    @torch.no_grad()
+    def shorten(self, groups: int) -> None:
+        """Let go of all but the first groups, in place: each keeps its channels and its probability to be kept."""
+        self.channels, self.num_groups = len(self.kept_channels(groups)), groups
+        self.keep_logits = nn.Parameter(self.keep_logits[: self.num_nested].clone(), self.keep_logits.requires_grad)
+        for name in ("prior_logits", "differences", "difference_counts"):
+            if name in self._buffers:
+                setattr(self, name, getattr(self, name)[: self.num_nested].clone())
+        self.fixed_groups.fill_(-1)
+
     def train(self, mode: bool = True) -> Self:
         """Set the mode, and let go of a mask that was drawn in the other."""
         self.current = None

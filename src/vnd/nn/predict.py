@@ -62,7 +62,7 @@ def predict(
     sample a pass.
 
     Args:
-        net: A nested network, one with Bayesian layers, such as `extract(…, bayesian=True)` gives, or a plain one, of
+        net: A nested network, one with Bayesian layers, such as `extract(…, keep="posterior")` gives, or a plain one, of
             which all draws are the same: one is made.
         x: A batch of inputs, (batch, …); or a tuple of positional arguments, or a dict or other mapping of keyword
             arguments. The first tensor with a dimension says how many examples there are. Tensors of that size along
@@ -121,7 +121,7 @@ def predict(
         elif seed is not None:
             generator = torch.Generator(inputs.lead.device).manual_seed(seed)
         if state is not None:
-            setting = state.setting() if width is None else setting_of(net, width)
+            setting = setting_of(net, width)
             stack.enter_context(saying(state.said(root, replace(setting, sampled=drawing))))
         stack.enter_context(sampling(root, drawing, generator))
         parts = _run(net, inputs, count, rows or ROWS, reading)

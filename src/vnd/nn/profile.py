@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, exact
+from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, slice_network
 from vnd.nn.state import arguments_of, state_of, unwrap
-from vnd.nn.width import Width
+from vnd.nn.width import Width, as_shape
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _set_modes(modes: list[tuple[nn.Module, bool]]) -> None:
 def _small(net: nn.Module, width: Width) -> nn.Module:
     if width is None and not hasattr(unwrap(net), "_vnd_state"):
         return net
-    return exact(net, state_of(net).setting().shape if width is None else width)
+    return slice_network(net, as_shape(net, width))
 
 
 def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

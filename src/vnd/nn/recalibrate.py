@@ -16,7 +16,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from vnd.nn.arguments import batch_inputs, tensors_of
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.context import Draw, here, put, saying
-from vnd.nn.extract import exact
+from vnd.nn.extract import extract
 from vnd.nn.state import NestedState, Setting, Shape, Statistics, batch_norms, lock_of, state_of, unwrap
 from vnd.nn.width import Width, as_shape
 
@@ -45,7 +45,7 @@ def recalibrate(
         batches: Batches of inputs, such as a data loader or a generator. A batch is a tensor; a tuple or list that
             begins with as many inputs as the example of the conversion had, labels after them or not; ((a, b), labels);
             a dict of keyword arguments, of which `forward` gets those that it knows; or (dict, labels).
-        widths: Shapes, fractions in (0, 1], or None for full width.
+        widths: Shapes, fractions in (0, 1], or None for the width that is set.
         samples: Run with sampled weights instead of their means; "both" collects the statistics of either kind.
 
     >>> import torch, vnd
@@ -184,7 +184,7 @@ def _sliced(root: nn.Module, state: NestedState, shapes: list[Shape], samples: b
     if any(kept == 0 for shape in shapes for kept in shape.values()):
         return {}  # torch has no convolution without channels
     try:
-        networks = {shape: exact(root, shape, bayesian=samples) for shape in shapes}
+        networks = {shape: extract(root, shape, "posterior" if samples else "mean", warn=False) for shape in shapes}
     except (ValueError, TypeError, RuntimeError):  # it has no smaller form, cannot be copied, or memory ran out
         return {}
     for network in networks.values():

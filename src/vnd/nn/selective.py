@@ -210,7 +210,7 @@ def cascade(
 
     Args:
         net: A nested network, recalibrated at the levels; or a list of networks from small to large, plain or with
-            Bayesian layers (`extract(…, bayesian=True)`).
+            Bayesian layers (`extract(…, keep="posterior")`).
         x: A batch of inputs, (B, …), a tuple of arguments or a dict of keyword arguments, as `predict` takes them; a
             wider level gets the rows that reach it of every tensor with B of them.
         levels: The widths of a nested network, `Shape`s or fractions, each costlier than the one before; 0.1, 0.4 and

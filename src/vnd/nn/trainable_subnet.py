@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from vnd.nn.extract import exact
+from vnd.nn.extract import extract
 from vnd.nn.state import Shape, state_of, unwrap
 
 Selection = tuple[Tensor | int | None, ...]  # by dimension: which entries are kept, or how many leading ones, or all
@@ -27,13 +27,16 @@ class TrainableSubnet:
     """
 
     def __init__(self, net: nn.Module, shape: Shape) -> None:
+        def small(network: nn.Module) -> nn.Module:
+            return extract(network, shape, "posterior", warn=False)
+
         root = unwrap(net)
         places = copy.deepcopy(root)
         for parameter in places.parameters():
             parameter.data = torch.arange(parameter.numel(), dtype=torch.float64).view(parameter.shape)
-        kept = {name: value.detach().long() for name, value in exact(places, shape, bayesian=True).named_parameters()}
+        kept = {name: value.detach().long() for name, value in small(places).named_parameters()}
         self.root = root
-        self.skeleton = exact(root, shape, bayesian=True).train().requires_grad_(False)
+        self.skeleton = small(root).train().requires_grad_(False)
         for norm in self.skeleton.modules():
             if isinstance(norm, nn.modules.batchnorm._BatchNorm):
                 # Nobody reads its statistics, and CUDA graphs like nothing to change.

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.nn.extract import exact
+from vnd.nn.extract import slice_network
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.state import Shape, state_of
 from vnd.nn.width import set_width
@@ -82,7 +82,7 @@ class _Trial:
     def failure(self, groups: dict[str, int], signed: bool) -> str | None:
         """The reason why the slice of a shape is not the masked network, or None."""
         try:
-            masked, sliced = self.run(groups, signed, [exact])
+            masked, sliced = self.run(groups, signed, [slice_network])
         except Exception as error:
             return f"slicing it fails: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         return None if alike(masked, sliced) else "a sliced network does not compute what the masked one does"

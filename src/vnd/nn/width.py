@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -155,10 +156,10 @@ def _longest_prefix(state: NestedState, cost: Callable[[Shape], float], budget: 
 
 
 def as_shape(net: nn.Module, width: Width) -> Shape:
-    """A shape from a shape, a fraction in (0, 1], or None for full width."""
+    """A shape from a shape, a fraction in (0, 1], or None for the width that is set: by a block, by `set_width`, or full."""
     state = state_of(net)
     if width is None:
-        return Shape({name: unit.num_groups for name, unit in state.units.items()})
+        return state.setting().shape
     if isinstance(width, Shape):
         _check_shape(state, width)
         return width
@@ -179,21 +180,22 @@ def _check_shape(state: NestedState, width: Shape) -> None:
 
 
 def setting_of(net: nn.Module, width: Width, samples: bool = False) -> Setting:
-    """A width as it was asked for, by a shape, a fraction in (0, 1], or None for full width."""
-    shape = as_shape(net, width)
-    words = "shape" if isinstance(width, Shape) else "1.0" if width is None else f"{width:g}"
-    return Setting(shape, words, width is None, samples)
+    """A width as it was asked for; see `as_shape`."""
+    if width is None:
+        return replace(state_of(net).setting(), sampled=samples)
+    return Setting(as_shape(net, width), "shape" if isinstance(width, Shape) else f"{width:g}", sampled=samples)
 
 
 def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool = True) -> None:
-    """Set the width at which a nested network runs by default, until it is set again; None for full width.
+    """Set the width at which a nested network runs by default, until it is set again.
 
     It holds for all who run the network outside of `vnd.width`, in every thread. In evaluation, BatchNorm gets the
     statistics that `recalibrate` kept for this shape. A shape without any runs on those of training, and warns once.
 
     Args:
         net: A nested network.
-        width: A `Shape`, a fraction in (0, 1], or None.
+        width: A `Shape`, a fraction in (0, 1], or None for none, as after the conversion: training draws widths,
+            evaluation keeps everything.
         samples: Use the statistics of sampled weights instead of those of the means.
         warn: Warn of a shape that was not recalibrated.
 
@@ -205,7 +207,7 @@ def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool
     27
     """
     state, root = state_of(net), unwrap(net)
-    setting = setting_of(net, width, samples)
+    setting = Setting(state.full, free=True, sampled=samples) if width is None else setting_of(net, width, samples)
     with lock_of(root):
         state.default = setting
         for name, unit in state.units.items():
@@ -217,7 +219,7 @@ def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool
 
 @contextmanager
 def width(net: nn.Module, width: Width, *, samples: bool = False) -> Iterator[nn.Module]:
-    """Run a nested network at a width within a block; see `set_width`.
+    """Run a nested network at a width within a block; see `set_width`. None leaves the width as it is.
 
     The width belongs to the thread or task that opened the block, and others run the network at widths of their own
     meanwhile. Tasks and `asyncio.to_thread` that start within the block have it, too. The workers of a thread pool do

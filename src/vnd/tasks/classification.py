@@ -49,7 +49,7 @@ class Measured:
 
 
 def answer(method: Method, network: nn.Module, batches: Iterable[Tensor], samples: int, seed: int = 0) -> Answers:
-    """Predict all batches by what `method.cut` gave, with the same draws each time."""
+    """Predict all batches by what `method.extract` gave, with the same draws each time."""
     network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the faster layout
     with repeatable(seed):
         found = [method.predict(network, x, samples) for x in batches]
@@ -64,7 +64,7 @@ def accuracy_of(
     method: Method, model: nn.Module, size: Size, images: Images, normalise: Normalise, samples: int
 ) -> float:
     """Share of a split that a size of a calibrated network is right about."""
-    network = method.cut(model, size.width, samples)
+    network = method.extract(model, size.width, "posterior" if samples else "mean")
     said = answer(method, network, in_order(images, normalise, next(model.parameters()).device), samples)
     return float(metrics.accuracy(said.probs, torch.as_tensor(images.labels)))
 
@@ -145,7 +145,7 @@ class _Measurements:
     ) -> Iterator[Measured]:
         """One size with samples or means, as such and scaled."""
         samples = 0 if reading == "mean" else self.options.samples
-        network = self.run.cut(size, samples, bn_images, repeat)
+        network = self.run.extract(size, "posterior" if samples else "mean", bn_images, repeat)
         cost = self._cost(size, network)
         start = time.perf_counter()
         said = self._answer(network, self.test, samples, repeat)
@@ -175,7 +175,7 @@ class _Measurements:
         said, strange, costs, seconds = list[Answers](), list[Answers](), list[dict[str, int]](), 0.0
         for index, shape in enumerate(shapes):
             one = min(1, options.samples)
-            network = self.run.cut(Size("sampled", "", shape), one, bn_images, repeat)
+            network = self.run.extract(Size("sampled", "", shape), "posterior" if one else "mean", bn_images, repeat)
             seed = repeat * len(shapes) + index  # another draw of the weights for each
             start = time.perf_counter()
             said.append(self._answer(network, self.test, one, seed))
@@ -360,7 +360,7 @@ def _diagram(one: Measured, labels: Tensor, bins: int) -> dict[str, Any]:
 def _of_validation(run: TrainedRun, one: Measured, options: Evaluation, validation: Images) -> Answers:
     """What the network of a size says of the validation images."""
     samples = 0 if one.row["inference"] == "mean" else options.samples
-    network = run.cut(one.size, samples, one.row["bn_images"], 0)
+    network = run.extract(one.size, "posterior" if samples else "mean", one.row["bn_images"])
     said = answer(run.method, network, run.batches(validation), samples)
     return at_temperature(said, one.row["temperature"]) if one.row["inference"] == "temperature_scaled" else said
 

@@ -17,6 +17,7 @@ from vnd.data.batches import Batches, Normalise, in_order, key
 from vnd.data.images import Images, fit_to, hold_out
 from vnd.data.registry import DATASETS, load
 from vnd.methods import Method, Size
+from vnd.nn.extract import Keep
 
 if TYPE_CHECKING:
     from vnd.tasks.base import Evaluation, Task
@@ -180,11 +181,12 @@ class TrainedRun:
                     self.model, lambda: batches(bn_images, repeat, self.augmented), [size.width], samples=samples
                 )
 
-    def cut(self, size: Size, samples: int, bn_images: int | None = None, repeat: int = 0) -> nn.Module:
+    def extract(self, size: Size, keep: Keep = "mean", bn_images: int | None = None, repeat: int = 0) -> nn.Module:
         """The network of a size, with its statistics from so many images; None for what the recipe says."""
         wanted = self.recipe.evaluate.bn_images if bn_images is None else bn_images
-        self.recalibrate(size, samples > 0, wanted, repeat)
-        return self.method.cut(self.model, size.width, samples)
+        for samples in (False, True) if keep == "nested" else (keep == "posterior",):
+            self.recalibrate(size, samples, wanted, repeat)
+        return self.method.extract(self.model, size.width, keep)
 
     def batches(self, images: Images) -> Iterator[Tensor]:
         """The images of a split in their order, as the network is fed."""
