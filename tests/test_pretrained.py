@@ -23,7 +23,7 @@ from vnd.cli import main
 from vnd.data.batches import Normalise, in_order
 from vnd.evaluation import open_run
 from vnd.methods import Size
-from vnd.nn import BayesLayer, Rule, Shape
+from vnd.nn import BayesLayer, Shape
 from vnd.nn.state import state_of
 from vnd.pretrained import FromPixels, load_pretrained
 from vnd.report import html

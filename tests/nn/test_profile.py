@@ -26,7 +26,7 @@ def test_a_plain_network_is_not_extracted_again_and_keeps_its_modes(cost, monkey
     def refuse(*_, **__):
         raise AssertionError("extracted again")
 
-    monkeypatch.setattr(sys.modules["vnd.nn.profile"], "exact", refuse)
+    monkeypatch.setattr(sys.modules["vnd.nn.profile"], "slice_network", refuse)
     cost(small, example_input=x)
     assert modes(small) == before
     assert all(torch.equal(a, b) for a, b in zip(small.parameters(), weights, strict=True))

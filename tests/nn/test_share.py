@@ -6,7 +6,7 @@ from structures import VARIED, make
 from torch import Tensor, nn
 
 import vnd
-from vnd.nn.extract import cut
+from vnd.nn.extract import slice_network
 from vnd.nn.state import state_of
 
 
@@ -33,7 +33,7 @@ class Stream(nn.Module):
 def test_the_share_is_what_the_network_of_base_width_does_not_have(name):
     for base in (1, 2):
         plain, net, _ = make(name, base=base)
-        smallest = cut(net, vnd.Shape({n: u.base for n, u in state_of(net).units.items()}))
+        smallest = slice_network(net, vnd.Shape({n: u.base for n, u in state_of(net).units.items()}))
         described = vnd.describe(net)
         assert described.share == pytest.approx(1 - count(smallest) / count(plain))
         assert 0 < described.share < 1

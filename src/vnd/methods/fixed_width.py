@@ -41,7 +41,7 @@ class Single(ClassificationDefaults):
         model(x)
 
     def extract(self, model: nn.Module, width: Width, keep: Keep = "mean") -> nn.Module:
-        """A copy of the network, with or without its posterior: what is done to it is not done to the one in training."""
+        """A copy of the network, with or without its posterior: nothing is done to the one in training."""
         return with_means(model) if keep == "mean" else copied(model)
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:

@@ -172,10 +172,8 @@ def _shorten(small: nn.Module, root: nn.Module, shape: Shape) -> None:
         norms = old.valid_statistics(root, key)
         if norms is None or any(groups > shape[unit] for unit, groups in key[0].items()):
             continue
-        kept = {name: old.kept(old.outputs.get(name), dict(shape)) for name in norms}
         state.statistics[key] = {
-            name: tuple(x.clone() if kept[name] is None else x[kept[name].to(x.device)] for x in pair)
-            for name, pair in norms.items()
+            name: _kept_statistics(pair, old.kept(old.outputs.get(name), dict(shape))) for name, pair in norms.items()
         }
         state.stamps[key] = old.stamps[key]
     if shape != old.full:
@@ -183,6 +181,11 @@ def _shorten(small: nn.Module, root: nn.Module, shape: Shape) -> None:
     state.default = Setting(state.full, free=True)
     state.activate(small)
     state.settled = False  # so that it warns where it has no statistics
+
+
+def _kept_statistics(pair: tuple[Tensor, Tensor], kept: Tensor | None) -> tuple[Tensor, Tensor]:
+    index = slice(None) if kept is None else kept.to(pair[0].device)
+    return pair[0][index].clone(), pair[1][index].clone()
 
 
 def _own(small: nn.Module, root: nn.Module) -> None:

@@ -62,8 +62,8 @@ def predict(
     sample a pass.
 
     Args:
-        net: A nested network, one with Bayesian layers, such as `extract(…, keep="posterior")` gives, or a plain one, of
-            which all draws are the same: one is made.
+        net: A nested network, one with Bayesian layers, such as `extract(…, keep="posterior")` gives, or a plain one,
+            of which all draws are the same: one is made.
         x: A batch of inputs, (batch, …); or a tuple of positional arguments, or a dict or other mapping of keyword
             arguments. The first tensor with a dimension says how many examples there are. Tensors of that size along
             dimension 0 are split and repeated with the examples, all else is handed on as it is.

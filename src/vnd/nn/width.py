@@ -156,7 +156,7 @@ def _longest_prefix(state: NestedState, cost: Callable[[Shape], float], budget: 
 
 
 def as_shape(net: nn.Module, width: Width) -> Shape:
-    """A shape from a shape, a fraction in (0, 1], or None for the width that is set: by a block, by `set_width`, or full."""
+    """A shape from a shape, a fraction in (0, 1], or None for the width that is set (full width if none is)."""
     state = state_of(net)
     if width is None:
         return state.setting().shape
