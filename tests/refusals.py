@@ -6,7 +6,8 @@ import pytest
 
 from vnd.cli import main
 
-Refusals = dict[str, tuple[Callable[[], object], str]]
+Words = str | tuple[str, ...]
+Refusals = dict[str, tuple[Callable[[], object], Words]]
 """Of each case a call and the words that its line holds."""
 
 
@@ -14,11 +15,12 @@ def table(cases: Refusals) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("call", "words"), [pytest.param(*case, id=name) for name, case in cases.items()])
 
 
-def refused(call: Callable[[], object], words: str, kind: type[Exception] = ValueError) -> str:
+def refused(call: Callable[[], object], words: Words, kind: type[Exception] = ValueError) -> str:
     with pytest.raises(kind) as caught:
         call()
     line = str(caught.value)
-    assert words in line
+    for part in (words,) if isinstance(words, str) else words:
+        assert part in line
     assert "\n" not in line
     return line
 
