@@ -51,7 +51,7 @@ def shape(
     >>> dict(vnd.shape(net, fraction=0.5)), dict(vnd.shape(net, parameters=50))
     ({'0': 2}, {'0': 3})
     """
-    from vnd.nn.profile import latency, profile
+    from vnd.nn.profile import cost_of
 
     state = state_of(net)
     given = {
@@ -67,13 +67,8 @@ def shape(
     if level is not None:
         _check_share("level", level)
         return _level_shape(state, level)
-    costs: dict[str, Callable[[Shape], float]] = {
-        "parameters": lambda s: profile(net, s, count_macs=False).parameters,
-        "bytes": lambda s: profile(net, s, count_macs=False).bytes,
-        "macs": lambda s: profile(net, s, example_input).macs,
-        "latency_ms": lambda s: latency(net, s, example_input),
-    }
-    return _longest_prefix(state, costs[chosen[0]], float(given[chosen[0]] or 0.0), chosen[0])
+    budget = float(given[chosen[0]] or 0.0)
+    return _longest_prefix(state, cost_of(net, chosen[0], example_input), budget, chosen[0])
 
 
 def _share(fraction: float, unit: OrderingUnit) -> int:
