@@ -161,7 +161,11 @@ def cost_of(net: nn.Module, what: str, example_input: Any = None) -> Callable[[S
     if what == "macs":
         state, (args, kwargs) = state_of(net), _example(net, example_input)
         least = Shape({name: unit.base for name, unit in state.units.items()})
-        positions, smallest = (_positions(exact(net, shape), args, kwargs) for shape in (state.full, least))
+        found = None if example_input is not None else state.positions
+        found = found or tuple(_positions(exact(net, shape), args, kwargs) for shape in (state.full, least))
+        if example_input is None:
+            state.positions = found
+        positions, smallest = found
         if positions != smallest:
             return lambda shape: profile(net, shape, example_input).macs
         batch = _batch(args, kwargs)

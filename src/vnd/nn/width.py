@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vnd.functional import log_survival
 from vnd.nn import context
 from vnd.nn.compiled import as_defaults, is_compiled, serve
 from vnd.nn.ordering import OrderingUnit, sampling_posterior
@@ -86,8 +87,7 @@ def _level_shape(state: NestedState, level: float) -> Shape:
     log_u = math.log1p(-level) if level < 1 else -math.inf
     groups = {}
     for name, unit in state.units.items():
-        log_survival = unit.posterior().chain.log_survival
-        groups[name] = unit.base + int((log_survival > log_u).sum())
+        groups[name] = unit.base + int((log_survival(unit.keep_logits) > log_u).sum())
     return Shape(groups)
 
 
@@ -127,7 +127,7 @@ def _longest_prefix(state: NestedState, cost: Callable[[Shape], float], budget: 
     entries = [
         (-float(value), place, unit)
         for place, (unit, module) in enumerate(state.units.items())
-        for value in module.posterior().chain.log_survival
+        for value in log_survival(module.keep_logits)
     ]
     order = [unit for _, _, unit in sorted(entries, key=lambda entry: entry[:2])]
 
