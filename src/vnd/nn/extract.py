@@ -167,7 +167,7 @@ def _shorten(small: nn.Module, root: nn.Module, shape: Shape) -> None:
         name: tuple(None if layout is None else shorter(layout) for layout in layouts)
         for name, layouts in state.parameters.items()
     }
-    state.statistics, state.stamps, state.warned = {}, {}, set()
+    state.statistics, state.stamps, state.warned, state.positions = {}, {}, set(), None
     for key in old.statistics:
         norms = old.valid_statistics(root, key)
         if norms is None or any(groups > shape[unit] for unit, groups in key[0].items()):
