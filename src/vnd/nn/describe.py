@@ -5,9 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from vnd.nn.extract import cut
-from vnd.nn.ordering import OrderingUnit
-from vnd.nn.state import Shape, state_of, unwrap
+from vnd.nn.profile import Counter
+from vnd.nn.state import state_of, unwrap
 
 
 @dataclass(frozen=True)
@@ -82,18 +81,10 @@ def droppable_share(net: nn.Module) -> float:
 
     Single weights that a rule orders count as dropped where they become zero.
     """
-    state = state_of(net)
-    full = {id(x): x.numel() for x in _weights(unwrap(net))}
-    small = cut(net, Shape({name: unit.base for name, unit in state.units.items()}))
-    left = float(sum(x.numel() for x in small.parameters()))
+    state, counter = state_of(net), Counter(net)
+    full = counter.profile(state.full).parameters
+    left: float = counter.profile({name: unit.base for name, unit in state.units.items()}).parameters
     for name, key in state.elements.items():
-        unit, weight = state.units[key], small.get_submodule(name).weight
+        unit, weight = state.units[key], unwrap(net).get_submodule(name).weight
         left -= weight.numel() * (1 - len(unit.kept_channels(unit.base)) / unit.channels)  # type: ignore[operator]
-    return 1 - left / max(1, sum(full.values()))
-
-
-def _weights(root: nn.Module) -> list[nn.Parameter]:
-    """Parameters that the plain network has, too."""
-    holders = [module for module in root.modules() if not isinstance(module, OrderingUnit)]
-    names = ("log_alpha", "log_variance")
-    return [x for module in holders for name, x in module._parameters.items() if x is not None and name not in names]
+    return 1 - left / max(1, full)
