@@ -255,7 +255,8 @@ def split_labels(root: nn.Module, batch: Any, who: str) -> tuple[Arguments, Tens
     >>> list(inputs.kwargs), len(labels)
     (['input'], 4)
     """
-    inputs, labels = None, None
+    inputs: Any = None
+    labels = None
     if isinstance(batch, Mapping):
         name = next((name for name in ("labels", "label") if name in batch), None)
         inputs = _known(_signature(root), {key: x for key, x in batch.items() if key != name})
