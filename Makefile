@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-long test-slurm lint docs-check clean
+.PHONY: demo test test-long test-slurm lint docs-check zoo clean
 
 demo: .venv/installed-all
 	$(BIN)/vnd demo
@@ -29,6 +29,12 @@ lint: .venv/installed-dev
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_references.py
 	$(BIN)/python scripts/vocabulary.py
+
+# Conversion of networks that people really use: of transformers, of timm and by hand. timm would bring torchvision,
+# of which its models need nothing.
+zoo: .venv/installed-zoo
+	$(PIP) --no-deps timm
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/zoo.py
 
 # Tables and figures of the documentation, made again from docs/results: a difference is an error.
 docs-check: .venv/installed-dev

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from fake_runs import fake_run, write_runs
 
 from vnd.cli import main
 from vnd.report import curves, html, markdown
 from vnd.report.markdown import BEGIN, END
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-from fake_runs import fake_run, write_runs
 
 
 @pytest.fixture(autouse=True)

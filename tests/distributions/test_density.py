@@ -145,10 +145,3 @@ def test_only_the_latest_sample_is_remembered_and_any_other_value_is_computed() 
     for z in (first, second):
         torch.testing.assert_close(distribution.log_prob(z), distribution.log_prob(z.clone()))
     assert not torch.equal(distribution.log_prob(first), distribution.log_prob(second))
-
-
-def test_values_outside_the_support_are_refused() -> None:
-    distribution = build("falling", 1.0)
-    for value in ([0.3, 0.5], [1.2, 0.5], [0.5, -0.1], [math.nan, 0.1]):
-        with pytest.raises(ValueError, match="support"):
-            distribution.log_prob(torch.tensor(value, dtype=torch.float64))

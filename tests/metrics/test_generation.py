@@ -100,26 +100,6 @@ def test_the_distance_is_symmetric_and_never_negative() -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "message"),
-    [
-        ([[1.0]], torch.zeros(2, 1), "a must be a tensor; got a list"),
-        (torch.zeros(2, 3), torch.zeros(2, 4), "a and b must have equally many columns; got 3 and 4"),
-        (torch.zeros(2, 3), torch.zeros(1, 3), "b must have at least 2 rows to have a covariance; got 1"),
-        (torch.full((2, 3), math.nan), torch.zeros(2, 3), "a must be finite; row 0 holds NaN or infinity"),
-        (
-            torch.zeros(2, 3),
-            torch.zeros(3),
-            "b must be real numbers of shape (M, D), not empty; got torch.float32 of (3,)",
-        ),
-    ],
-)
-def test_bad_features_are_refused(a, b, message: str) -> None:
-    with pytest.raises(ValueError, match=r"^[^\n]+$") as refused:
-        generation.frechet_distance(a, b)
-    assert str(refused.value) == f"frechet_distance: {message}"
-
-
-@pytest.mark.parametrize(
     ("rows", "classes", "splits"), [(100, 10, 10), (97, 5, 10), (31, 1008, 3), (20, 4, 1), (7, 3, 7)]
 )
 def test_the_score_is_that_of_the_formula(rows: int, classes: int, splits: int) -> None:
@@ -145,19 +125,6 @@ def test_the_score_lies_between_one_and_the_number_of_classes() -> None:
     assert float(in_order[0]) == 1  # as the docstring warns
 
 
-def test_bad_probabilities_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^inception_score: splits must be at most the number of rows, 4; got 10$"):
-        generation.inception_score(torch.eye(4))
-    with pytest.raises(ValueError, match=r"^inception_score: splits must be a whole number of at least 1; got 0$"):
-        generation.inception_score(torch.eye(4), 0)
-    with pytest.raises(
-        ValueError, match=r"^inception_score: each row of probs must sum to 1; row 0 sums to 8 \(logits"
-    ):
-        generation.inception_score(torch.full((20, 2), 4.0))
-    with pytest.raises(ValueError, match=r"^inception_score: probs must be a tensor; got a list$"):
-        generation.inception_score([[1.0]])
-
-
 @pytest.mark.parametrize("rows", [2, 3, 30, 1024, 1025, 2100])
 def test_diversity_is_the_mean_over_all_pairs(rows: int) -> None:
     assert generation.ROWS == 1024  # the sizes are around one and two blocks
@@ -171,8 +138,6 @@ def test_equal_images_have_no_diversity() -> None:
     assert generation.pairwise_distance(torch.rand(1, 50).repeat(40, 1)) == 0
     near = 100 + 1e-6 * torch.randn(40, 50, dtype=torch.float64)  # a generator that has collapsed
     assert float(generation.pairwise_distance(near)) == pytest.approx(pdist(near.numpy()).mean(), rel=1e-6)
-    with pytest.raises(ValueError, match=r"^pairwise_distance: features must have at least 2 rows; got 1$"):
-        generation.pairwise_distance(torch.zeros(1, 3))
 
 
 def test_reconstruction_error_is_per_pixel_or_summed() -> None:
@@ -190,34 +155,6 @@ def test_reconstruction_error_is_per_pixel_or_summed() -> None:
     assert generation.reconstruction_error(torch.zeros(2, 1, 2, 2), one).tolist() == [0, 0.25]  # of its own image alone
 
 
-@pytest.mark.parametrize(
-    ("images", "made", "message"),
-    [
-        (
-            torch.zeros(2, 4),
-            torch.zeros(2, 5),
-            "images and reconstructions must have one shape (N, …); got (2, 4) and (2, 5)",
-        ),
-        (
-            torch.zeros(2, 4).byte(),
-            torch.zeros(2, 4),
-            "images must be floats, 0 … 1 for black to white; got torch.uint8",
-        ),
-        (-torch.ones(2, 4), torch.zeros(2, 4), "images must lie in 0 … 1; got -1 … -1 (scaled to −1 … 1?)"),
-        (
-            torch.zeros(2, 4),
-            torch.full((2, 4), math.nan),
-            "reconstructions must be finite; row 0 holds NaN or infinity",
-        ),
-        (None, torch.zeros(2, 4), "images must be a tensor; got a NoneType"),
-    ],
-)
-def test_bad_images_are_refused(images, made, message: str) -> None:
-    with pytest.raises(ValueError, match=r"^[^\n]+$") as refused:
-        generation.reconstruction_error(images, made)
-    assert str(refused.value) == f"reconstruction_error: {message}"
-
-
 def test_rank_correlation_agrees_with_scipy() -> None:
     a = torch.randn(200)
     for b in (a + torch.randn(200), a.round(), (3 * a).round().long(), -(a**3)):
@@ -225,5 +162,3 @@ def test_rank_correlation_agrees_with_scipy() -> None:
         assert float(spearman(a, b)) == pytest.approx(expected, abs=1e-12)
     assert spearman(a, torch.ones(200)) == 0
     assert float(spearman(a, a.exp())) == pytest.approx(1, abs=1e-14)
-    with pytest.raises(ValueError, match=r"^spearman: a and b must be equally long; got 200 and 3$"):
-        spearman(a, torch.ones(3))

@@ -229,15 +229,6 @@ def test_matching_is_the_best_of_all_permutations(n: int, graders: int) -> None:
     assert found.tolist() == pytest.approx(wanted)
 
 
-def test_numbers_that_share_no_divisor_are_refused_before_they_fill_the_memory() -> None:
-    assert matched_iou(some(2, 32, 2), some(2, 4, 2)).shape == (2,)
-    with pytest.raises(
-        ValueError, match=r"^matched_iou: the least common multiple of 1031 samples and 2 graders"
-    ) as no:
-        segmentation.matched_iou_of(torch.zeros(1, 1031, 2))
-    assert "\n" not in str(no.value)
-
-
 def test_each_grader_has_a_partner_of_its_own() -> None:
     """The planted fault: partners that several share; four samples of one grader's mask are not four graders."""
     graders = row("....", "##..", "..##", "####")[None]
@@ -312,35 +303,3 @@ def test_bins_reach_from_nothing_to_certainty() -> None:
 
 
 # What is refused
-
-GOOD = torch.zeros(2, 3, 4, 4)
-HALF = torch.full((2, 4, 4), 0.5)
-REFUSED = {
-    "logits": (lambda: ged(GOOD - 1.5, GOOD), "samples must be zeros and ones"),
-    "not a number": (lambda: ged(GOOD, GOOD * math.nan), "graders must be zeros and ones"),
-    "no images": (lambda: ged(GOOD[0], GOOD[0]), r"samples must be masks of shape \(B, n, H, W\)"),
-    "other images": (lambda: ged(GOOD, GOOD[:1]), "graders must be of images as many"),
-    "another size": (lambda: matched_iou(GOOD, GOOD[..., :2]), "graders must be of images as many and as large"),
-    "no graders": (lambda: ged_of(torch.zeros(2, 3, 3), 3), "with n = 3 samples and some"),
-    "no square": (lambda: segmentation.diversity_of(torch.zeros(2, 3, 4)), r"table must be of shape \(B, n, n\)"),
-    "masks": (lambda: ged_of(GOOD, 2), r"table must be distances, floats of shape \(B, n"),
-    "no samples": (lambda: segmentation.diversity(GOOD[:, :0]), "not empty"),
-    "a list": (lambda: segmentation.dice([[1]], GOOD), "a must be a tensor; got a list"),  # type: ignore[arg-type]
-    "two sizes": (lambda: segmentation.iou_distance(GOOD, GOOD[..., :2]), "must be of one size"),
-    "one number": (lambda: segmentation.dice(torch.ones(3), GOOD), r"must be masks of shape \(…, H, W\)"),
-    "none drawn": (lambda: expected_energy_distance(GOOD, GOOD[..., 0, 0] + 1 / 3, GOOD, 0), "n must be a whole"),
-    "no sum": (lambda: expected_energy_distance(GOOD, GOOD[..., 0, 0] + 0.5, GOOD, 4), "must sum to 1"),
-    "fewer": (lambda: expected_energy_distance(GOOD[:, :2], GOOD[..., 0, 0] + 1 / 3, GOOD, 4), r"of shape \(2, 2\)"),
-    "unlikely": (lambda: segmentation.pixel_entropy(HALF * 3), r"probs must be floats in \[0, 1\]"),
-    "nothing known": (lambda: segmentation.pixel_calibration(HALF * math.nan, GOOD), "probs must be floats"),
-    "one image": (lambda: segmentation.pixel_calibration(HALF[:1], GOOD), r"probs must be of shape \(2, 4, 4\)"),
-    "no bins": (lambda: segmentation.pixel_calibration(HALF, GOOD, bins=0), "bins must be a whole number"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_refused_in_one_line(case: str) -> None:
-    call, words = REFUSED[case]
-    with pytest.raises(ValueError, match=words) as caught:
-        call()
-    assert "\n" not in str(caught.value)

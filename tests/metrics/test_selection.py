@@ -174,33 +174,3 @@ def hoped(probs: Tensor, labels: Tensor, uncertainty: Tensor) -> float:
 def test_a_promise_is_kept_as_often_as_it_says() -> None:
     most = stats.binom.ppf(1 - 1e-6, 100, 0.1)  # one false alarm in a million if the promise holds
     assert broken_promises(promised, 100) <= most < broken_promises(hoped, 100)
-
-
-@pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.__name__)
-@pytest.mark.parametrize(
-    ("uncertainty", "message"),
-    [
-        ([0.5], "uncertainty must be a tensor; got a list"),
-        (torch.zeros(2), "uncertainty must have one number for each row of probs, 3; got 2"),
-        (torch.zeros(3, 1), "uncertainty must be real numbers of shape (N,); got torch.float32 of (3, 1)"),
-        (torch.tensor([0, math.nan, 0]), "uncertainty must not hold NaN; got one at index 1"),
-    ],
-)
-def test_bad_uncertainties_are_refused_by_name(measure, uncertainty, message: str) -> None:
-    probs, labels, _ = made([0, 0, 0], [False, True, False])
-    with pytest.raises(ValueError, match=r"^[^\n]+$") as refused:
-        measure(probs, labels, uncertainty)
-    assert str(refused.value) == f"{measure.__name__}: {message}"
-    with pytest.raises(ValueError, match=f"^{measure.__name__}: each row of probs must sum to 1; row 0 sums to 2"):
-        measure(2 * probs, labels, torch.zeros(3))
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, True, "5 %"])
-def test_shares_are_shares(value) -> None:
-    rows = made([0, 1], [False, True])
-    with pytest.raises(ValueError, match=r"^threshold_for_risk: risk must be a number in 0 … 1; got [^\n]+$"):
-        metrics.threshold_for_risk(*rows, risk=value)
-    with pytest.raises(ValueError, match=r"^threshold_for_risk: confidence must be a number between 0 and 1; got"):
-        metrics.threshold_for_risk(*rows, confidence=value)
-    with pytest.raises(ValueError, match=r"^selective: threshold must be a number in -inf … inf; got nan$"):
-        metrics.selective(*rows, math.nan)

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import math
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -362,65 +361,3 @@ def test_is_saved_and_loaded_by_its_name(name: str, tmp_path: Path, monkeypatch:
 
 
 # Refusals.
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: AutoEncoder(latent_dim=0), "AutoEncoder: latent_dim must be an integer of at least 1; got 0"),
-        (lambda: AutoEncoder(latent_dim=4.0), "AutoEncoder: latent_dim must be an integer"),
-        (lambda: AutoEncoder(image_size=48), "AutoEncoder: image_size must be a multiple of 32; got 48"),
-        (lambda: AutoEncoder(in_channels=0), "AutoEncoder: in_channels must be"),
-        (lambda: AutoEncoder(width=math.nan), "AutoEncoder: width must be"),
-        (lambda: AutoEncoder(bounded="no"), "AutoEncoder: bounded must be true or false; got 'no'"),
-        (lambda: AutoEncoder(length_bias=1), "AutoEncoder: length_bias must be true or false; got 1"),
-        (lambda: AutoEncoder(heads={"mean": 4}), "AutoEncoder: heads must be a mapping .* with one named 'loc'"),
-        (lambda: AutoEncoder(heads={}), "AutoEncoder: heads must be a mapping"),
-        (lambda: AutoEncoder(heads=["loc"]), "AutoEncoder: heads must be a mapping"),
-        (lambda: AutoEncoder(heads={"loc": 0}), r"AutoEncoder: heads\['loc'\] must be an integer of at least 1; got 0"),
-        (
-            lambda: AutoEncoder(4, heads={"loc": 5}),
-            r"AutoEncoder: heads\['loc'\] must be at most latent_dim = 4; got 5",
-        ),
-        (lambda: AutoEncoder(heads={"loc": 5, "a.b": 1}), "AutoEncoder: heads must have plain words .* got 'a.b'"),
-        (lambda: AutoEncoder(heads={"loc": 5, "keys": 1}), "AutoEncoder: heads must have plain words .* got 'keys'"),
-        (lambda: AutoEncoder(heads={"loc": 5, 3: 1}), "AutoEncoder: heads must have plain words .* got 3"),
-        (lambda: DenseAutoEncoder(hidden=512), "DenseAutoEncoder: hidden must be a list of integers; got 512"),
-        (lambda: DenseAutoEncoder(hidden="512"), "DenseAutoEncoder: hidden must be a list of integers; got '512'"),
-        (lambda: DenseAutoEncoder(hidden=[5, 0]), r"DenseAutoEncoder: hidden\[1\] must be an integer of at least 1"),
-        (lambda: DenseAutoEncoder(image_size=0), "DenseAutoEncoder: image_size must be"),
-        (lambda: DenseAutoEncoder(bounded=1), "DenseAutoEncoder: bounded must be"),
-        (
-            lambda: DenseAutoEncoder(heads={"loc": 5}),
-            r"DenseAutoEncoder: heads\['loc'\] must be at most latent_dim = 4",
-        ),
-    ],
-)
-def test_bad_arguments_are_refused_in_one_line(make: Callable[[], nn.Module], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as error, torch.device("meta"):
-        make()
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(("shape", "name"), turns([(2, 7), (2, 0), (6,), (2, 6, 1), ()], NAMES), ids=str)
-def test_codes_of_another_shape_are_refused_in_one_line(name: str, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"AutoEncoder: codes must have shape \(B, b\) with b in 1 … 6; got") as error:
-        small(name).decode(torch.zeros(shape))
-    assert str(error.value).endswith(f"got {shape}")
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        ("autoencoder", (2, 3, 31, 31)),  # five halvings round up: it would pass for 32
-        ("autoencoder", (2, 1, 32, 32)),
-        ("autoencoder", (3, 32, 32)),
-        ("dense_autoencoder", (2, 1, 10, 5)),  # as many numbers as 2 × 5 × 5
-        ("dense_autoencoder", (2, 50)),
-    ],
-)
-def test_images_of_another_shape_are_refused_in_one_line(name: str, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"AutoEncoder: images must have shape \(B, \d, \d+, \d+\); got") as error:
-        small(name)(torch.zeros(shape))
-    assert str(error.value).endswith(f"got {shape}")

@@ -1,13 +1,16 @@
 """What a network costs: counted and timed on itself, and left as it was."""
 
+import random
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
-from structures import make
+from structures import NETWORKS, make
 
 import vnd
-from vnd.nn.profile import latency
+from vnd.nn.profile import Counter, cost_of, latency
+from vnd.nn.state import state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:BatchNorm has no statistics")  # of no matter for a cost
 
@@ -47,3 +50,44 @@ def test_a_cost_counted_on_the_extracted_network_is_that_of_the_nested_one():
     _, net, x = make("vgg11")
     assert vnd.profile(vnd.extract(net, 0.5), example_input=x) == vnd.profile(net, 0.5, x)
     assert latency(net, 0.5, x, repeats=1) > 0
+
+
+def random_shape(net, seed=0):
+    draw = random.Random(seed)
+    return vnd.Shape({n: draw.randint(unit.base, unit.num_groups) for n, unit in state_of(net).units.items()})
+
+
+def counted_and_extracted(net, x):
+    shape = random_shape(net)
+    macs = cost_of(net, "macs", x)(shape)
+    return replace(vnd.profile(net, shape, count_macs=False), macs=macs), vnd.profile(vnd.extract(net, shape), None, x)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_is_counted_from_layouts_is_what_is_extracted(name):
+    _, net, x = make(name)
+    counted, extracted = counted_and_extracted(net, x)
+    assert counted == extracted
+
+
+@pytest.mark.parametrize("kind", ["input", "weight"])
+def test_own_rows_and_single_weights_are_counted_as_they_are_extracted(kind):
+    _, net, x = make("flatten", rules={"5": vnd.Rule(granularity=kind)})
+    counted, extracted = counted_and_extracted(net, x)
+    assert counted == extracted
+
+
+def test_a_count_with_the_wrong_end_of_a_layer_is_caught():
+    _, net, x = make("uneven")
+    state = state_of(net)
+    state.inputs["layers.1"] = state.outputs["layers.1"]
+    counter, shape = Counter(net), random_shape(net)
+    state.inputs["layers.1"] = state.outputs["layers.0"]
+    assert counter.profile(shape).parameters != vnd.profile(vnd.extract(net, shape), None, x).parameters
+
+
+def test_a_budget_is_met_without_extraction(monkeypatch):
+    _, net, _ = make("vgg11")
+    monkeypatch.setattr(sys.modules["vnd.nn.profile"], "exact", None)
+    budget = vnd.profile(net, 0.5, count_macs=False).parameters
+    assert vnd.profile(net, vnd.shape(net, parameters=budget), count_macs=False).parameters <= budget

@@ -812,38 +812,3 @@ def test_empty_and_ungraded_parameters_are_left_alone() -> None:
     optimizer.step()
     assert torch.equal(idle, torch.ones(2, 3))
     assert not optimizer.state[idle]
-
-
-BAD: list[tuple[str, Any]] = [
-    *[("lr", x) for x in (-0.1, math.nan, math.inf, "fast", True, None)],
-    *[("momentum", x) for x in (-0.1, 1.0, math.nan)],
-    *[("weight_decay", x) for x in (-1e-4, math.inf)],
-    *[("rank", x) for x in (0, 1.5, True)],
-    *[("alpha", x) for x in (-1.0, math.nan)],
-    *[("eta", x) for x in (0.0, 1.0, math.nan)],
-    *[("update_period", x) for x in (0, 2.5)],
-    *[("epsilon", x) for x in (0.0, -1.0)],
-    ("nesterov", 1),
-    ("precondition", None),
-]
-
-
-@pytest.mark.parametrize(("name", "value"), BAD, ids=str)
-def test_options_out_of_range_are_refused_by_name(name: str, value: Any) -> None:
-    weights = nn.Parameter(torch.zeros(2, 2))
-    with pytest.raises(ValueError, match=rf"^NGD: {name} must be .*; got .*$"):
-        NGD([weights], **({"lr": 0.1} | {name: value}))
-    with pytest.raises(ValueError, match=rf"^NGD: {name} must be .*; got .*$"):
-        NGD([{"params": [weights], name: value}], lr=0.1)
-
-
-def test_nesterov_without_momentum_complex_and_sparse_are_refused() -> None:
-    weights = nn.Parameter(torch.zeros(3, 2))
-    with pytest.raises(ValueError, match=r"^NGD: momentum must be greater than 0 with nesterov; got 0$"):
-        NGD([weights], lr=0.1, momentum=0, nesterov=True)
-    with pytest.raises(ValueError, match=r"^NGD: parameters must be real floating-point tensors; got torch.complex64$"):
-        NGD([nn.Parameter(torch.zeros(3, 2, dtype=torch.complex64))], lr=0.1)
-    optimizer = NGD([weights], lr=0.1)
-    weights.grad = torch.eye(3)[:, :2].to_sparse()
-    with pytest.raises(ValueError, match=r"^NGD: gradients must be dense tensors"):
-        optimizer.step()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import vnd.tasks  # noqa: F401
-from vnd.tasks.base import declare
+from vnd.tasks.base import TASKS, declare
 
 
 def fake_code(
@@ -40,7 +40,7 @@ def fake_code(
     features = {"name": extractor, "sha256": f"{extractor}"[:3] * 8, "distance_name": name, "num_generated": 10_000}
     features |= {"score_name": f"Inception Score ({extractor})", "real": 2000, "real_diversity": 14.25}
     correlation = {key: {"spearman": 0.53, "pearson": 0.51} for key in ("posterior", "target")}
-    return declare("autoencoding", method, data) | {
+    return declare(TASKS["autoencoding"], method, data) | {
         "title": f"{method} on {data}",
         "machine": "NVIDIA H200, torch 2.13.0",
         "latent_dim": code,

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import vnd.tasks  # noqa: F401
-from vnd.tasks.base import declare
+from vnd.tasks.base import TASKS, declare
 
 CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 
@@ -39,7 +39,7 @@ def fake_results(
         kept = {name: int((probs >= level).sum()) for name, probs in survival.items()}
         rows.append(_row("learned", f"level {level:g}", None, level, kept, units))
     chosen = rows[8]
-    return declare("classification", "bn3", "fashion") | {
+    return declare(TASKS["classification"], "bn3", "fashion") | {
         "title": "Fashion-MNIST, nested Bayesian CNN",
         "command": "vnd demo --out runs/demo",
         "data": {"name": "fashion", "train": 11000, "validation": 1000, "test": 3000, "classes": CLASSES},

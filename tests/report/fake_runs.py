@@ -8,7 +8,7 @@ import numpy as np
 from fake_results import SMALL, fake_results
 
 import vnd.tasks  # noqa: F401
-from vnd.tasks.base import declare
+from vnd.tasks.base import TASKS, declare
 
 FRACTIONS = (0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
 FULL = 9_230_000
@@ -60,7 +60,7 @@ def fake_run(
     main = [row for row in tidy if row["inference"] == inference[0] and row["repeat"] == 0 and row["bn_images"] == 1024]
     results |= {
         "title": f"{method} on {data}",
-        **declare("classification", method, data),
+        **declare(TASKS["classification"], method, data),
         "data": {"name": data, "train": 45_000, "validation": 5_000, "test": 10_000},
         "ood": "svhn",
         "machine": "NVIDIA H200, torch 2.13.0",

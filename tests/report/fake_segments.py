@@ -9,7 +9,7 @@ import torch
 
 import vnd.tasks  # noqa: F401
 from vnd.metrics import bootstrap_interval, group_mean
-from vnd.tasks.base import declare
+from vnd.tasks.base import TASKS, declare
 
 COUNTS = (1, 4, 8, 16)
 # Energy distance at endless samples and the diversity of samples, of the full size; its sizes.
@@ -64,7 +64,7 @@ def fake_segment(
         by_owner = {n: (mean, [one.low, one.high]) for n, mean, one in found}
         row["ged_by_group"] = {n: mean for n, (mean, _) in by_owner.items()} if owned else None
         row["ged_interval"] = {n: ends for n, (_, ends) in by_owner.items()}
-    return declare("segmentation", method, data) | {
+    return declare(TASKS["segmentation"], method, data) | {
         "title": f"{method} on {data}",
         "machine": "NVIDIA H200, torch 2.13.0",
         "graders": 4,

@@ -5,9 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from vnd.nn.extract import cut
-from vnd.nn.ordering import OrderingUnit
-from vnd.nn.state import Shape, state_of, unwrap
+from vnd.nn.profile import Counter
+from vnd.nn.state import state_of, unwrap
 
 
 @dataclass(frozen=True)
@@ -18,20 +17,18 @@ class Description:
     does not have.
     """
 
-    units: tuple[dict[str, str], ...]
+    units: tuple[dict[str, Any], ...]
     whole: tuple[tuple[str, str], ...]
     share: float
-    numbers: tuple[dict[str, Any], ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Units as plain dicts of numbers (unit, channels, groups, base, expected, tied), as pandas takes them."""
-        return [{**row, "tied": list(row["tied"])} for row in self.numbers]
+        """Units as plain dicts (unit, channels, groups, base, tiles, expected, tied), as pandas takes them."""
+        return [{**row, "tied": list(row["tied"])} for row in self.units]
 
     def __str__(self) -> str:
-        rows = [{"unit": "unit", "channels": "channels", "groups": "groups", "expected": "expected", "tied": "tied to"}]
-        rows += list(self.units)
-        widths = {key: max(len(row[key]) for row in rows) for key in rows[0]}
-        lines = ["  ".join(row[key].ljust(widths[key]) for key in row).rstrip() for row in rows]
+        rows = [("unit", "channels", "groups", "expected", "tied to"), *map(_cells, self.units)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         if self.whole:
             longest = max(len(name) for name, _ in self.whole)
             lines += ["", "left whole"]
@@ -58,25 +55,25 @@ def describe(net: nn.Module) -> Description:
     70.6 % of the parameters can be dropped
     """
     state = state_of(net)
-    rows, numbers = [], []
+    rows = []
     for name, unit in state.units.items():
         readers = [layer for layer, layout in state.inputs.items() if any(s.unit == name for s in layout)]
         makers = state.groups[name].producers if name in state.groups else []
-        tied = makers[1:] + [r for r in readers if r not in makers]
-        tiles = f" × {unit.tiles}" if unit.tiles > 1 else ""
-        expected = float(unit.report().expected_length)
         rows.append(
             {
                 "unit": name,
-                "channels": str(unit.channels),
-                "groups": f"{unit.base} + {unit.num_nested}{tiles}",
-                "expected": f"{expected:.1f}",
-                "tied": ", ".join(tied),
+                **{"channels": unit.channels, "groups": unit.num_groups, "base": unit.base, "tiles": unit.tiles},
+                "expected": float(unit.report().expected_length),
+                "tied": makers[1:] + [r for r in readers if r not in makers],
             }
         )
-        sizes = {"channels": unit.channels, "groups": unit.num_groups, "base": unit.base}
-        numbers.append({"unit": name, **sizes, "expected": expected, "tied": tied})
-    return Description(tuple(rows), tuple(state.whole.items()), droppable_share(net), tuple(numbers))
+    return Description(tuple(rows), tuple(state.whole.items()), droppable_share(net))
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    tiles = f" × {row['tiles']}" if row["tiles"] > 1 else ""
+    groups = f"{row['base']} + {row['groups'] - row['base']}{tiles}"
+    return row["unit"], str(row["channels"]), groups, f"{row['expected']:.1f}", ", ".join(row["tied"])
 
 
 def droppable_share(net: nn.Module) -> float:
@@ -84,18 +81,10 @@ def droppable_share(net: nn.Module) -> float:
 
     Single weights that a rule orders count as dropped where they become zero.
     """
-    state = state_of(net)
-    full = {id(x): x.numel() for x in _weights(unwrap(net))}
-    small = cut(net, Shape({name: unit.base for name, unit in state.units.items()}))
-    left = float(sum(x.numel() for x in small.parameters()))
+    state, counter = state_of(net), Counter(net)
+    full = counter.profile(state.full).parameters
+    left: float = counter.profile({name: unit.base for name, unit in state.units.items()}).parameters
     for name, key in state.elements.items():
-        unit, weight = state.units[key], small.get_submodule(name).weight
+        unit, weight = state.units[key], unwrap(net).get_submodule(name).weight
         left -= weight.numel() * (1 - len(unit.kept_channels(unit.base)) / unit.channels)  # type: ignore[operator]
-    return 1 - left / max(1, sum(full.values()))
-
-
-def _weights(root: nn.Module) -> list[nn.Parameter]:
-    """Parameters that the plain network has, too."""
-    holders = [module for module in root.modules() if not isinstance(module, OrderingUnit)]
-    names = ("log_alpha", "log_variance")
-    return [x for module in holders for name, x in module._parameters.items() if x is not None and name not in names]
+    return 1 - left / max(1, full)

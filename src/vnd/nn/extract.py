@@ -63,11 +63,16 @@ def exact(net: nn.Module, width: Width, bayesian: bool = False) -> nn.Module:
     from vnd.nn.width import as_shape
 
     state = state_of(net)
-    if state.options["placement"] == "before_norm":
-        raise ValueError("extract: a network with placement='before_norm' has no exact smaller form")
+    refuse_inexact(state)
     if bayesian and state.elements and state.arguments.get("weight_prior", "vnd") not in get_args(LogUniformForm):
         raise ValueError("extract: bayesian=True has no form for single weights cut under a Gaussian prior")
     return cut(net, as_shape(net, width), bayesian)
+
+
+def refuse_inexact(state: NestedState) -> None:
+    """Refuse a network whose masked form no smaller network computes."""
+    if state.options["placement"] == "before_norm":
+        raise ValueError("extract: a network with placement='before_norm' has no exact smaller form")
 
 
 @torch.no_grad()

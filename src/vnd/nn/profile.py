@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, exact
-from vnd.nn.state import arguments_of, state_of, unwrap
-from vnd.nn.width import Width
+from vnd.nn.bayesian import BayesLayer
+from vnd.nn.dependency import Layout
+from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, exact, is_depthwise, refuse_inexact
+from vnd.nn.norms import ACTIVE, CalibratedNorm
+from vnd.nn.state import Shape, arguments_of, state_of, unwrap
+from vnd.nn.width import Width, as_shape
+
+LAYERS = (nn.Linear, *CONVOLUTIONS)  # whose multiply-accumulates are counted
+Size = Callable[[Mapping[str, int]], int]  # along a dimension, of how many groups each unit keeps
 
 
 @dataclass(frozen=True)
@@ -42,11 +50,127 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
     >>> vnd.profile(net, 0.5)
     Profile(parameters=27, macs=20, bytes=108)
     """
+    if not count_macs and hasattr(unwrap(net), "_vnd_state"):
+        refuse_inexact(state_of(net))
+        return Counter(net).profile(state_of(net).setting().shape if width is None else as_shape(net, width))
     small = _small(net, width)
     parameters = list(small.parameters())
     size = sum(x.numel() * x.element_size() for x in (*parameters, *small.buffers()))
     macs = _count_macs(small, *_example(net, example_input)) if count_macs else 0
     return Profile(sum(x.numel() for x in parameters), macs, size)
+
+
+class Counter:
+    """Counts what would be extracted from a nested network, from the layouts of its channels alone.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> Counter(net).profile(vnd.Shape({"0": 2}))
+    Profile(parameters=27, macs=0, bytes=108)
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        self.state = state_of(net)
+        self.channels = {  # unit → channels of its first 0, 1, … groups
+            name: [0, *accumulate(size * unit.tiles for size in unit.group_sizes)]
+            for name, unit in self.state.units.items()
+        }
+        # The tensors by id, since shared ones count once: whether a parameter, bytes of an entry, entries along the
+        # dimensions that are not cut, and sizes along those that are.
+        self.tensors: dict[int, tuple[bool, int, int, list[Size]]] = {}
+        self.weights: list[int] = []  # ids of the weights of linear layers and convolutions, in the order of modules
+        self.selections: list[Size] = []  # indices that stand before layers whose own rows are cut
+        dropped = {id(part) for unit in self.state.units.values() for part in unit.modules()}
+        for name, module in unwrap(net).named_modules():
+            if id(module) not in dropped:
+                self._add(name, module)
+
+    def _add(self, name: str, module: Any) -> None:
+        state = self.state
+        inputs, outputs = self._size(state.inputs.get(name)), self._size(state.outputs.get(name))
+        if name in state.rows:
+            inputs = self._read(name, module)
+            self.selections.append(inputs)
+        dims = _cut_dims(module, inputs, outputs)
+        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+            noise = isinstance(module, BayesLayer) and key in ("log_alpha", "log_variance")
+            if tensor is None or noise or (isinstance(module, CalibratedNorm) and key in ACTIVE):
+                continue
+            sizes = dims.get(key, {})
+            if name not in state.inputs and name not in state.outputs:
+                layouts = state.parameters.get(f"{name}.{key}" if name else key, ())
+                sizes |= {dim: self._size(layout) for dim, layout in enumerate(layouts)}
+            cut = {dim: size for dim, size in sizes.items() if size is not None}
+            fixed = prod(size for dim, size in enumerate(tensor.shape) if dim not in cut)
+            entry = (isinstance(tensor, nn.Parameter), tensor.element_size(), fixed, list(cut.values()))
+            self.tensors.setdefault(id(tensor), entry)
+        if isinstance(module, LAYERS):
+            self.weights.append(id(module.weight))
+
+    def _size(self, layout: Layout | None) -> Size | None:
+        """Number of channels of a layout that are kept."""
+        if layout is None:
+            return None
+        fixed = sum(s.channels * s.repeat for s in layout if s.unit is None)
+        parts = [(s.unit, s.repeat, self.channels[s.unit]) for s in layout if s.unit is not None]
+        return lambda groups: fixed + sum(repeat * channels[groups[unit]] for unit, repeat, channels in parts)
+
+    def _read(self, name: str, layer: Any) -> Size:
+        """Number of channels that arrive at a layer whose own rows are cut, and that it reads."""
+        layout, unit = self.state.inputs.get(name), self.state.rows[name]
+
+        def count(groups: Mapping[str, int]) -> int:
+            rows = self.state.units[unit].kept_channels(groups[unit])
+            arriving = self.state.kept(layout, dict(groups))
+            return len(rows) if arriving is None else int(torch.isin(arriving, rows).sum())
+
+        return count
+
+    def profile(self, shape: Mapping[str, int], positions: list[int] | None = None) -> Profile:
+        """What the network of a shape has, and how much it computes, given at how many positions each layer runs."""
+        sizes = {key: fixed * prod(size(shape) for size in cut) for key, (_, _, fixed, cut) in self.tensors.items()}
+        parameters = sum(sizes[key] for key, (parameter, *_) in self.tensors.items() if parameter)
+        held = sum(sizes[key] * width for key, (_, width, *_) in self.tensors.items())
+        held += sum(8 * size(shape) for size in self.selections)
+        macs = sum(places * sizes[key] for places, key in zip(positions or (), self.weights, strict=False))
+        return Profile(parameters, macs, held)
+
+
+def _cut_dims(module: Any, inputs: Size | None, outputs: Size | None) -> dict[str, dict[int, Size | None]]:
+    """Sizes of a layer's tensors along the dimensions that `extract` cuts."""
+    if isinstance(module, nn.Linear):
+        return {"weight": {0: outputs, 1: inputs}, "bias": {0: outputs}}
+    if not isinstance(module, CONVOLUTIONS):
+        return {key: {0: outputs} for key in ("weight", "bias", "running_mean", "running_var")}
+    own, other = (inputs, outputs) if isinstance(module, TRANSPOSED) else (outputs, inputs)
+    across = None if is_depthwise(module) or other is None else lambda groups: other(groups) // module.groups
+    return {"weight": {0: own, 1: across}, "bias": {0: outputs}}
+
+
+def cost_of(net: nn.Module, what: str, example_input: Any = None) -> Callable[[Shape], float]:
+    """The function from shapes to parameters, bytes, macs or latency_ms of what would be extracted.
+
+    All but the time are counted from layouts. Multiply-accumulates need the number of positions at which each layer
+    runs: that of the full network, unless the smallest runs at others, when each network is extracted and run.
+    """
+    if what == "latency_ms":
+        return lambda shape: latency(net, shape, example_input)
+    refuse_inexact(state_of(net))
+    counter, positions = Counter(net), None
+    if what == "macs":
+        state, (args, kwargs) = state_of(net), _example(net, example_input)
+        least = Shape({name: unit.base for name, unit in state.units.items()})
+        found = None if example_input is not None else state.positions
+        found = found or tuple(_positions(exact(net, shape), args, kwargs) for shape in (state.full, least))
+        if example_input is None:
+            state.positions = found
+        positions, smallest = found
+        if positions != smallest:
+            return lambda shape: profile(net, shape, example_input).macs
+        batch = _batch(args, kwargs)
+        return lambda shape: counter.profile(shape, positions).macs // batch
+    return lambda shape: float(getattr(counter.profile(shape), what))
 
 
 def latency(net: nn.Module, width: Width = None, example_input: Any = None, repeats: int = 11) -> float:
@@ -108,17 +232,22 @@ def _tensors(x: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-@torch.no_grad()
 def _count_macs(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    total = 0
+    layers = [module for module in net.modules() if isinstance(module, LAYERS)]
+    places = _positions(net, args, kwargs)
+    return sum(n * layer.weight.numel() for n, layer in zip(places, layers, strict=True)) // _batch(args, kwargs)
+
+
+@torch.no_grad()
+def _positions(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+    """At how many positions of all examples each linear layer and convolution applies its weight."""
+    layers: list[Any] = [module for module in net.modules() if isinstance(module, LAYERS)]
+    counts = dict.fromkeys(layers, 0)
 
     def count(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        nonlocal total
         places = inputs[0] if isinstance(module, TRANSPOSED) else output
-        channels = module.weight.size(0)
-        total += places.numel() // channels * module.weight.numel()
+        counts[module] += places.numel() // module.weight.size(0)
 
-    layers = [m for m in net.modules() if isinstance(m, (nn.Linear, *CONVOLUTIONS))]
     hooks = [layer.register_forward_hook(count) for layer in layers]
     modes = [(module, module.training) for module in net.modules()]
     try:
@@ -127,5 +256,8 @@ def _count_macs(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         _set_modes(modes)
         for hook in hooks:
             hook.remove()
-    batch = next((x.size(0) for x in _tensors((args, kwargs)) if x.dim()), 1)
-    return total // batch
+    return list(counts.values())
+
+
+def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    return next((x.size(0) for x in _tensors((args, kwargs)) if x.dim()), 1)

@@ -170,6 +170,7 @@ class NestedState:
     blocks: int = 0  # open blocks of `vnd.width`
     unseen: bool = False  # whether compiled code does not know of one of them
     loading: tuple[Tensor | None, ...] | None = None  # what a state dict that is being loaded says of statistics
+    positions: tuple[list[int], ...] | None = None  # at which each layer runs on the example, widest and narrowest
     origin: dict[str, Any] | None = None  # what its plain network was cut from; as in `extract.ORIGINS`
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vnd.functional import log_survival
 from vnd.nn import context
 from vnd.nn.compiled import as_defaults, is_compiled, serve
 from vnd.nn.ordering import OrderingUnit, sampling_posterior
@@ -51,7 +52,7 @@ def shape(
     >>> dict(vnd.shape(net, fraction=0.5)), dict(vnd.shape(net, parameters=50))
     ({'0': 2}, {'0': 3})
     """
-    from vnd.nn.profile import latency, profile
+    from vnd.nn.profile import cost_of
 
     state = state_of(net)
     given = {
@@ -67,13 +68,8 @@ def shape(
     if level is not None:
         _check_share("level", level)
         return _level_shape(state, level)
-    costs: dict[str, Callable[[Shape], float]] = {
-        "parameters": lambda s: profile(net, s, count_macs=False).parameters,
-        "bytes": lambda s: profile(net, s, count_macs=False).bytes,
-        "macs": lambda s: profile(net, s, example_input).macs,
-        "latency_ms": lambda s: latency(net, s, example_input),
-    }
-    return _longest_prefix(state, costs[chosen[0]], float(given[chosen[0]] or 0.0), chosen[0])
+    budget = float(given[chosen[0]] or 0.0)
+    return _longest_prefix(state, cost_of(net, chosen[0], example_input), budget, chosen[0])
 
 
 def _share(fraction: float, unit: OrderingUnit) -> int:
@@ -91,8 +87,7 @@ def _level_shape(state: NestedState, level: float) -> Shape:
     log_u = math.log1p(-level) if level < 1 else -math.inf
     groups = {}
     for name, unit in state.units.items():
-        log_survival = unit.posterior().chain.log_survival
-        groups[name] = unit.base + int((log_survival > log_u).sum())
+        groups[name] = unit.base + int((log_survival(unit.keep_logits) > log_u).sum())
     return Shape(groups)
 
 
@@ -132,7 +127,7 @@ def _longest_prefix(state: NestedState, cost: Callable[[Shape], float], budget: 
     entries = [
         (-float(value), place, unit)
         for place, (unit, module) in enumerate(state.units.items())
-        for value in module.posterior().chain.log_survival
+        for value in log_survival(module.keep_logits)
     ]
     order = [unit for _, _, unit in sorted(entries, key=lambda entry: entry[:2])]
 
