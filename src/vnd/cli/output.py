@@ -18,8 +18,8 @@ def table(columns: Iterable[str], left: Iterable[str] = (), wrapped: Iterable[st
     """A table without lines, whose columns are numbers at the right, but for some, and in one line, but for some."""
     made = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", **look)
     for column in columns:
-        justify = "left" if column in left else "right"
-        made.add_column(column, justify=justify, no_wrap=column not in wrapped, overflow="fold")
+        made.add_column(column, no_wrap=column not in wrapped, overflow="fold")
+        made.columns[-1].justify = "left" if column in left else "right"
     return made
 
 
