@@ -7,6 +7,7 @@ or the new one. `exclusive` keeps other writers of a folder waiting.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import secrets
@@ -15,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 PART = re.compile(r"\.(.+?)(?:\.[0-9]+-[0-9a-f]{8})?\.part")
 LOCK = ".lock"  # in a folder that is being written; whoever holds it removes it
@@ -26,6 +28,12 @@ _held: set[int] = set()  # the open lock files of this process
 def write_text(path: Path, text: str) -> None:
     """Write a small file in one step: whoever reads it, also after a kill or a full disk, sees the old or the new."""
     put(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write plain values as JSON in one step, in a folder that is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def put(path: Path, write: Callable[[Path], object]) -> None:

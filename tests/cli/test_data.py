@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vnd.cli import function, main
+from vnd.cli import declared, main
 from vnd.cli.data import LAYOUTS, recognise, summary
 from vnd.data.images import Images
 from vnd.data.registry import DATASETS
@@ -242,7 +242,7 @@ def test_help_says_what_each_command_is_for(command, words, capsys):
         run(command, "--help")
     assert stopped.value.code == 0
     printed = " ".join(capsys.readouterr().out.split())
-    told = (function(f"data {command}").__doc__ or "").splitlines()
+    told = declared("vnd.cli.data", "list_sets" if command == "list" else command).__doc__.splitlines()
     assert told[0] in printed
     assert words in printed
     assert told[2].strip().startswith(f"Example: vnd data {command}")

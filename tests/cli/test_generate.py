@@ -18,7 +18,6 @@ from torch import Tensor, nn
 import vnd
 from cli.refusals import fails
 from train.small import recipe, write_blobs
-from vnd.cli import latent_views as scenes
 from vnd.cli import main
 from vnd.cli.latent_views import LatentViews, scene
 from vnd.evaluation import open_run
@@ -137,7 +136,7 @@ def test_it_writes_five_pictures_and_says_what_they_show(
     assert facts["network"] == {"name": "dense_autoencoder", "latent_dim": CODE, "checksum": manifest["checksum"]}
     assert (facts["seed"], facts["checkpoint"], facts["lengths"], facts["not_drawn"]) == (0, "last", [2, 3, 5, 6], None)
     assert facts["command"].startswith(
-        f"vnd generate {runs / 'vnd_ae'} --checkpoint=last --out={out} --seed=0 --count=14"
+        f"vnd generate {runs / 'vnd_ae'} --checkpoint last --out {out} --seed 0 --count 14"
     )
     stops = facts["pictures"]["samples"].pop("drawn_lengths")
     assert facts["pictures"]["samples"] == {"lengths": [2, 3, 5, 6], "count": 14}
@@ -249,7 +248,7 @@ def test_codes_that_are_not_cut_are_found(runs: Path, shown: dict[str, Any], mon
 
 def test_a_dimension_at_zero_is_still_kept(runs: Path) -> None:
     own = made(runs / "vnd_ae", length=4)
-    code = own.shortened(own.seen.point[:1], 4)
+    code = own.shortened(own.codes[:1], 4)
     codes = own.moved(code, 3, (-1.0, 0.0, 1.0))
     assert reached(codes).sum(1).tolist() == [4, 4, 4]
     torch.testing.assert_close(codes[:, 3], torch.tensor([-1.0, 0.0, 1.0]))
@@ -336,8 +335,7 @@ def test_dimensions_without_an_order_are_taken_by_what_they_tell(
 ) -> None:
     own = made(runs / name)
     assert own.lengths == (CODE,)
-    seen = made(runs / name, count=scenes.SHOWN).seen
-    assert seen.own is None
+    assert own.own_lengths is None
     told = own.order.tolist()
     assert told != list(range(CODE))
     assert told[:2] == [5, 4]  # planted to be worth the most

@@ -180,7 +180,7 @@ def test_pictures_and_numbers_of_each_image_are_written(
         "last",
         [32, 32],
     )
-    assert facts["command"].startswith(f"vnd segment {runs / 'vnd_punet'} {files[0]} {files[1]} --samples=5")
+    assert facts["command"].startswith(f"vnd segment {runs / 'vnd_punet'} {files[0]} {files[1]} --samples 5")
     assert facts["network"]["name"] == "probabilistic_unet"
     assert [(row["image"], row["width"], row["height"]) for row in facts["images"]] == [
         (str(files[0]), 32, 32),

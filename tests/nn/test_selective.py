@@ -3,6 +3,7 @@
 import importlib
 import math
 import re
+from collections import UserDict
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def test_an_uncertainty_that_is_not_a_number_is_not_accepted():
         ({"x": [], "y": None}, "selective: x must hold at least one batch; got none"),
         (
             {"x": [torch.zeros(2)], "y": None},
-            r"selective: a batch must be \(inputs, labels\); got a Tensor",
+            r"selective: a batch must be \(inputs, labels\), labels last, or a dict with \"labels\"; got a tensor",
         ),
         ({"y": torch.zeros(3).long()}, "as many labels as inputs; got 3 labels and 20 inputs"),
         ({"y": torch.full((20,), 7)}, "labels must lie in 0 … 2; got 7"),
@@ -135,6 +136,22 @@ def test_predictions_of_another_kind_are_refused():
         fit.accept(vnd.predict(net, x, width=0.5, samples=2, link="identity"))
 
 
+def test_of_a_batch_of_several_the_last_are_the_labels():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.head = nn.Linear(2, 8), nn.Linear(3, 8), nn.Linear(16, 3)
+
+        def forward(self, x, y):
+            return {"logits": self.head(torch.cat((self.a(x), self.b(y)), -1)), "hidden": x}
+
+    x, y, labels = torch.randn(40, 2), torch.randn(40, 3), torch.randint(3, (40,))
+    net = vnd.to_nested(Two(), (x, y), num_groups=4).eval()
+    wanted = selective(net, (x, y), labels, risk=0.6, width=0.5, samples=0)
+    for batches in ([(x, y, labels)], [[x, y, labels]], [((x, y), labels)], [([x, y], labels)]):
+        assert selective(net, batches, risk=0.6, width=0.5, samples=0) == wanted
+
+
 def test_the_page_runs(capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     assert blocks
@@ -150,6 +167,9 @@ def test_inputs_by_name_or_position_and_outputs_of_many_give_the_same_threshold(
         assert selective(net, inputs, y, risk=0.2, width=0.5, samples=0) == wanted
     for inputs in (x, (x,), [x], {"input": x}):
         assert selective(net, [(inputs, y)], risk=0.2, width=0.5, samples=0) == wanted
+    unknown = {"name": ["a"] * len(y)}  # as a data loader gives, and `forward` does not take
+    for batch in ({"input": x, "labels": y}, {"label": y, "input": x} | unknown, UserDict(input=x, labels=y)):
+        assert selective(net, [batch], risk=0.2, width=0.5, samples=0) == wanted
     net.register_forward_hook(lambda module, args, out: (-out, out))
     assert selective(net, x, y, risk=0.2, width=0.5, samples=0, output=1, dim=-1) == wanted
     with pytest.raises(ValueError, match="pass output=, one of 0, 1"):

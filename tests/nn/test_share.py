@@ -48,7 +48,7 @@ def test_rows_are_plain_numbers():
     assert 1 < expected < 4
     tied = ["outer", "norm", "inner", "outer_norm", "wide", "shortcut"]
     assert sorted(row.pop("tied")) == sorted(tied)
-    assert row == {"unit": "stem", "channels": 8, "groups": 4, "base": 1}
+    assert row == {"unit": "stem", "channels": 8, "groups": 4, "base": 1, "tiles": 1}
 
 
 def test_single_weights_that_become_zero_are_dropped():

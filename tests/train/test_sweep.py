@@ -20,7 +20,7 @@ import yaml
 
 from train import fake_vnd
 from train.small import settings, write_blobs
-from vnd.train import sweep
+from vnd.train import config, sweep
 from vnd.train.config import parse
 from vnd.train.loop import fit
 from vnd.train.run import lock
@@ -33,7 +33,6 @@ from vnd.train.sweep import (
     digest,
     holds,
     in_use,
-    names,
     perform,
     read,
     run_all,
@@ -173,7 +172,7 @@ def test_names_of_folders_hold_nothing_that_a_shell_minds(tmp_path: Path) -> Non
     assert run.folder.parent == tmp_path / "runs"
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", config.names("sweep"))
 def test_shipped_sweeps_can_be_read(name: str) -> None:
     found = read(name)
     assert found.about

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json as to_json
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+import rich
 
-from vnd._files import write_text
+from vnd._files import write_json
+from vnd.cli.output import say, table
 from vnd.data import fetch as fetching
 from vnd.data.decode import SUFFIXES, data_root
 from vnd.data.images import Images
@@ -29,38 +28,30 @@ def list_sets(json: Path | None = None) -> None:
     Args:
         json: File for the same as JSON.
     """
-    console = Console()
-    table = _table("name", "what (licence)", "classes", "size", "where")
-    rows = list[dict[str, Any]]()
+    columns = "name", "what (licence)", "classes", "size", "where"
+    shown, rows = table(columns, columns, ["what (licence)", "where"]), list[dict[str, Any]]()
     for dataset in DATASETS.values():
         place = data_root() / dataset.folder
         here = bool(dataset.folder) and place.exists()
         where = "embedded" if dataset.embedded else f"found in {place.name}" if here else "not here"
-        size = f"{dataset.channels}×{dataset.size}×{dataset.size}" if dataset.size else "any"
-        table.add_row(
+        shown.add_row(
             dataset.name,
             f"{dataset.about} ({dataset.licence})",
             str(dataset.num_classes or "–"),
-            size,
+            f"{dataset.channels}×{dataset.size}×{dataset.size}" if dataset.size else "any",
             where if dataset.folder or dataset.embedded else "yours",
         )
         fields = ("name", "about", "num_classes", "channels", "size", "manual", "licence")
-        rows.append(
-            {field: getattr(dataset, field) for field in fields}
-            | {
-                "where": "embedded" if dataset.embedded else str(place) if here else None,
-                "fetchable": bool(dataset.remotes),
-                "download_bytes": sum(remote.size for remote in dataset.remotes),
-            }
-        )
-    console.print(table)
+        rows.append({
+            **{field: getattr(dataset, field) for field in fields},
+            "where": "embedded" if dataset.embedded else str(place) if here else None,
+            "fetchable": bool(dataset.remotes),
+            "download_bytes": sum(remote.size for remote in dataset.remotes),
+        })  # fmt: skip
+    rich.print(shown)
     fetched = ", ".join(row["name"] for row in rows if row["fetchable"])
-    console.print(
-        f"data root: {data_root()} (VND_DATA sets it)\n`vnd data fetch NAME` gets {fetched}",
-        soft_wrap=True,
-        markup=False,
-    )
-    _write(json, rows, console)
+    say(f"data root: {data_root()} (VND_DATA sets it)\n`vnd data fetch NAME` gets {fetched}")
+    _write(json, rows)
 
 
 def fetch(name: str, root: Path | None = None) -> None:
@@ -74,7 +65,7 @@ def fetch(name: str, root: Path | None = None) -> None:
     """
     dataset = find(name, "data")
     if dataset.embedded:
-        Console(stderr=True).print(f"{name} comes with vnd; nothing to download")
+        say(f"{name} comes with vnd; nothing to download", error=True)
         return
     print(fetching.fetch(dataset, data_root() if root is None else root.expanduser()).resolve())
 
@@ -91,25 +82,24 @@ def check(path: Path, name: str | None = None, json: Path | None = None) -> None
     """
     path = path.expanduser()
     known = recognise(path) if name is None else find(name, "data").name
-    console = Console()
-    how = "recognised as" if name is None else "read as"
-    console.print(f"{path}: {how} {known}, {DATASETS[known].about}", soft_wrap=True, markup=False)
+    say(f"{path}: {'recognised as' if name is None else 'read as'} {known}, {DATASETS[known].about}")
     rows = [{"split": split} | summary(images) for split, images in _splits(known, path)]
     grouped = any(row["groups"] for row in rows)
-    table = _table("split", "images", "form", "classes", "mean", "std", *["groups"] * grouped)
+    columns = "split", "images", "form", "classes", "mean", "std", *["groups"] * grouped
+    shown = table(columns, columns)
     for row in rows:
         counts = " … ".join(f"{x:,}" for x in sorted(set(row["label_counts"] or ())))
         classes = f"{row['classes']} × {counts}" if counts else "–"
         form = "×".join(map(str, row["form"])) + (f", {row['graders']} masks" if row["graders"] else "")
         moments = [" ".join(f"{x:.3f}" for x in row[key]) for key in ("mean", "std")]
-        table.add_row(row["split"], f"{row['images']:,}", form, classes, *moments, *[str(row["groups"])] * grouped)
-    console.print(table)
-    console.print("classes × images of each; mean, std: a channel each, pixels from 0 to 1", soft_wrap=True)
+        shown.add_row(row["split"], f"{row['images']:,}", form, classes, *moments, *[str(row["groups"])] * grouped)
+    rich.print(shown)
+    say("classes × images of each; mean, std: a channel each, pixels from 0 to 1")
     if grouped:
-        console.print("groups: the patients or objects that the images are of", soft_wrap=True)
+        say("groups: the patients or objects that the images are of")
     for split in {"train", "test"} - {row["split"] for row in rows}:
-        console.print(f"no file of the {split} split is there")
-    _write(json, {"path": str(path.resolve()), "name": known, "splits": rows}, console)
+        say(f"no file of the {split} split is there")
+    _write(json, {"path": str(path.resolve()), "name": known, "splits": rows})
 
 
 def recognise(path: Path) -> str:
@@ -180,20 +170,11 @@ def _nearest(path: Path) -> str:
     near = dict.fromkeys(wanted[part] for x in entries for part in get_close_matches(x, wanted, 1, 0.75))
     if not near:
         return f"known are {', '.join(LAYOUTS)}, and folders of classes"
-    return "nearest: " + "; ".join(
-        f"{name}, which has {' and '.join(dict.fromkeys(x[0] for x in LAYOUTS[name]))}" for name in near
-    )
+    has = {name: " and ".join(dict.fromkeys(x[0] for x in LAYOUTS[name])) for name in near}
+    return "nearest: " + "; ".join(f"{name}, which has {parts}" for name, parts in has.items())
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, no_wrap=not column.startswith(("what", "where", "licence")), overflow="fold")
-    return table
-
-
-def _write(path: Path | None, content: Any, console: Console) -> None:
+def _write(path: Path | None, content: Any) -> None:
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, to_json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-        console.print(f"numbers: {path.resolve()}", soft_wrap=True, markup=False)
+        write_json(path, content)
+        say(f"numbers: {path.resolve()}")

@@ -8,8 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+import rich
 
+from vnd.cli.output import say
 from vnd.evaluation import choose, open_run, results_of, write
 from vnd.methods import Size
 from vnd.nn.state import Shape
@@ -47,12 +48,12 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
             "the demo's report needs matplotlib; pip install 'variational-nested-dropout[report]'"
         )
     _make_room(out)
-    console, start = Console(), time.perf_counter()
-    console.print("Training one nested Bayesian network on Fashion-MNIST ...")
+    start = time.perf_counter()
+    say("Training one nested Bayesian network on Fashion-MNIST ...")
     if not fit(recipe, out):
         raise KeyboardInterrupt(f"saved in {out}; start over with: vnd demo")
     trained = time.perf_counter() - start
-    console.print("Running it at every size, in and out of domain ...")
+    say("Running it at every size, in and out of domain ...")
     run = open_run(out)
     results = results_of(run, recipe.evaluate, run.test(), "vnd demo")
     chosen = _extract(run, results["rows"], out / "extracted")
@@ -61,15 +62,12 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
     report = html.write_run(write(results, out), out)
 
     title = f"One training, {len(results['rows'])} sizes: {results['data']['test']:,} test images of Fashion-MNIST"
-    console.print(sizes_table(results["rows"], title, chosen["label"]))
-    console.print(
+    rich.print(sizes_table(results["rows"], title, chosen["label"]))
+    say(
         f"percentages: the same share of every layer; ≤: the learned shape with so many parameters\n"
         f"latency: one image, {results['machine']}; AUROC: entropy tells fashion from handwritten digits\n"
         f"← {chosen['reason']}: {chosen['parameters']:,} parameters\n\n"
-        f"report:  {report.resolve()}\nnetwork: {(out / 'extracted').resolve()}",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
+        f"report:  {report.resolve()}\nnetwork: {(out / 'extracted').resolve()}"
     )
 
 

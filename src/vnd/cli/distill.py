@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,8 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from vnd._files import write_text
+from vnd._files import write_json
+from vnd.cli.output import say
 from vnd.cli.train import check_free
 from vnd.evaluation import open_run
 from vnd.functional import concentration
@@ -63,29 +63,27 @@ def distill(
     """
     if keep is not None and parameters is not None:
         raise ValueError(f"distill: give --keep or --parameters, not both; got {keep:g} and {parameters:g}")
-    teacher, console = open_run(run, checkpoint), Console()
+    teacher = open_run(run, checkpoint)
     if not getattr(teacher.recipe.method, "student", None):
-        raise ValueError(
-            f"distill: {run} is no Bayesian nested network that classifies; train one with vnd train, method bn3"
-        )
+        what = "no Bayesian nested network that classifies; train one with vnd train, method bn3"
+        raise ValueError(f"distill: {run} is {what}")
     if not -1 <= threshold < 1:
         raise ValueError(f"distill: threshold must lie in [-1, 1); got {threshold:g}")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("distill: it runs in one process; use vnd train with method sn3 for several")
-    if not all(0 <= number < len(teacher.splits.validation) for number in images):
-        count = len(teacher.splits.validation)
+    count = len(teacher.splits.validation)
+    if not all(0 <= number < count for number in images):
         raise ValueError(f"distill: images must be numbers of validation images, below {count}; got {list(images)}")
     folder = out or run.with_name(f"{run.resolve().name}-sn3")
     check_free(folder)
     open_yet = keep is None and parameters is None
     student_recipe(teacher, 1.0 if open_yet else keep, overrides, parameters)  # what is wrong is said before any work
     said = analysis(teacher, threshold)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "correlation.json", json.dumps(said, indent=1) + "\n")
+    write_json(folder / "correlation.json", said)
     _draw_maps(said, folder / "correlation.png", run.resolve().name)
     share = said["proposed"] if open_yet else keep
     words = f"the smallest width that correlates with the full one by more than {threshold:g}: {said['proposed']:g}"
-    _print(console, f"{words}\ncorrelations: {folder / 'correlation.json'}, {folder / 'correlation.png'}")
+    say(f"{words}\ncorrelations: {folder / 'correlation.json'}, {folder / 'correlation.png'}")
     if analyse:
         return
     recipe = student_recipe(teacher, share, overrides, parameters)
@@ -93,8 +91,8 @@ def distill(
         raise KeyboardInterrupt(f"saved in {folder}; go on with: vnd train --resume {folder}")
     if len(teacher.splits.validation.classes) > 2:
         _draw_simplex(teacher, open_run(folder, "last"), folder / "simplex.png", images)
-        _print(console, f"picture: {folder / 'simplex.png'}")
-    _print(console, f"done: {folder}\nevaluate it with: vnd evaluate {folder}")
+        say(f"picture: {folder / 'simplex.png'}")
+    say(f"done: {folder}\nevaluate it with: vnd evaluate {folder}")
 
 
 def analysis(teacher: TrainedRun, threshold: float) -> dict[str, Any]:
@@ -106,9 +104,8 @@ def analysis(teacher: TrainedRun, threshold: float) -> dict[str, Any]:
         teacher.recipe.evaluate, sizes=Sizes(fractions=WIDTHS), inference=("mc",), repeats=1, bn_images_sweep=()
     )
     steps = measure(teacher, options, teacher.splits.validation, teacher.outside(options))
-    said = correlation(
-        list(track(steps, "correlations", total=len(WIDTHS), console=Console(stderr=True), transient=True))
-    )
+    shown = track(steps, "correlations", total=len(WIDTHS), console=Console(stderr=True), transient=True)
+    said = correlation(list(shown))
     assert said is not None
     index = smallest_width(torch.tensor(said["inside"]), threshold)
     return {**said, "widths": list(WIDTHS), "threshold": threshold, "proposed": WIDTHS[index]}
@@ -123,8 +120,7 @@ def student_recipe(
     teachers: Any = teacher.recipe.method
     own["method"] = {
         "name": teachers.student, "teacher": str(teacher.folder.resolve()), "checkpoint": teacher.checkpoint,
-        "keep": keep,
-        "parameters": parameters,
+        "keep": keep, "parameters": parameters,
     }  # fmt: skip
     own["train"]["loss_temperature"] = 0.0  # what it learns is the teacher's confidence
     own["evaluate"] |= {"inference": ["mean"], "samples": 0, "bn_images_sweep": [], "repeats": 1}
@@ -133,10 +129,6 @@ def student_recipe(
     if isinstance(recipe.method, Distills):
         recipe.method.kept(teacher.model)  # a size that this teacher does not have
     return recipe
-
-
-def _print(console: Console, words: str) -> None:
-    console.print(words, soft_wrap=True, highlight=False, markup=False)
 
 
 def _draw_maps(said: dict[str, Any], path: Path, name: str) -> None:
@@ -163,18 +155,10 @@ def _draw_simplex(teacher: TrainedRun, student: TrainedRun, path: Path, wanted: 
         own = concentration(student.extract(_full(student))(x[chosen])).cpu()
     panels = []
     for index, (points, spread) in enumerate(zip(draws, own, strict=True)):
-        first, second, third = points.mean(0).topk(3).indices.tolist()
-        three = (first, second, third)
-        label = int(torch.as_tensor(images.labels)[chosen[index]])
-        names = tuple(images.classes[c] for c in three)
-        panels.append(
-            Simplex(
-                project(points.numpy(), three),
-                merged(spread.numpy(), three),
-                (names[0], names[1], names[2]),
-                f"labelled {images.classes[label]}",
-            )
-        )
+        first, second, third = three = tuple(points.mean(0).topk(3).indices.tolist())
+        names = images.classes[first], images.classes[second], images.classes[third]
+        title = f"labelled {images.classes[int(torch.as_tensor(images.labels)[chosen[index]])]}"
+        panels.append(Simplex(project(points.numpy(), three), merged(spread.numpy(), three), names, title))
     path.write_bytes(png(simplex(panels), DPI, MOST))
 
 

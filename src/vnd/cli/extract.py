@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
+import rich
 import torch
-from rich.console import Console
 
-from vnd._files import write_text
+from vnd._files import write_json
+from vnd.cli.output import say
 from vnd.data.batches import in_order
 from vnd.evaluation import open_run
 from vnd.methods import Size
@@ -62,10 +62,8 @@ def extract(
     if why := task_of(opened.recipe.method).not_extracted:
         raise ValueError(f"extract: {run} is {task_of(opened.recipe.method).kind}: {why}")
     if isinstance(opened.recipe.method, Single):
-        raise ValueError(
-            f"extract: {run} has one size, as {opened.recipe.method_name} was trained; "
-            f"vnd.load('{run / opened.checkpoint}') gives it"
-        )
+        how = f"as {opened.recipe.method_name} was trained; vnd.load('{run / opened.checkpoint}') gives it"
+        raise ValueError(f"extract: {run} has one size, {how}")
     bayesian = getattr(opened.recipe.method, "bayesian", False)
     if keep == "posterior" and not bayesian:
         raise ValueError(f"extract: {run} has no posterior over its weights to keep; leave out --keep posterior")
@@ -90,9 +88,6 @@ def extract(
     row |= scores(said.probs, said.entropy, torch.as_tensor(test.labels), opened.recipe.evaluate.bins)
     facts = {**row, "keep": keep, "samples": samples, "run": str(run), "checkpoint": opened.checkpoint}
     facts |= {"mean": opened.splits.mean, "std": opened.splits.std, "classes": list(test.classes)}
-    write_text(folder / "extracted.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-    console = Console()
-    console.print(sizes_table([row], f"extracted from {run}, on {len(test):,} test images"))
-    console.print(
-        f'network: {folder.resolve()}\nload it: vnd.load("{folder}")', soft_wrap=True, highlight=False, markup=False
-    )
+    write_json(folder / "extracted.json", facts)
+    rich.print(sizes_table([row], f"extracted from {run}, on {len(test):,} test images"))
+    say(f'network: {folder.resolve()}\nload it: vnd.load("{folder}")')

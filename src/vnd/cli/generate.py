@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from vnd._files import write_text
-from vnd.cli.latent_views import LatentViews, check, coder, scene, to_uint8
+from vnd._files import write_json
+from vnd.cli.latent_views import LatentViews, coder, scene, to_uint8
+from vnd.cli.output import check_range, command, say
 from vnd.evaluation import find_network, open_run
 from vnd.methods import AutoencoderMethod
 from vnd.methods.codes import masked, of_pixel, squared_error
@@ -60,40 +61,37 @@ def generate(
     """
     recipe, _ = find_network(run, checkpoint)
     if not isinstance(recipe.method, AutoencoderMethod):
-        raise ValueError(
-            f"generate: {run} was trained by {recipe.method_name}, which learns no codes of images; "
-            "give a run of vnd_ae or of another auto-encoder"
-        )
+        why = "which learns no codes of images; give a run of vnd_ae or of another auto-encoder"
+        raise ValueError(f"generate: {run} was trained by {recipe.method_name}, {why}")
     size = recipe.network.config["latent_dim"]
-    check("count", count, 1, MOST)
-    check("depth", depth, 1, min(DEEPEST, max(size, 4)))
-    check("seed", seed, 0, 2**63 - 1)
+    check_range("generate: count", count, 1, MOST)
+    check_range("generate: depth", depth, 1, min(DEEPEST, max(size, 4)))
+    check_range("generate: seed", seed, 0, 2**63 - 1)
     opened = open_run(run, checkpoint)
-    own, folder, console = scene(opened, length, seed, count), out or run / "generated", Console()
-    ways: dict[str, Callable[[], Picture]] = {
-        "samples": lambda: samples(own), "reconstructions": lambda: reconstructions(own),
-        "growing": lambda: growing(own), "tree": lambda: tree(own, depth), "traversals": lambda: traversals(own),
+    own, folder = scene(opened, length, seed, count), out or run / "generated"
+    ways: dict[str, Callable[[LatentViews], Picture]] = {
+        "samples": samples, "reconstructions": reconstructions, "growing": growing,
+        "tree": partial(tree, depth=depth), "traversals": traversals,
     }  # fmt: skip
     if own.refusal:
         del ways["samples"], ways["growing"]
     drawn = {}
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in track(ways.items(), "pictures", console=Console(stderr=True), transient=True):
-        figure, drawn[name] = draw()
+        figure, drawn[name] = draw(own)
         (folder / f"{name}.png").write_bytes(image_grids.png(figure))
     given = {"length": length, "checkpoint": checkpoint, "out": out, "seed": seed, "count": count, "depth": depth}
-    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     manifest = json.loads((run / opened.checkpoint / "network.json").read_text(encoding="utf-8"))
     facts = {
-        "command": shlex.join(["vnd", "generate", str(run), *words]), "seed": seed, "method": recipe.method_name,
+        "command": command("vnd", "generate", run, **given), "seed": seed, "method": recipe.method_name,
         "data": recipe.data.name, "checkpoint": opened.checkpoint,
         "network": {"name": recipe.network.name, "latent_dim": size, "checksum": manifest["checksum"]},
         "lengths": list(own.lengths), "pictures": drawn, "not_drawn": own.refusal,
     }  # fmt: skip
-    write_text(folder / "generate.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    write_json(folder / "generate.json", facts)
     said = [f"no samples.png and no growing.png: {own.refusal}"] if own.refusal else []
     said += [str(folder / name) for name in (*(f"{name}.png" for name in drawn), "generate.json")]
-    console.print("\n".join(said), soft_wrap=True, highlight=False, markup=False)
+    say("\n".join(said))
 
 
 def samples(own: LatentViews) -> Picture:
@@ -112,14 +110,12 @@ def samples(own: LatentViews) -> Picture:
 
 def reconstructions(own: LatentViews) -> Picture:
     """Test images, and what is left of them at each length."""
-    codes, images = own.seen.point, own.seen.images
-    wanted: list[tuple[str, Any, Any, list[str]]] = [
-        (_dimensions(own, n), n, own.shortened(codes, n), []) for n in own.lengths
-    ]
-    if own.seen.own is not None:
-        lengths = own.seen.own.tolist()
-        captions = [f"length {length}" for length in lengths]
-        wanted.append(("own lengths", lengths, masked(codes, own.seen.own), captions))
+    codes, images, lengths = own.codes, own.images, own.own_lengths
+    wanted: list[tuple[str, Any, Any, list[str]]]
+    wanted = [(_dimensions(own, n), n, own.shortened(codes, n), []) for n in own.lengths]
+    if lengths is not None:
+        captions = [f"length {length}" for length in lengths.tolist()]
+        wanted.append(("own lengths", lengths.tolist(), masked(codes, lengths), captions))
     shown, said = [Row("test images", to_uint8(images))], []
     for label, length, kept, captions in wanted:
         decoded = own.decoded(kept)
@@ -172,13 +168,13 @@ def tree(own: LatentViews, depth: int) -> Picture:
 def traversals(own: LatentViews) -> Picture:
     """One dimension of a test image's code at a time, from one end of the prior to the other."""
     length = min(own.lengths[-1], len(own.order))
-    code, chosen = own.shortened(own.seen.point[:1], length), own.order[: min(LEADING, length)].tolist()
+    code, chosen = own.shortened(own.codes[:1], length), own.order[: min(LEADING, length)].tolist()
     shown = []
     for dimension, worth in zip(chosen, own.worth, strict=False):
         value = (code[0, dimension] - own.centre[dimension]) / own.spread[dimension].clamp(min=1e-12)
         note = f"{worth}, own {_signed(float(value))}" if worth else f"own value {_signed(float(value))}"
         shown.append(Row(f"dimension {dimension + 1}", own.to_uint8(own.moved(code, dimension, WAY)), note))
-    pair = np.concatenate([to_uint8(own.seen.images[:1]), own.to_uint8(code)])
+    pair = np.concatenate([to_uint8(own.images[:1]), own.to_uint8(code)])
     first = Row("one test image", pair, captions=("image", "decoded"))
     about = (
         f"{_source(own)}. The code of one test image, {_dimensions(own, own.lengths[-1])}; in each row one of them "
@@ -202,11 +198,11 @@ def _leading(own: LatentViews) -> str:
 
 def _units(own: LatentViews) -> str:
     """What values are counted in, where no prior says it."""
-    return "" if own.drawn is not None else " deviations"
+    return " deviations" if own.drawn is None else ""
 
 
 def _deviations(own: LatentViews) -> str:
-    return "" if own.drawn is not None else " Deviations are those of the test images' codes from their mean."
+    return " Deviations are those of the test images' codes from their mean." if own.drawn is None else ""
 
 
 def _category(own: LatentViews) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vnd.cli.output import check_range
 from vnd.data.batches import in_order
-from vnd.data.images import Images
 from vnd.methods import AutoencoderMethod, Sizes
 from vnd.methods.codes import DeterministicAutoencoder, LearnsLength
 from vnd.report.image_grids import Pixels
@@ -23,32 +23,8 @@ SHOWN, STUDIED, BATCH = 12, 1024, 256  # test images that are shown and looked a
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Test images, and what the encoder says of them; tensors are on the run's device.
-
-    Args:
-        images: (n, channels, height, width), between −1 and 1.
-        loc: Their means, (n, Gaussian dimensions).
-        cost: What each dimension costs, nats, of the same shape.
-        point: Their most likely codes, (n, dimensions).
-        own: How long each image's code is, for a method that says so.
-    """
-
-    images: Tensor
-    loc: Tensor
-    cost: Tensor
-    point: Tensor
-    own: Tensor | None
-
-    def some(self, count: int) -> Seen:
-        """The first ones."""
-        own = None if self.own is None else self.own[:count]
-        return Seen(self.images[:count], self.loc[:count], self.cost[:count], self.point[:count], own)
-
-
-@dataclass(frozen=True)
 class LatentViews:
-    """A trained auto-encoder, some test images with their codes, and codes drawn from its prior.
+    """A trained auto-encoder, some test images with their codes, and codes drawn from its prior, all on its device.
 
     Args:
         opened: The run.
@@ -57,7 +33,9 @@ class LatentViews:
         order: Its Gaussian dimensions, those that tell the most first.
         worth: What each tells, in the same order, as words; empty ones for an ordered code.
         numbers: Which of the test images are shown.
-        seen: What the encoder says of them.
+        images: These, (n, channels, height, width), between −1 and 1.
+        codes: Their most likely codes, (n, dimensions).
+        own_lengths: How long each of these is, for a method that says so.
         centre: Where each Gaussian dimension lies: 0 under a normal prior, else the mean over the test images.
         spread: Its deviation.
         drawn: Codes of the prior, (count, dimensions); None where there is a refusal.
@@ -72,7 +50,9 @@ class LatentViews:
     order: Tensor
     worth: tuple[str, ...]
     numbers: list[int]
-    seen: Seen
+    images: Tensor
+    codes: Tensor
+    own_lengths: Tensor | None
     centre: Tensor
     spread: Tensor
     drawn: Tensor | None
@@ -82,7 +62,7 @@ class LatentViews:
     @property
     def size(self) -> int:
         """Dimensions of a code, those of a category included."""
-        return self.seen.point.size(1)
+        return self.codes.size(1)
 
     def shortened(self, codes: Tensor, length: int) -> Tensor:
         """Codes whose Gaussian dimensions beyond the leading ones are zeros: short codes, as the decoder reads them."""
@@ -97,7 +77,7 @@ class LatentViews:
         return torch.cat([method.decode(self.opened.model, part) for part in codes.split(BATCH)])
 
     def to_uint8(self, codes: Tensor) -> Pixels:
-        """Images as bytes."""
+        """Decoded images as bytes."""
         return to_uint8(self.decoded(codes))
 
     def branches(self, depth: int, side: float) -> list[Tensor]:
@@ -107,7 +87,7 @@ class LatentViews:
         """
         levels = []
         for level in range(depth + 1):
-            codes = self.shortened(self.seen.point[:1], 0).repeat(2**level, 1)
+            codes = self.shortened(self.codes[:1], 0).repeat(2**level, 1)
             signs = torch.tensor(list(product((-side, side), repeat=level)), device=codes.device)
             chosen = self.order[:level]
             codes[:, chosen] = self.centre[chosen] + signs.to(codes.dtype) * self.spread[chosen]
@@ -140,21 +120,25 @@ def scene(opened: TrainedRun, length: int | None, seed: int, count: int) -> Late
     if length is not None:
         if not method.ordered and length != size:
             raise ValueError(f"generate: codes of {name} have no order and one length, {size}; got --length {length}")
-        check("length", length, method.base, size)
+        check_range("generate: length", length, method.base, size)
         lengths = (length,)
     test = opened.test()
     numbers = np.random.default_rng(seed).permutation(len(test))[:STUDIED]
-    all_seen = _look(opened, method, test.take(numbers))
-    order, worth = _order(method, all_seen)
+    batches = list(in_order(test.take(numbers), opened.normalise, opened.device))
+    seen = [method.encode(opened.model, x) for x in batches]
+    loc, cost = torch.cat([code.loc for code in seen]), torch.cat([code.cost for code in seen])
+    own = torch.cat([method.lengths(code) for code in seen]) if isinstance(method, LearnsLength) else None
+    order, worth = _order(method, loc, cost)
     drawn, stops, refusal = _draw(opened, method, count, size, seed)
-    stops = stops if length is None else None
-    centre, spread = torch.zeros_like(all_seen.loc[0]), torch.ones_like(all_seen.loc[0])
+    centre, spread = torch.zeros_like(loc[0]), torch.ones_like(loc[0])
     if drawn is None:  # no prior says where codes lie
-        centre, spread = all_seen.loc.mean(0), all_seen.loc.std(0, correction=0)
-    shown, some = numbers[: min(count, SHOWN)].tolist(), all_seen.some(min(count, SHOWN))
+        centre, spread = loc.mean(0), loc.std(0, correction=0)
+    shown = min(count, SHOWN)
     return LatentViews(
-        opened, lengths, method.ordered, order, worth, shown, some, centre, spread, drawn, stops, refusal
-    )
+        opened, lengths, method.ordered, order, worth, numbers[:shown].tolist(), torch.cat(batches)[:shown],
+        torch.cat([method.point(code) for code in seen])[:shown], None if own is None else own[:shown],
+        centre, spread, drawn, stops if length is None else None, refusal,
+    )  # fmt: skip
 
 
 def to_uint8(images: Tensor) -> Pixels:
@@ -169,30 +153,12 @@ def coder(opened: TrainedRun) -> AutoencoderMethod:
     return method
 
 
-def check(name: str, value: int, least: int, most: int) -> None:
-    """Refuse an option beyond its limits."""
-    if not least <= value <= most:
-        raise ValueError(f"generate: {name} must lie in {least} … {most}; got {value}")
-
-
-def _look(opened: TrainedRun, method: AutoencoderMethod, images: Images) -> Seen:
-    parts = []
-    for x in in_order(images, opened.normalise, opened.device):
-        code = method.encode(opened.model, x)
-        own = method.lengths(code) if isinstance(method, LearnsLength) else None
-        parts.append(Seen(x, code.loc, code.cost, method.point(code), own))
-    joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("images", "loc", "cost", "point")}
-    lengths = [part.own for part in parts if part.own is not None]
-    return Seen(**joined, own=torch.cat(lengths) if lengths else None)
-
-
-def _order(method: AutoencoderMethod, seen: Seen) -> tuple[Tensor, tuple[str, ...]]:
+def _order(method: AutoencoderMethod, loc: Tensor, cost: Tensor) -> tuple[Tensor, tuple[str, ...]]:
     """The Gaussian dimensions, those that tell the most first, and what each tells: nats, or how much codes differ."""
-    dimensions = seen.loc.size(1)
     if method.ordered:
-        return torch.arange(dimensions, device=seen.loc.device), ("",) * dimensions
+        return torch.arange(loc.size(1), device=loc.device), ("",) * loc.size(1)
     certain = isinstance(method, DeterministicAutoencoder)  # its codes have no price
-    told = seen.loc.std(0, correction=0) if certain else seen.cost.mean(0)
+    told = loc.std(0, correction=0) if certain else cost.mean(0)
     best, order = told.sort(descending=True, stable=True)
     return order, tuple(f"deviation {value:.2f}" if certain else f"{value:.2f} nats" for value in best.tolist())
 

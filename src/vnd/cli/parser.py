@@ -18,8 +18,8 @@ from vnd._options import refusal, spelled
 HELP = {"-h", "--help"}
 
 
-def call(command: Callable[..., None], words: str, args: list[str]) -> None:
-    """Call a command with its options, or print its help."""
+def parse(command: Callable[..., None], words: str, args: list[str]) -> dict[str, Any]:
+    """The options that a command is to be called with; or its help, and then this does not return."""
     name = words.removeprefix("vnd ")
     parser, keys = _parser(command, words), list[str]()
     if "overrides" in inspect.signature(command).parameters:
@@ -31,7 +31,7 @@ def call(command: Callable[..., None], words: str, args: list[str]) -> None:
         options = parser.instantiate(parser.parse_args(spelled(args, parser)))
     except ArgumentError as error:
         raise ValueError(f"{name}: {refusal(error)}; `{words} --help` says what it takes") from None
-    command(**options, **({"overrides": keys} if keys else {}))
+    return {**options, **({"overrides": keys} if keys else {})}
 
 
 def _parser(command: Callable[..., None], words: str) -> ArgumentParser:
@@ -47,7 +47,7 @@ def _parser(command: Callable[..., None], words: str) -> ArgumentParser:
     arguments: dict[str, dict[str, Any]] = {  # that jsonargparse would take as one JSON list, as an option
         name: {"nargs": "+", "type": Path, "metavar": name.removesuffix("s").upper()}
         for name, parameter in parameters.items()
-        if parameter.annotation == "list[Path]" and parameter.default is parameter.empty
+        if parameter.annotation == list[Path] and parameter.default is parameter.empty
     }
     if "overrides" in parameters and "recipe" in parameters:
         arguments["recipe"] = {"nargs": "?", "default": "", "metavar": "RECIPE"}
@@ -60,7 +60,7 @@ def _parser(command: Callable[..., None], words: str) -> ArgumentParser:
     if first:
         parser.add_function_arguments(command, as_group=False, as_positional=True, skip=skip)
     for action in parser._actions:
-        if parameters.get(action.dest, inspect.Parameter).annotation in (bool, "bool"):
+        if parameters.get(action.dest, inspect.Parameter).annotation is bool:
             action.nargs, action.const = "?", True
     return parser
 

@@ -1,13 +1,11 @@
 """`vnd recipes`: list the recipes that come with the package."""
 
-import json
 from itertools import groupby
 from pathlib import Path
 
-from rich.console import Console
-
-from vnd._files import write_text
+from vnd._files import write_json
 from vnd._text import nearest
+from vnd.cli.output import say
 from vnd.train.config import names, parse, read
 
 
@@ -27,17 +25,13 @@ def recipes(only: str = "", out: Path | None = None) -> None:
     if not matching:
         parts = {part for name in known for part in (*name.split("/"), *name.replace("/", "-").split("-"))}
         raise ValueError(f"recipes: only: no recipe has {only!r} in its name{nearest(only, parts | {*known})}")
-    console = Console()
     settings = {name: read(name)[0] for name in matching}
     for _, shelf in groupby(matching, key=lambda name: (Path(name).parent, settings[name].get("data", {}).get("name"))):
         together = list(shelf)
         width = max(map(len, together))
         for name in together:
-            line = f"{name:{width}}  {settings[name]['about']}"
-            console.print(line, soft_wrap=True, highlight=False, markup=False)
-        console.print()
-    console.print("train one with: vnd train RECIPE", highlight=False, markup=False)
+            say(f"{name:{width}}  {settings[name]['about']}")
+        say("")
+    say("train one with: vnd train RECIPE")
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        whole = {name: parse(name).to_dict() for name in matching}
-        write_text(out, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+        write_json(out, {name: parse(name).to_dict() for name in matching})

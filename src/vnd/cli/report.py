@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from vnd._text import short
+from vnd.cli.output import command, say
 
 OUT, SIZES = Path("runs/report"), (110_000, 350_000, 1_100_000)
 
@@ -47,14 +45,11 @@ def report(
     from vnd.report.markdown import IMAGES, marked, write_markdown
     from vnd.report.markdown import keep as write_kept
 
-    def say(line: str) -> None:
-        Console(stderr=True).print(f"vnd: {line}", soft_wrap=True, highlight=False, markup=False)
-
     if not all(math.isfinite(size) and size > 0 for size in sizes):
         raise ValueError(f"report: sizes must be numbers of parameters above 0; got {list(sizes)}")
     if markdown is not None:
         marked(markdown)  # what is wrong with it is said before the work
-    comparison = html.read(runs, say)
+    comparison = html.read(runs, lambda line: say(f"vnd: {line}", error=True))
     by_size = any("summary" in block.sections for block in comparison.blocks)  # which has the table of methods by size
     if not by_size and tuple(sizes) != SIZES:
         noun = comparison.runs[0].results["task"]["noun"]
@@ -65,15 +60,10 @@ def report(
         size = write_kept(comparison.runs, keep)
         words += f"\nkept:    {keep.resolve()} ({len(comparison.runs)} runs, {short(size, 'B')})"
     if markdown is not None:
-        given = {"out": out if out != OUT else None, "title": title, "keep": keep, "markdown": markdown}
-        options = [word for name, value in given.items() if value is not None for word in (f"--{name}", _shown(value))]
-        options += ["--sizes", ",".join(f"{size:.12g}" for size in sizes)] if by_size else []
-        command = shlex.join(["vnd", "report", *map(_shown, runs), *options])
-        figures = write_markdown(comparison, markdown, sizes, command)
+        paths = {"out": None if out == OUT else out, "keep": keep, "markdown": markdown}
+        given = {name: path and os.path.relpath(path) for name, path in paths.items()} | {"title": title}
+        given["sizes"] = ",".join(f"{size:.12g}" for size in sizes) if by_size else None
+        again = command("vnd", "report", *map(os.path.relpath, runs), **given)
+        figures = write_markdown(comparison, markdown, sizes, again)
         words += f"\ntables:  {markdown.resolve()} ({len(figures)} figures in {IMAGES}/)"
-    Console().print(words, soft_wrap=True, highlight=False, markup=False)
-
-
-def _shown(value: Path | str) -> str:
-    """A word of the command; a path as it is from the current folder."""
-    return os.path.relpath(value) if isinstance(value, Path) else value
+    say(words)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import rich
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 from torch.nn import functional as F
 
 from vnd import metrics
-from vnd._files import write_text
+from vnd._files import write_json
+from vnd.cli.output import check_range, command, say, table
 from vnd.data.decode import LARGEST, Form, picture, probe
 from vnd.evaluation import fed, find_network, open_run
 from vnd.methods import Size, Sizes
@@ -62,18 +62,14 @@ def segment(
         seed: Of the masks that are drawn.
         out: Folder of the pictures; RUN/segmented if not given.
     """
-    if not 1 <= samples <= MOST:
-        raise ValueError(f"segment: samples must lie in 1 … {MOST}; got {samples}")
+    check_range("segment: samples", samples, 1, MOST)
+    check_range("segment: seed", seed, 0, 2**63 - 1)
     if not 0 < fraction <= 1:
         raise ValueError(f"segment: fraction must lie in (0, 1]; got {fraction}")
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"segment: seed must lie in 0 … {2**63 - 1}; got {seed}")
     recipe, checkpoint = find_network(run, checkpoint)
     if not isinstance(recipe.method, Segmenter):
-        raise ValueError(
-            f"segment: {run} was trained by {recipe.method_name}, which draws no masks; give a run of vnd_punet or of "
-            "another method that segments"
-        )
+        why = "which draws no masks; give a run of vnd_punet or of another method that segments"
+        raise ValueError(f"segment: {run} was trained by {recipe.method_name}, {why}")
     folder = out or run / "segmented"
     shapes, names = _check(images, folder), names_of(images)
     opened = open_run(run, checkpoint)
@@ -81,30 +77,29 @@ def segment(
     draw, (channels, *frame) = ready(opened, size, recipe.evaluate.bn_images), fed(run)[0]
     folder.mkdir(parents=True, exist_ok=True)
     source = f"{run.resolve().name}: {recipe.method_name}, {size.label}, {checkpoint} network"
-    rows, console = [], Console()
-    for path, (height, width) in track(
-        shapes.items(), "segment", console=Console(stderr=True), transient=True, total=len(shapes)
-    ):
+    rows, bar = list[dict[str, Any]](), Console(stderr=True)
+    for path, (height, width) in track(list(shapes.items()), "segment", console=bar, transient=True):
         pixels = picture(path, Form(channels, height, width, luma=True))
         with repeatable(seed):
             logits = _draw(draw, opened, pixels, frame, samples)
         rows.append({"name": names[path], "image": str(path), "height": height, "width": width, **_measure(logits)})
         _write(folder, names[path], pixels, logits, source)
     given = {"samples": samples, "fraction": fraction, "checkpoint": checkpoint, "seed": seed, "out": out}
-    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     manifest = json.loads((run / checkpoint / "network.json").read_text(encoding="utf-8"))
     facts = {
-        "command": shlex.join(["vnd", "segment", str(run), *map(str, images), *words]), "seed": seed,
+        "command": command("vnd", "segment", run, *images, **given), "seed": seed,
         "method": recipe.method_name, "data": recipe.data.name, "checkpoint": checkpoint,
         "network": {"name": recipe.network.name, "checksum": manifest["checksum"]},
         "samples": samples, "size": size.label, "threshold": THRESHOLD, "measured_at": frame, "images": rows,
     }  # fmt: skip
-    write_text(folder / "segment.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-    console.print(_table(rows, source))
-    console.print(
-        f"pictures: {folder.resolve()}\nnumbers:  {folder.resolve() / 'segment.json'}",
-        soft_wrap=True, highlight=False, markup=False,
-    )  # fmt: skip
+    write_json(folder / "segment.json", facts)
+    shown = table(("image", "pixels", "foreground", "entropy", "diversity"), ["image"], ["image"], title=Text(source))
+    for row in rows:
+        apart = "–" if row["diversity"] is None else f"{row['diversity']:.3f}"
+        numbers = f"{100 * row['foreground']:.2f} %", f"{row['entropy']:.4f}", apart
+        shown.add_row(Text(row["name"]), f"{row['width']}×{row['height']}", *numbers)
+    rich.print(shown)
+    say(f"pictures: {folder.resolve()}\nnumbers:  {folder.resolve() / 'segment.json'}")
 
 
 def names_of(images: list[Path]) -> dict[Path, str]:
@@ -148,9 +143,8 @@ def _size(opened: TrainedRun, fraction: float) -> Size:
     recipe, run = opened.recipe, opened.folder
     size, *_ = opened.method.sizes(opened.model, Sizes((fraction,), leading=recipe.evaluate.sizes.leading))
     if size.fraction != fraction:
-        raise ValueError(
-            f"segment: {run} has one size, as {recipe.method_name} was trained; leave out --fraction, got {fraction:g}"
-        )
+        how = f"as {recipe.method_name} was trained; leave out --fraction, got {fraction:g}"
+        raise ValueError(f"segment: {run} has one size, {how}")
     return size
 
 
@@ -215,17 +209,3 @@ def _png(pixels: NDArray[np.uint8]) -> bytes:
     buffer = BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
-
-
-def _table(rows: list[dict[str, Any]], source: str) -> Table:
-    """One line an image."""
-    table = Table(title=Text(source), title_justify="left", box=None, padding=(0, 1, 0, 0))
-    table.add_column("image", overflow="fold")
-    for heading in ("pixels", "foreground", "entropy", "diversity"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        apart = "–" if row["diversity"] is None else f"{row['diversity']:.3f}"
-        share = f"{100 * row['foreground']:.2f} %"
-        size = f"{row['width']}×{row['height']}"
-        table.add_row(Text(row["name"]), size, share, f"{row['entropy']:.4f}", apart)
-    return table

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import shlex
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.text import Text
 
-from vnd._files import write_text
+from vnd._files import write_json
+from vnd.cli.output import command
 from vnd.train import sweep as work
-from vnd.train.config import RefusedYAMLError, load_yaml
+from vnd.train.config import load_yaml
 from vnd.train.sweep import Run, Worklist, read
 
 BEGUN = {"new": "train", "begun": "go on", "trained": "evaluate"}
@@ -48,13 +48,12 @@ def sweep(
         most: So many of these shapes at most, the smallest first.
         dry_run: Only say what there is to do.
     """
-    if jobs < 1:
-        raise ValueError(f"sweep: jobs must be at least 1; got {jobs}")
-    if most < 1:
-        raise ValueError(f"sweep: most must be at least 1; got {most}")
+    for name, number in (("jobs", jobs), ("most", most)):
+        if number < 1:
+            raise ValueError(f"sweep: {name} must be at least 1; got {number}")
     worklist = read(file, out, shapes_of, most)
     options = _options(worklist, slurm)
-    book = _Book(worklist, Console())
+    book = _Book(worklist)
     for name, other in worklist.repeated:
         book.say(f"{name}: the same run as {other}; done once")
     if dry_run:
@@ -62,17 +61,15 @@ def sweep(
     elif options is not None:
         _submit(book, options)
     else:
-        given = {"out": (out, None), "jobs": (jobs, 1), "shapes_of": (shapes_of, None), "most": (most, 5)}
-        words = [word for key, (value, usual) in given.items() if value != usual for word in (f"--{key}", str(value))]
-        again = shlex.join(["vnd", "sweep", file, *words])
-        _run(book, jobs, again)
+        given = {"jobs": jobs if jobs > 1 else None, "shapes_of": shapes_of, "most": None if most == 5 else most}
+        _run(book, jobs, command("vnd", "sweep", file, out=out, **given))
 
 
 class _Book:
     """What is known of every run of a sweep: on the screen, and in OUT/sweep.json for machines."""
 
-    def __init__(self, worklist: Worklist, console: Console) -> None:
-        self.worklist, self.console = worklist, console
+    def __init__(self, worklist: Worklist) -> None:
+        self.worklist, self.console = worklist, Console()
         self.path = worklist.out / "sweep.json"
         self.before = _earlier(self.path)
         self.rows: dict[str, dict[str, Any]] = {
@@ -89,9 +86,7 @@ class _Book:
 
     def write(self) -> None:
         about = {"sweep": str(self.worklist.path), "about": self.worklist.about, "out": str(self.worklist.out)}
-        self.worklist.out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({**about, "runs": list(self.rows.values())}, indent=1, ensure_ascii=False)
-        write_text(self.path, text + "\n")
+        write_json(self.path, {**about, "runs": list(self.rows.values())})
 
     def say(self, text: str, style: str = "") -> None:
         self.console.print(Text(text, style=style), soft_wrap=True)
@@ -104,10 +99,8 @@ class _Book:
         time = {} if outcome.status == "skipped" else {"seconds": outcome.seconds}
         self.note(run, outcome.status, outcome.error, **time)
         words = f"{outcome.status}{f', {_time(outcome.seconds)}' if time else ''}: {run.name}"
-        self.say(
-            f"{self._number(run)} {words}{f': {outcome.error}' if outcome.error else ''}",
-            COLOURS.get(outcome.status, ""),
-        )
+        words += f": {outcome.error}" if outcome.error else ""
+        self.say(f"{self._number(run)} {words}", COLOURS.get(outcome.status, ""))
 
     def preview(self) -> None:
         """What there is to do, one line a run; nothing is written."""
@@ -117,7 +110,7 @@ class _Book:
                 state = "in use" if work.in_use(run.folder) else work.state_of(run, self.worklist.evaluate)
             except ValueError:
                 state = "of another recipe"
-            rows.append((str(number), run.name, state, shlex.join(["vnd", "train", run.source, *run.overrides])))
+            rows.append((str(number), run.name, state, command("vnd", "train", run.source, *run.overrides)))
         self.table("", "run", "is", "as", rows=rows)
         self.say(f"{_count(self.worklist.runs)} in {self.worklist.out}; nothing was done")
 
@@ -128,7 +121,7 @@ class _Book:
             time = "" if row["seconds"] is None else _time(row["seconds"])
             rows.append((row["name"], row["status"], time, f"job {row['job']}" if row["job"] else row["error"]))
         self.table("run", "status", "time", "", rows=rows, style=1)
-        counts = {status: self.count(status) for status in dict.fromkeys(row["status"] for row in self.rows.values())}
+        counts = Counter(row["status"] for row in self.rows.values())
         self.say(f"{', '.join(f'{number} {status}' for status, number in counts.items())}; {self.path.resolve()}")
         if failed := self.count("failed"):
             self.say(f"what {'it' if failed == 1 else 'they'} said: {self.worklist.out.resolve()}/RUN/{work.LOG}")
@@ -187,12 +180,7 @@ def _submit(book: _Book, options: dict[str, Any]) -> None:
 
 def _options(worklist: Worklist, text: str) -> dict[str, Any] | None:
     """Options of the cluster's jobs, those of the command over those of the file; None to run here."""
-    try:
-        given = load_yaml(text)
-    except RefusedYAMLError as error:
-        raise ValueError(f"sweep: slurm: {error}") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"sweep: slurm is not YAML: {' '.join(str(error).split())}") from None
+    given = load_yaml(text, "sweep: slurm")
     if given is False:
         return None
     if given is not None and not isinstance(given, dict):

@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
+from vnd.cli.output import say
 from vnd.train.config import parse, parse_run
 from vnd.train.loop import fit
 from vnd.train.recipe import Recipe
@@ -41,30 +40,20 @@ def train(
     if new_epochs is not None:
         settings = settings.with_epochs(new_epochs)
     if (folder / "last" / "network.json").exists() and not changed:
-        Console().print(
-            f"{folder} is finished; evaluate it with: vnd evaluate {folder}",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
+        say(f"{folder} is finished; evaluate it with: vnd evaluate {folder}")
         return
-    first = os.environ.get("RANK", "0") == "0"  # of the processes of a launcher, one speaks
-    if fit(settings, folder, new_epochs=new_epochs is not None):
-        Console(quiet=not first).print(
-            f"done: {folder}\nevaluate it with: vnd evaluate {folder}", soft_wrap=True, highlight=False, markup=False
-        )
-    else:
+    if not fit(settings, folder, new_epochs=new_epochs is not None):
         raise KeyboardInterrupt(f"saved in {folder}; go on with: vnd train --resume {folder}")
+    if os.environ.get("RANK", "0") == "0":  # of the processes of a launcher, one speaks
+        say(f"done: {folder}\nevaluate it with: vnd evaluate {folder}")
 
 
 def _begun(name: str, out: Path | None, overrides: Sequence[str]) -> tuple[Recipe, Path]:
     if not name:
         raise ValueError("train: give a recipe, a name of `vnd recipes` or a YAML file; or --resume RUN")
     recipe = parse(name, overrides)
-    folder = (
-        out
-        or Path("runs") / f"{Path(name).with_suffix('').as_posix().strip('/.').replace('/', '-')}-{recipe.train.seed}"
-    )
+    plain = Path(name).with_suffix("").as_posix().strip("/.").replace("/", "-")
+    folder = out or Path("runs") / f"{plain}-{recipe.train.seed}"
     check_free(folder)
     return recipe, folder
 

@@ -216,9 +216,7 @@ def _read_batch(
     if isinstance(batch, Tensor):
         batch = (batch,)
     if isinstance(batch, Mapping):
-        kinds = [] if forward is None else [p.kind for p in forward.parameters.values()]
-        all_known = forward is None or inspect.Parameter.VAR_KEYWORD in kinds
-        known = {name: x for name, x in batch.items() if all_known or (forward and name in forward.parameters)}
+        known = _known(forward, batch)
         return ((), known) if known else None
     if not isinstance(batch, tuple | list) or len(batch) == 0:
         return None
@@ -234,6 +232,45 @@ def _read_batch(
     values = iter(batch)
     filled = tuple(next(values, None) if isinstance(x, Tensor) else x for x in args)
     return (filled, {}) if _alike(args, filled) else None
+
+
+def _known(forward: inspect.Signature | None, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """What `forward` takes of the values with names."""
+    if forward is None or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in forward.parameters.values()):
+        return dict(batch)
+    return {name: x for name, x in batch.items() if name in forward.parameters}
+
+
+def split_labels(root: nn.Module, batch: Any, who: str) -> tuple[Arguments, Tensor]:
+    """The inputs and the labels of a batch.
+
+    Args:
+        root: The network, without wrappers.
+        batch: (inputs, labels), (a, b, …, labels), or a dict with "labels" or "label" in it, of which `forward` gets
+            the other values that it knows. Inputs are a tensor, a tuple or list of arguments, or a dict.
+        who: The caller, for messages.
+
+    >>> batch = {"input": torch.ones(4, 2), "label": torch.zeros(4), "index": torch.arange(4)}
+    >>> inputs, labels = split_labels(nn.Linear(2, 3), batch, "selective")
+    >>> list(inputs.kwargs), len(labels)
+    (['input'], 4)
+    """
+    inputs: Any = None
+    labels = None
+    if isinstance(batch, Mapping):
+        name = next((name for name in ("labels", "label") if name in batch), None)
+        inputs = _known(_signature(root), {key: x for key, x in batch.items() if key != name})
+        labels = batch[name] if name else None
+    elif isinstance(batch, tuple | list) and len(batch) > 1:
+        *first, labels = batch
+        inputs = first[0] if len(first) == 1 else tuple(first)
+        inputs = tuple(inputs) if isinstance(inputs, list) else inputs  # a data loader makes lists of tuples
+    if not isinstance(labels, Tensor):
+        raise ValueError(
+            f'{who}: a batch must be (inputs, labels), labels last, or a dict with "labels"; '
+            f"got {describe_value(batch)}"
+        )
+    return Arguments.of(inputs, who), labels
 
 
 def _alike(args: tuple[Any, ...], batch: Any) -> bool:

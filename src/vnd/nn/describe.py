@@ -17,20 +17,18 @@ class Description:
     does not have.
     """
 
-    units: tuple[dict[str, str], ...]
+    units: tuple[dict[str, Any], ...]
     whole: tuple[tuple[str, str], ...]
     share: float
-    numbers: tuple[dict[str, Any], ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Units as plain dicts of numbers (unit, channels, groups, base, expected, tied), as pandas takes them."""
-        return [{**row, "tied": list(row["tied"])} for row in self.numbers]
+        """Units as plain dicts (unit, channels, groups, base, tiles, expected, tied), as pandas takes them."""
+        return [{**row, "tied": list(row["tied"])} for row in self.units]
 
     def __str__(self) -> str:
-        rows = [{"unit": "unit", "channels": "channels", "groups": "groups", "expected": "expected", "tied": "tied to"}]
-        rows += list(self.units)
-        widths = {key: max(len(row[key]) for row in rows) for key in rows[0]}
-        lines = ["  ".join(row[key].ljust(widths[key]) for key in row).rstrip() for row in rows]
+        rows = [("unit", "channels", "groups", "expected", "tied to"), *map(_cells, self.units)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         if self.whole:
             longest = max(len(name) for name, _ in self.whole)
             lines += ["", "left whole"]
@@ -57,25 +55,25 @@ def describe(net: nn.Module) -> Description:
     70.6 % of the parameters can be dropped
     """
     state = state_of(net)
-    rows, numbers = [], []
+    rows = []
     for name, unit in state.units.items():
         readers = [layer for layer, layout in state.inputs.items() if any(s.unit == name for s in layout)]
         makers = state.groups[name].producers if name in state.groups else []
-        tied = makers[1:] + [r for r in readers if r not in makers]
-        tiles = f" × {unit.tiles}" if unit.tiles > 1 else ""
-        expected = float(unit.report().expected_length)
         rows.append(
             {
                 "unit": name,
-                "channels": str(unit.channels),
-                "groups": f"{unit.base} + {unit.num_nested}{tiles}",
-                "expected": f"{expected:.1f}",
-                "tied": ", ".join(tied),
+                **{"channels": unit.channels, "groups": unit.num_groups, "base": unit.base, "tiles": unit.tiles},
+                "expected": float(unit.report().expected_length),
+                "tied": makers[1:] + [r for r in readers if r not in makers],
             }
         )
-        sizes = {"channels": unit.channels, "groups": unit.num_groups, "base": unit.base}
-        numbers.append({"unit": name, **sizes, "expected": expected, "tied": tied})
-    return Description(tuple(rows), tuple(state.whole.items()), droppable_share(net), tuple(numbers))
+    return Description(tuple(rows), tuple(state.whole.items()), droppable_share(net))
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    tiles = f" × {row['tiles']}" if row["tiles"] > 1 else ""
+    groups = f"{row['base']} + {row['groups'] - row['base']}{tiles}"
+    return row["unit"], str(row["channels"]), groups, f"{row['expected']:.1f}", ", ".join(row["tied"])
 
 
 def droppable_share(net: nn.Module) -> float:

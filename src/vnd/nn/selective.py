@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vnd import metrics
-from vnd.nn.arguments import Arguments, Output, to_device
+from vnd.nn.arguments import Arguments, Output, split_labels, to_device
 from vnd.nn.predict import Prediction, predict
 from vnd.nn.profile import profile
 from vnd.nn.state import state_of, unwrap
@@ -80,7 +80,7 @@ def selective(
     Args:
         net: A nested network, or any that `predict` takes.
         x: Inputs (N, …) that the network was not trained on, with `y`: a tensor, a tuple of arguments or a dict of
-            keyword arguments; or batches of (inputs, labels).
+            keyword arguments; or batches, each (inputs, labels), (a, b, …, labels) or a dict with "labels" in it.
         y: Classes (N,); None where `x` is batches.
         risk: Largest share of wrong ones among the accepted.
         width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
@@ -148,16 +148,13 @@ def _batches(net: nn.Module, x: Any, y: Tensor | None) -> Iterable[tuple[Any, Te
     like = next(unwrap(net).parameters(), None)
     batches: Iterable[Any] = [(x, y)] if whole else x
     for batch in batches:
-        if not (isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor)):
-            raise ValueError(f"selective: a batch must be (inputs, labels); got a {type(batch).__name__}")
-        given = tuple(batch[0]) if isinstance(batch[0], list) else batch[0]  # a data loader makes lists of tuples
-        inputs = Arguments.of(given, "selective")
-        if len(inputs) != len(batch[1]):
+        inputs, labels = split_labels(unwrap(net), batch, "selective")
+        if len(inputs) != len(labels):
             raise ValueError(
-                f"selective: a batch must have as many labels as inputs; got {len(batch[1])} labels "
+                f"selective: a batch must have as many labels as inputs; got {len(labels)} labels "
                 f"and {len(inputs)} inputs"
             )
-        yield inputs.given if like is None else to_device(inputs.given, like.device), batch[1]
+        yield inputs.given if like is None else to_device(inputs.given, like.device), labels
 
 
 LEVELS = (0.1, 0.4, 1.0)

@@ -27,6 +27,7 @@ from vnd.train.recipe import SECTIONS, Data, Network, Recipe
 
 WHO = ("name", "kind")  # keys that say what their siblings mean
 OF_LAYERS = ("rules", "shape")  # options of methods that name the layers of a network
+WANTED = "sections such as train: {epochs: 2}"
 VALUES = (("method",), ("network",))  # sections without sections of their own: what they hold are values
 
 
@@ -60,9 +61,7 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
         values = known.as_dict()
         _check_finite(values)
         kinds = {**SECTIONS, "method": METHODS[method]}
-        parts = {
-            name: _make(kind, values.get(name, {}), name) for name, kind in kinds.items()
-        }  # it may have no options
+        parts = {name: _make(kind, values.get(name, {}), name) for name, kind in kinds.items()}
         _check_data(parts["data"], parts["evaluate"])
     except ArgumentError as error:
         raise ValueError(f"{where}: {_of_group(error, leaves) or refusal(error)}") from None
@@ -74,9 +73,8 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
 def parse_run(folder: Path) -> Recipe:
     """The recipe of a run."""
     if not (folder / "recipe.yaml").exists():
-        raise ValueError(
-            f"{folder} is not a run: it holds no recipe.yaml; make one with vnd train RECIPE --out {folder}"
-        )
+        how = f"make one with vnd train RECIPE --out {folder}"
+        raise ValueError(f"{folder} is not a run: it holds no recipe.yaml; {how}")
     return parse(folder / "recipe.yaml")
 
 
@@ -105,9 +103,8 @@ def _choice(given: dict[str, Any], section: str, known: Iterable[str], where: st
     part = given.get(section)
     name = part.get("name") if isinstance(part, dict) else None
     if name not in list(known):
-        raise ValueError(
-            f"{where}: {section}.name must be one of {', '.join(known)}; got {name!r}{_like(str(name), known)}"
-        )
+        wanted = f"{section}.name must be one of {', '.join(known)}"
+        raise ValueError(f"{where}: {wanted}; got {name!r}{_like(str(name), known)}")
     return str(name)
 
 
@@ -218,24 +215,29 @@ def _like(word: str, known: Iterable[str]) -> str:
 # Where recipes come from
 
 
-def names() -> list[str]:
-    """The recipes that come with the package, as `vnd train` takes them."""
-    return sorted(path.relative_to(_root()).with_suffix("").as_posix() for path in _root().rglob("*.yaml"))
+PACKAGE = Path(str(files("vnd")))
+SUFFIXES = (".yaml", ".yml")
 
 
-def find(source: str | Path, beside: Path = Path()) -> Path:
+def names(kind: str = "recipe") -> list[str]:
+    """The recipes, or sweeps, that come with the package, as `vnd train` takes them."""
+    root = PACKAGE / f"{kind}s"
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
+
+
+def find(source: str | Path, beside: Path = Path(), kind: str = "recipe") -> Path:
     """The file of a recipe: a path, which may be relative to a folder, or the name of one that comes with the package.
 
     >>> find("demo").name
     'demo.yaml'
     """
-    if Path(source).suffix in (".yaml", ".yml"):
+    if Path(source).suffix in SUFFIXES:
         return beside / source
-    known = names()
+    known = names(kind)
     if str(source) not in known:
-        hint = nearest(str(source), known, cutoff=0.5, lead=";")
-        raise ValueError(f"unknown recipe {str(source)!r}{hint} `vnd recipes` lists them")
-    return _root() / f"{source}.yaml"
+        more = "`vnd recipes` lists them" if kind == "recipe" else f"Give a YAML file, or one of {', '.join(known)}"
+        raise ValueError(f"unknown {kind} {str(source)!r}{_like(str(source), known)} {more}")
+    return PACKAGE / f"{kind}s" / f"{source}.yaml"
 
 
 def read(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -246,7 +248,7 @@ def read(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """
     chain = [] if isinstance(source, Mapping) else [find(source)]
     where = f"recipe {chain[0]}" if chain else "recipe"
-    layers = [dict(source) if isinstance(source, Mapping) else _load(chain[0])]
+    layers = [dict(source) if isinstance(source, Mapping) else read_yaml(chain[0], where, WANTED)]
     while "like" in layers[-1]:
         other = layers[-1].pop("like")
         if not isinstance(other, str) or not other:
@@ -257,7 +259,7 @@ def read(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
             chain.append(path)
             if path.resolve() in seen:
                 raise ValueError(f"leads back to where it came from: {' → '.join(map(_called, chain))}")
-            layers.append(_load(path))
+            layers.append(read_yaml(path, f"recipe {path}", WANTED))
         except ValueError as error:
             raise ValueError(f"{where}: like: {error}") from None
     if len(layers) > 1:
@@ -304,44 +306,38 @@ def _name(given: dict[Any, Any], section: str) -> Any:
     return part.get("name") if isinstance(part, dict) else None
 
 
-def _load(path: Path) -> dict[str, Any]:
-    return read_yaml(path, f"recipe {path}", "sections such as train: {epochs: 2}")
-
-
 def read_yaml(path: Path, where: str, wanted: str) -> dict[str, Any]:
     """What a YAML file holds, which must be a mapping; in a refusal `where` names it and `wanted` says what of."""
     try:
-        given = load_yaml(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ValueError(f"{where} does not exist") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
-    except RefusedYAMLError as error:
-        raise ValueError(f"{where}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where} is not YAML: {one_line(error)}") from None
+    given = load_yaml(text, where)
     if not isinstance(given, dict):
         raise ValueError(f"{where} must hold {wanted}; got {type(given).__name__}")
     return given
 
 
-def load_yaml(text: str) -> Any:
-    """What YAML says, by the safe loader; a key given twice, an anchor or an alias is refused by a `RefusedYAMLError`.
+def load_yaml(text: str, where: str = "it") -> Any:
+    """What YAML says, by the safe loader; a key given twice, an anchor or an alias is refused, too.
 
     An alias can stand for more than memory holds, and recipes have `like` for what they share.
 
     >>> load_yaml("train: {epochs: 2}")
     {'train': {'epochs': 2}}
     """
-    for event in yaml.parse(text, Loader=_Loader):
-        if getattr(event, "anchor", None) is not None:
-            sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
-            raise RefusedYAMLError(
-                f"line {event.start_mark.line + 1}: {sign}{event.anchor} must be spelt out; got an anchor or an alias"
-            )
-    return yaml.load(text, _Loader)  # a safe one
-
-
-class RefusedYAMLError(ValueError):
-    """YAML that says what no recipe may."""
+    try:
+        for event in yaml.parse(text, Loader=_Loader):
+            if getattr(event, "anchor", None) is not None:
+                sign, line = "*" if isinstance(event, yaml.AliasEvent) else "&", event.start_mark.line + 1
+                raise ValueError(f"line {line}: {sign}{event.anchor} must be spelt out; got an anchor or an alias")
+        return yaml.load(text, _Loader)  # a safe one
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{where} is not YAML: {one_line(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -351,18 +347,12 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             key, line = self.construct_object(key_node, deep=True), key_node.start_mark.line + 1
             if isinstance(key, Hashable):  # of another kind, YAML's own refusal follows
                 if key in lines:
-                    raise RefusedYAMLError(
-                        f"key {key!r} must be given once; got it in line {lines[key]} and line {line}"
-                    )
+                    raise ValueError(f"key {key!r} must be given once; got it in line {lines[key]} and line {line}")
                 lines[key] = line
         return super().construct_mapping(node, deep)
 
 
 def _called(path: Path) -> str:
     """A shipped recipe by its name, another by its path."""
-    root = _root()
+    root = PACKAGE / "recipes"
     return path.relative_to(root).with_suffix("").as_posix() if path.is_relative_to(root) else str(path)
-
-
-def _root() -> Path:
-    return Path(str(files("vnd") / "recipes"))

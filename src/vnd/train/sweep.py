@@ -16,26 +16,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-import yaml
-
 from vnd._text import nearest, one_line
-from vnd.train.config import load_yaml, parse, parse_run, read_yaml
+from vnd.train.config import SUFFIXES, find, load_yaml, parse, parse_run, read_yaml
 from vnd.train.recipe import Network, Recipe, digest_of
 from vnd.train.run import is_locked
 
 KEYS = ("about", "out", "seeds", "set", "runs", "evaluate", "slurm")
 KEYS_OF_A_RUN = ("recipe", "name", "set", "grid", "seeds")
-SUFFIXES = (".yaml", ".yml")
 LOG = "sweep.log"
 VND = (sys.executable, "-m", "vnd")
+SLURM = "a mapping such as {partition: gpu, gpus: 1, time: 120}"
 STATES = ("new", "begun", "trained", "finished")
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 OPTIONS = {  # as a sweep spells them → as submitit does
@@ -94,22 +91,6 @@ class Worklist:
     slurm: dict[str, Any] | None
 
 
-def names() -> list[str]:
-    """The sweeps that come with the package."""
-    root = Path(str(files("vnd") / "sweeps"))
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
-
-
-def find(source: str | Path) -> Path:
-    """The file of a sweep: a path, or the name of one that comes with the package."""
-    if Path(source).suffix in SUFFIXES:
-        return Path(source)
-    if str(source) not in names():
-        hint = nearest(str(source), names(), cutoff=0.5, lead=";")
-        raise ValueError(f"unknown sweep {str(source)!r}{hint} Give a YAML file, or one of {', '.join(names())}")
-    return Path(str(files("vnd") / "sweeps")) / f"{source}.yaml"
-
-
 def read(source: str | Path, out: Path | None = None, shapes_of: Path | None = None, most: int = 5) -> Worklist:
     """Read a sweep and make all its recipes, so that what is wrong with one is said before anything is trained.
 
@@ -119,17 +100,22 @@ def read(source: str | Path, out: Path | None = None, shapes_of: Path | None = N
         shapes_of: An evaluated run; each of the file's runs is made for each of its learned shapes.
         most: So many of these at most, the smallest first.
     """
-    path = find(source)
+    path = find(source, kind="sweep")
     where = f"sweep {path}"
     given = read_yaml(path, where, "keys such as runs: [fashion/bn3]")
     _check_keys(given, KEYS, where)
     entries = _typed(given, "runs", list, "a list of recipes", [], where)
     if not entries:
         raise ValueError(f"{where}: runs must be a list of recipes, such as [fashion/bn3]; got {given.get('runs')!r}")
+    entries = [{"recipe": entry} if isinstance(entry, str) else entry for entry in entries]
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, dict) or not isinstance(entry.get("recipe"), str):
+            raise ValueError(f"{where}: run {number} must be a recipe or a mapping with recipe: NAME; got {entry!r}")
     if shapes_of is not None:
-        entries = [each for entry in entries for each in _shaped(entry, shapes_of, most, where)]
+        shapes = _shapes(shapes_of, most, where)
+        entries = [_shaped(entry, *shape, where) for entry in entries for shape in shapes.items()]
     folder = out or Path(_typed(given, "out", str, "a folder", f"runs/{path.stem}", where))
-    slurm = _typed(given, "slurm", dict, "a mapping such as {partition: gpu, gpus: 1, time: 120}", None, where)
+    slurm = _typed(given, "slurm", dict, SLURM, None, where)
     runs: dict[str, Run] = {}
     repeated, built = list[tuple[str, str]](), list[Network]()
     for number, entry in enumerate(entries, 1):
@@ -138,19 +124,13 @@ def read(source: str | Path, out: Path | None = None, shapes_of: Path | None = N
                 repeated.append((run.name, runs[run.digest].name))
             else:
                 runs[run.digest] = run
-    return Worklist(
-        path,
-        _typed(given, "about", str, "text", "", where),
-        folder,
-        tuple(_found(runs.values(), folder)),
-        tuple(repeated),
-        _typed(given, "evaluate", bool, "true or false", True, where),
-        slurm,
-    )
+    about = _typed(given, "about", str, "text", "", where)
+    evaluate = _typed(given, "evaluate", bool, "true or false", True, where)
+    return Worklist(path, about, folder, tuple(_found(runs.values(), folder)), tuple(repeated), evaluate, slurm)
 
 
-def _shaped(entry: Any, run: Path, most: int, where: str) -> list[Any]:
-    """A run of the file once for each learned shape of an evaluated run but the full one: as its `method.shape`."""
+def _shapes(run: Path, most: int, where: str) -> dict[int, Any]:
+    """The smallest learned shapes of an evaluated run by their numbers of parameters, without the full one."""
     try:
         results = json.loads((run / "results.json").read_text(encoding="utf-8"))
         shapes = {
@@ -162,14 +142,13 @@ def _shaped(entry: Any, run: Path, most: int, where: str) -> list[Any]:
         raise ValueError(f"{where}: shapes_of: {run} is no evaluated run: {one_line(error)}") from None
     if not shapes:
         raise ValueError(f"{where}: shapes_of: {run} has no learned shapes; try vnd evaluate {run} --learned 5")
-    entry = {"recipe": entry} if isinstance(entry, str) else entry
-    if not isinstance(entry, dict) or not isinstance(entry.get("recipe"), str):
-        return [entry]  # which is refused as it is
+    return {parameters: shapes[parameters] for parameters in sorted(shapes)[:most]}
+
+
+def _shaped(entry: dict[str, Any], parameters: int, shape: Any, where: str) -> dict[str, Any]:
+    """A run of the file with a shape as its `method.shape`."""
     name, own = entry.get("name") or _plain(entry["recipe"]), _settings(entry, "set", where)
-    return [
-        {**entry, "name": f"{name}-{parameters}", "set": {**own, "method.shape": shapes[parameters]}}
-        for parameters in sorted(shapes)[:most]
-    ]
+    return {**entry, "name": f"{name}-{parameters}", "set": {**own, "method.shape": shape}}
 
 
 def digest(recipe: Recipe) -> str:
@@ -183,9 +162,7 @@ def digest(recipe: Recipe) -> str:
 
 def holds(folder: Path, wanted: str) -> bool:
     """Whether the recipe in a run's folder has this hash, as this version of the library reads it."""
-    with suppress(
-        ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError
-    ):  # it is much faster to look than to parse
+    with suppress(ValueError, TypeError, AttributeError, KeyError):  # it is much faster to look than to parse
         text = (folder / "recipe.yaml").read_text(encoding="utf-8")
         if digest_of(load_yaml(text)) == wanted:
             return True
@@ -193,12 +170,9 @@ def holds(folder: Path, wanted: str) -> bool:
 
 
 def _expand(
-    entry: Any, given: dict[str, Any], beside: Path, out: Path, where: str, number: int, built: list[Network]
+    entry: dict[str, Any], given: dict[str, Any], beside: Path, out: Path, where: str, number: int, built: list[Network]
 ) -> Iterator[Run]:
     """The runs of one entry: every combination of its grid, with every seed."""
-    entry = {"recipe": entry} if isinstance(entry, str) else entry
-    if not isinstance(entry, dict) or not isinstance(entry.get("recipe"), str):
-        raise ValueError(f"{where}: run {number} must be a recipe or a mapping with recipe: NAME; got {entry!r}")
     source = entry["recipe"]
     here = f"{where}: run {number} ({source})"
     _check_keys(entry, KEYS_OF_A_RUN, here)
@@ -233,16 +207,14 @@ def _found(runs: Iterable[Run], out: Path) -> Iterator[Run]:
     """The runs, each in the folder that holds it already, whatever that is called: another name, an older version."""
     runs = list(runs)
     own = {run.folder.name for run in runs}
-    others = [path for path in sorted(out.glob("*/recipe.yaml")) if path.parent.name not in own]
+    missing = {run.digest for run in runs if not (run.folder / "recipe.yaml").exists()}
     elsewhere: dict[str, Path] = {}
-    if any(not (run.folder / "recipe.yaml").exists() for run in runs):
-        for path in others:
-            try:
+    for path in sorted(out.glob("*/recipe.yaml")) if missing else ():
+        with suppress(ValueError, OSError):  # of something else, or of an older version
+            if path.parent.name not in own:
                 elsewhere.setdefault(digest(parse_run(path.parent)), path.parent)
-            except (ValueError, OSError):  # of something else, or of an older version
-                continue
     for run in runs:
-        there = None if (run.folder / "recipe.yaml").exists() else elsewhere.get(run.digest)
+        there = elsewhere.get(run.digest) if run.digest in missing else None
         yield run if there is None else dataclasses.replace(run, folder=there)
 
 
@@ -306,11 +278,11 @@ def _typed(given: dict[str, Any], key: str, kind: type, words: str, default: Any
     return default if value is None else value
 
 
-def _check_keys(given: dict[str, Any], known: tuple[str, ...], where: str) -> None:
+def _check_keys(given: dict[str, Any], known: Collection[str], where: str, more: str = "") -> None:
     for key in given:
-        if key not in known:
+        if key not in known and not (more and str(key).startswith("slurm_")):
             hint = nearest(str(key), known, cutoff=0.5, lead=";")
-            raise ValueError(f"{where}: unknown key {key!r}{hint} Known: {', '.join(known)}")
+            raise ValueError(f"{where}: unknown key {key!r}{hint} Known: {', '.join(known)}{more}")
 
 
 # Runs at work
@@ -375,10 +347,7 @@ def run_all(
             began(run, state)
 
     with processes.interruptible(), ThreadPoolExecutor(jobs) as pool:
-        work = [pool.submit(one, run) for run in runs]
-        wait(work)
-    for part in work:
-        part.result()
+        list(pool.map(one, runs))
     return not processes.told
 
 
@@ -481,10 +450,8 @@ def _steps(run: Run, evaluate: bool, processes: Processes, log: BinaryIO) -> tup
         if code != 0:
             return "failed", _last_words(run.folder / LOG, since, code or 0)
         if STATES.index(state) < max(STATES.index("trained"), STATES.index(before) + 1):
-            return (
-                "failed",
-                f"{words[0]} ended without an error, and left no {'results' if before == 'trained' else 'network'}",
-            )
+            lacks = "results" if before == "trained" else "network"
+            return "failed", f"{words[0]} ended without an error, and left no {lacks}"
     return "done", ""
 
 
@@ -555,11 +522,7 @@ class Job:
 
 def check_options(options: dict[str, Any], where: str) -> None:
     """Refuse an option that nobody knows."""
-    known = [*OPTIONS, "cluster"]
-    for key in options:
-        if key not in known and not str(key).startswith("slurm_"):
-            hint = nearest(str(key), known, cutoff=0.5, lead=";")
-            raise ValueError(f"{where}: unknown key {key!r}{hint} Known: {', '.join(known)}, and submitit's slurm_…")
+    _check_keys(options, [*OPTIONS, "cluster"], where, ", and submitit's slurm_…")
 
 
 def submit(runs: Sequence[Run], evaluate: bool, options: dict[str, Any], folder: Path) -> list[Any]:
@@ -571,7 +534,11 @@ def submit(runs: Sequence[Run], evaluate: bool, options: dict[str, Any], folder:
         options: Of the jobs, as a sweep spells them; `cluster` is submitit's, "slurm" if not given.
         folder: For submitit's files.
     """
-    submitit = _submitit()
+    try:
+        import submitit
+    except ModuleNotFoundError:
+        extra = "pip install 'variational-nested-dropout[cluster]'"
+        raise ModuleNotFoundError(f"sweeping on a cluster needs submitit; {extra}") from None
     parameters = {OPTIONS.get(key, key): value for key, value in options.items() if key != "cluster"}
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=options.get("cluster", "slurm"))
@@ -592,13 +559,3 @@ def is_queued(job: str) -> bool:
         return bool(subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout.strip())
     except (OSError, subprocess.SubprocessError):
         return False
-
-
-def _submitit() -> Any:
-    try:
-        import submitit
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "sweeping on a cluster needs submitit; pip install 'variational-nested-dropout[cluster]'"
-        ) from None
-    return submitit
