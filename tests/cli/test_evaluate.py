@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import nn
 
 import vnd
-from cli.refusals import fails
+from refusals import fails
 from train.small import blobs, recipe, write_blobs
 from vnd import metrics
 from vnd.cli import main

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cli.refusals import fails
+from refusals import fails
 from train.small import recipe, write_blobs
 from vnd.cli import main
 from vnd.evaluation import settings_of

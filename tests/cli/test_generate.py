@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import vnd
-from cli.refusals import fails
+from refusals import fails
 from train.small import recipe, write_blobs
 from vnd.cli import main
 from vnd.cli.latent_views import LatentViews, scene

@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from cli.refusals import fails
+from refusals import fails
 from train.masks import METHODS, few, recipe
 from train.small import recipe as small_recipe
 from train.small import write_blobs
