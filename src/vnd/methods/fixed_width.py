@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 import vnd.nn as nested
-from vnd.methods.base import Batch, ClassificationDefaults, Size, Sizes, Step, Terms, cost_of, cross_entropy, rules_of
+from vnd.methods.base import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, rules_of
 from vnd.models.initialise import initialise
 from vnd.nn import BayesLayer, Prediction
 from vnd.nn.extract import ORIGINS, Keep
@@ -51,14 +51,6 @@ class Single(ClassificationDefaults):
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
         """That of the network."""
         return cost_of(network, example)
-
-
-def variational_loss(model: nn.Module, batch: Batch, step: Step, smoothing: float) -> Terms:
-    r"""The loss of a network with a posterior over its weights, $\mathrm{NLL} + \frac{κ}{N} \mathrm{KL}$."""
-    likelihood = cross_entropy(model(batch[0]), batch[1], smoothing)
-    divergence = nested.kl(model)
-    total = likelihood + step.kl_weight / step.num_data * divergence
-    return Terms(total, {"nll": likelihood.detach(), "kl": divergence.detach()})
 
 
 def narrowed(
