@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
@@ -140,45 +141,58 @@ class Size:
     fraction: float | None = None
 
 
-class Method(Protocol):
-    """A frozen dataclass of options, with what a system of the paper does in its own way."""
+class Method(ABC):
+    """A frozen dataclass of options, with what a system of the paper does in its own way.
 
-    @property
-    def task(self) -> str:
-        """What its model does with an image."""
+    Attributes:
+        task: What its model does with an image.
+    """
+
+    task = "classification"
 
     @property
     def num_loss_temperatures(self) -> int:
         """Number of networks of fixed size trained in every step: each can have a loss temperature of its own."""
+        return 0
 
+    @abstractmethod
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Make its model from a plain network."""
 
-    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+    def prepare(  # noqa: B027
+        self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]
+    ) -> None:
         """Do what comes before a step and needs no gradient; `average` is the mean over processes."""
 
+    @abstractmethod
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """The loss of a batch."""
 
     def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
         """Logits, (batch, classes), of those networks, from the smallest to the full one; none before all are there."""
+        return []
 
+    @abstractmethod
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
         """Those of the wanted sizes that it has."""
 
-    def recalibrate(
+    def recalibrate(  # noqa: B027
         self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
     ) -> None:
         """Make these widths ready for prediction with samples or with means, from a few batches of training data."""
 
+    @abstractmethod
     def extract(self, model: nn.Module, width: Width, keep: Keep = "mean") -> nn.Module:
         """The network of a width, as small as that: a copy, as `vnd.extract` makes one."""
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
-        """Predict by what `extract` gave, with some draws of the weights; 0 for their means."""
+        """Average probabilities over draws of the weights of what `extract` gave; with 0, those of their means."""
+        return nested.predict(network, x, samples=samples)
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
         """What a network that `extract` gave takes: its `parameters`, `macs` an example and `bytes`."""
+        counted = nested.profile(network, example_input=example)
+        return {"parameters": counted.parameters, "macs": counted.macs, "bytes": counted.bytes}
 
 
 @runtime_checkable
@@ -202,33 +216,9 @@ def register(name: str, traits: Traits | None = None) -> Callable[[type[Kind]], 
     return known
 
 
-class ClassificationDefaults:
-    """Defaults: a classification method without loss temperatures."""
-
-    @property
-    def task(self) -> str:
-        """It classifies."""
-        return "classification"
-
-    @property
-    def num_loss_temperatures(self) -> int:
-        """None."""
-        return 0
-
-    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
-        """None."""
-        return []
-
-
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """Mean negative log-likelihood of the labels, in float32; they may be probabilities of classes."""
     return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
-
-
-def cost_of(network: nn.Module, example: Tensor) -> dict[str, int]:
-    """The parameters, multiply-accumulates an example and bytes of a plain network."""
-    counted = nested.profile(network, example_input=example)
-    return {"parameters": counted.parameters, "macs": counted.macs, "bytes": counted.bytes}
 
 
 def rules_of(rules: dict[str, dict[str, Any]]) -> dict[str, nested.Rule]:

@@ -24,7 +24,6 @@ from vnd.methods.base import (
     Step,
     Terms,
     Traits,
-    cost_of,
     cross_entropy,
     mc,
     register,
@@ -331,7 +330,7 @@ class SVB(Variational):
 
         Multiply-accumulates are those of the dense network, and so is its latency: torch skips no zeros.
         """
-        dense = cost_of(network, example)
+        dense = super().cost(network, example)
         weights = sum(p.numel() for p in network.parameters() if p.dim() > 1)
         zeros = sum(int((p == 0).sum()) for p in network.parameters() if p.dim() > 1)
         stored = dense["bytes"] - WORD * zeros + (weights + 7) // 8

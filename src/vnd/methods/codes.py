@@ -13,7 +13,7 @@ sizes. The paper's factor of 0.00025 on the KL beside the mean squared error is 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
@@ -47,7 +47,7 @@ class Code:
         return 0.5 * (self.loc.square() + variance - 1 - variance.log())
 
 
-class Coded(Single, ABC):
+class Coded(Single):
     """A method whose network has a code, which may stop early: its sizes are lengths."""
 
     base = 1  # dimensions that a code has at least
@@ -94,14 +94,10 @@ class AutoencoderMethod(Coded):
     """
 
     likelihood_std: float = 1.0
+    task = "autoencoding"
 
     def __post_init__(self) -> None:
         check(self)
-
-    @property
-    def task(self) -> str:
-        """It encodes."""
-        return "autoencoding"
 
     def dimensions(self, model: nn.Module) -> int:
         """Of the longest code."""
@@ -122,14 +118,10 @@ class AutoencoderMethod(Coded):
         return type(network)(**network.config | {"heads": self.heads(network.config["latent_dim"])})
 
     def show(self, model: nn.Module, x: Tensor) -> None:
-        """Compute the loss of images: their codes are drawn, and as long as in training."""
+        """Compute the loss, which reads images alone: their codes are drawn, and as long as in training."""
         step = Step(index=0, kl_weight=torch.ones((), device=x.device), temperature=1.0, num_data=len(x))
         with torch.enable_grad():  # without it a category would be drawn as in a test
             self.loss(model, (x, torch.zeros(len(x), device=x.device)), step)
-
-    @abstractmethod
-    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
-        """What is minimised; it reads the images of a batch alone."""
 
     def encode(self, model: nn.Module, x: Tensor) -> Code:
         """The code of a batch of images."""

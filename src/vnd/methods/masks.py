@@ -34,10 +34,7 @@ PIXELS = 2**23  # times samples in one pass of the combiner: 1 GiB for each of i
 class Segmenter(ABC):
     """A method that draws masks of images."""
 
-    @property
-    def task(self) -> str:
-        """It segments."""
-        return "segmentation"
+    task = "segmentation"
 
     @abstractmethod
     def drawer(self, model: nn.Module, size: Size) -> Drawer:
