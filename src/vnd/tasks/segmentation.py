@@ -17,8 +17,8 @@ from vnd import metrics
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
 from vnd.methods import METHODS, Size
-from vnd.methods.masks import Drawer, Segmenter
 from vnd.methods.nested import Nested
+from vnd.methods.vnd_punet import Drawer, Segmenter
 from vnd.tasks.base import Evaluation, Task, machine, register
 from vnd.tasks.trained import TrainedRun, repeatable
 
