@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vnd.functional import to_float32
-from vnd.methods.base import Batch, Size, Sizes, Step, refuse_several_processes
-from vnd.methods.codes import length_of
-from vnd.methods.fixed_width import Single
+from vnd.methods.base import Size
+from vnd.methods.codes import Coded
 from vnd.models.unet import ProbabilisticUNet, UNet
 from vnd.nn import Prediction
 from vnd.nn.state import unwrap
@@ -35,10 +34,7 @@ PIXELS = 2**23  # times samples in one pass of the combiner: 1 GiB for each of i
 class Segmenter(ABC):
     """A method that draws masks of images."""
 
-    @property
-    def task(self) -> str:
-        """It segments."""
-        return "segmentation"
+    task = "segmentation"
 
     @abstractmethod
     def drawer(self, model: nn.Module, size: Size) -> Drawer:
@@ -61,15 +57,15 @@ class Segmenter(ABC):
         raise ValueError("a segmenting method predicts no classes; use vnd evaluate and vnd segment")
 
 
-class Probabilistic(Segmenter, Single):
+class Probabilistic(Segmenter, Coded):
     """A method whose model is a probabilistic UNet: the latent of an image is drawn, the weights are not."""
 
-    base = 1  # dimensions that a latent has at least
-    ordered = False  # whether a latent may stop early
+    called = "latent"
+    who = "probabilistic UNets"
 
-    def heads(self, latent: int) -> dict[str, int]:
-        """Outputs of prior and posterior: means and log variances."""
-        return {"loc": latent, "log_variance": latent}
+    def dimensions(self, model: nn.Module) -> int:
+        """Of the latent."""
+        return int(probabilistic(model).config["latent"])
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """The network with the heads of this method."""
@@ -79,26 +75,6 @@ class Probabilistic(Segmenter, Single):
                 f"got a {type(network).__name__}"
             )
         return ProbabilisticUNet(**network.config | {"heads": self.heads(network.config["latent"])})
-
-    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
-        """Refuse several processes."""
-        refuse_several_processes("probabilistic UNets")
-
-    def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
-        """Shares of an ordered latent, the same length twice being one; else the one that it was trained with."""
-        latent = latent_of(model)
-        if self.ordered and not wanted.fractions:
-            raise ValueError("sizes of an ordered latent are fractions of its length; give fractions")
-        found = {}
-        for fraction in wanted.fractions if self.ordered else (1.0,):
-            length = length_of(latent, fraction, self.base)
-            found[length] = Size("uniform", f"{length} of {latent}", fraction, fraction)
-        return list(found.values())
-
-    def length(self, model: nn.Module, size: Size) -> int:
-        """The length that a size is."""
-        assert size.fraction is not None
-        return length_of(latent_of(model), size.fraction, self.base)
 
     def drawer(self, model: nn.Module, size: Size) -> Drawer:
         """What draws latents of a size's length from the prior, and makes masks of them."""
@@ -146,11 +122,6 @@ def probabilistic(model: nn.Module) -> ProbabilisticUNet:
     root = unwrap(model)
     assert isinstance(root, ProbabilisticUNet)
     return root
-
-
-def latent_of(model: nn.Module) -> int:
-    """Dimensions of its latent."""
-    return int(probabilistic(model).config["latent"])
 
 
 def check_unet(network: nn.Module) -> dict[str, Any]:

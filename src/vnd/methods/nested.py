@@ -14,26 +14,23 @@ from torch import Tensor, nn
 import vnd.nn as nested
 from vnd._text import short
 from vnd.distributions import BernoulliChain
-from vnd.methods.base import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, cross_entropy, rules_of
+from vnd.methods.base import Batch, Method, Size, Sizes, cross_entropy, rules_of
 from vnd.nn.extract import Keep
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
 from vnd.nn.width import Width
 
 
-class Nested(ClassificationDefaults):
+class Nested(Method):
     """A method whose model is one nested network, read at many widths.
 
     Attributes:
         bayesian: Whether its weights have a posterior.
+        budgeted: What the shapes of a budget are: "learned", or "uniform", the same share of every layer.
     """
 
     bayesian: bool
-
-    @property
-    def budgeted(self) -> Literal["uniform", "learned"]:
-        """What the shapes of a budget are: "learned", or "uniform" where the order of the layers is fixed."""
-        return "learned"
+    budgeted: Literal["uniform", "learned"] = "learned"
 
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
         """Uniform fractions, learned levels, and learned shapes of so many parameters."""
@@ -61,14 +58,6 @@ class Nested(ClassificationDefaults):
             return _masked(model, width, samples=keep == "posterior")
         return nested.extract(model, width, keep, warn=False)
 
-    def predict(self, network: nn.Module, x: Tensor, samples: int) -> nested.Prediction:
-        """Average the probabilities over draws of the weights."""
-        return nested.predict(network, x, samples=samples)
-
-    def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
-        """That of the extracted network."""
-        return cost_of(network, example)
-
     def _fitting(self, model: nn.Module, budget: float) -> Size:
         return Size(self.budgeted, f"≤ {short(budget)}", nested.shape(model, parameters=budget))
 
@@ -77,14 +66,7 @@ class FixedOrder(Nested):
     """A nested method of point weights whose lengths are uniform and never learned."""
 
     bayesian = False
-
-    @property
-    def budgeted(self) -> Literal["uniform", "learned"]:
-        """The same share of every layer, always."""
-        return "uniform"
-
-    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
-        """Nothing."""
+    budgeted: Literal["uniform", "learned"] = "uniform"
 
 
 def _masked(model: nn.Module, width: Width, samples: bool) -> nn.Module:

@@ -303,12 +303,8 @@ class SN3(Nested):
         for name in ("samples", "student_samples"):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least} for {self.divergence}; got {getattr(self, name)}")
-        if self.label_weight < 0:
-            raise ValueError(f"label_weight must be 0 or more; got {self.label_weight}")
         if list(self.widths) != sorted({share for share in self.widths if 0 < share < 1}):
             raise ValueError(f"widths must lie in (0, 1) and rise; got {list(self.widths)}")
-        if not self.bandwidths or not all(0 < m < math.inf for m in self.bandwidths):
-            raise ValueError(f"bandwidths must be one or more positive numbers; got {list(self.bandwidths)}")
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Prune the teacher; the network that is given only says what both are."""

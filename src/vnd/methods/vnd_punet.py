@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vnd.distributions import OrderedNormal
 from vnd.distributions.kl import normal_kl, ordered_normal_kl
 from vnd.functional import to_float32
-from vnd.methods.base import DASHED, Batch, Size, Step, Terms, Traits, mc, register
+from vnd.methods.base import DASHED, Batch, Size, Step, Terms, Traits, check, mc, register
 from vnd.methods.codes import length_of
 from vnd.methods.masks import Probabilistic, likelihood, normal_of, probabilistic
 from vnd.models.unet import ProbabilisticUNet
@@ -69,18 +69,13 @@ class VNDPUNet(Probabilistic):
     fixed_share: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.base < 1:
-            raise ValueError(f"base must be at least 1 dimension; got {self.base}")
-        if not all(0 < fraction <= 1 for fraction in self.fractions):
-            raise ValueError(f"fractions must lie in (0, 1]; got {list(self.fractions)}")
-        if not 0 <= self.fixed_share < 1:
-            raise ValueError(f"fixed_share must lie in [0, 1); got {self.fixed_share}")
+        check(self)
 
-    def heads(self, latent: int) -> dict[str, int]:
+    def heads(self, code: int) -> dict[str, int]:
         """Means, log variances, and keep logits of the dimensions beyond the base."""
-        if not self.base < latent:
-            raise ValueError(f"network.latent must be greater than method.base = {self.base}; got {latent}")
-        return {**super().heads(latent), "keep_logits": latent - self.base}
+        if not self.base < code:
+            raise ValueError(f"network.latent must be greater than method.base = {self.base}; got {code}")
+        return {**super().heads(code), "keep_logits": code - self.base}
 
     @torch.no_grad()
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
