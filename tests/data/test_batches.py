@@ -82,8 +82,7 @@ def test_a_mixed_image_has_the_labels_of_its_pixels() -> None:
     assert (y.amax(1) == 1).any()
 
 
-@pytest.mark.parametrize("mixed", [0.0, 0.7])
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize(("world", "mixed"), [(2, 0.7), (4, 0.0)])
 def test_processes_share_a_batch_out_with_its_augmentation(world: int, mixed: float) -> None:
     generator = np.random.default_rng(0)
     images = Images(generator.integers(0, 256, (50, 3, 6, 6), dtype=np.uint8), np.arange(50), ("a",) * 50)

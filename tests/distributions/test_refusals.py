@@ -15,7 +15,6 @@ from vnd.distributions import (
     MultiplicativeNormal,
     OrderedNormal,
     coupled_entropy,
-    total_correlation,
 )
 from vnd.functional import log_uniform_kl
 
@@ -31,23 +30,16 @@ def code(**changes):
 
 
 CASES: Refusals = {
-    "chain-nan": (lambda: BernoulliChain(NAN), ("BernoulliChain", "keep_logits", "nan", "index (1,)")),
     "chain-nan-batched": (lambda: BernoulliChain(NAN.expand(3, 2)), ("keep_logits", "nan", "index (0, 1)")),
     "chain-scalar": (lambda: BernoulliChain(torch.tensor(0.5)), ("keep_logits", "shape ()")),
     "chain-int": (lambda: BernoulliChain(torch.tensor([1, 2])), ("keep_logits", "torch.int64")),
-    "chain-bool": (lambda: BernoulliChain(torch.tensor([True])), ("keep_logits", "torch.bool")),
     "chain-list": (lambda: BernoulliChain([0.5, 0.5]), ("keep_logits", "[0.5, 0.5]")),
-    "chain-complex": (lambda: BernoulliChain(torch.tensor([1j])), ("keep_logits", "torch.complex64")),
     "chain-both": (lambda: BernoulliChain(zeros(2), keep_probs=zeros(2)), ("keep_logits", "keep_probs")),
     "chain-neither": (lambda: BernoulliChain(), ("keep_logits", "keep_probs")),
     "chain-probs-above-one": (
         lambda: BernoulliChain(keep_probs=torch.tensor([0.5, 1.5])),
         ("keep_probs", "1.5", "(1,)"),
     ),
-    "chain-probs-below-zero": (lambda: BernoulliChain(keep_probs=torch.tensor([-0.25])), ("keep_probs", "-0.25")),
-    "chain-probs-nan": (lambda: BernoulliChain(keep_probs=NAN), ("keep_probs", "nan")),
-    "geometric-above-one": (lambda: BernoulliChain.geometric(3, 1.25), ("keep", "1.25")),
-    "lengths-negative": (lambda: BernoulliChain.from_length_probs(torch.tensor([0.5, -0.5])), ("probs", "-0.5")),
     "lengths-zero": (lambda: BernoulliChain.from_length_probs(zeros(3)), ("probs", "0")),
     "lengths-nan": (lambda: BernoulliChain.from_length_probs(NAN), ("probs", "nan")),
     "lengths-inf": (lambda: BernoulliChain.from_length_probs(torch.tensor([1.0, math.inf])), ("probs", "inf")),
@@ -59,10 +51,8 @@ CASES: Refusals = {
     "lengths-none": (lambda: BernoulliChain.from_length_probs(zeros(0)), ("probs",)),
     "expected-zero": (lambda: BernoulliChain.from_expected_length(5, 0.0), ("length", "0.0", "5")),
     "expected-n": (lambda: BernoulliChain.from_expected_length(5, 5), ("length", "5")),
-    "expected-negative": (lambda: BernoulliChain.from_expected_length(5, -1.5), ("length", "-1.5")),
     "expected-nan": (lambda: BernoulliChain.from_expected_length(5, math.nan), ("length", "nan")),
     "downhill-zero": (lambda: Downhill(0.0, zeros(2)), ("Downhill", "temperature", "0.0")),
-    "downhill-negative": (lambda: Downhill(-1.0, zeros(2)), ("temperature", "-1.0")),
     "downhill-inf": (lambda: Downhill(math.inf, zeros(2)), ("temperature", "inf")),
     "downhill-nan": (lambda: Downhill(math.nan, zeros(2)), ("temperature", "nan")),
     "downhill-one-bad-row": (lambda: Downhill(torch.tensor([1.0, -2.0]), zeros(2, 3)), ("temperature", "-2.0", "(1,)")),
@@ -70,7 +60,6 @@ CASES: Refusals = {
     "downhill-logits-nan": (lambda: Downhill(1.0, NAN), ("keep_logits", "nan")),
     "downhill-lengths-nan": (lambda: Downhill(1.0, length_logits=NAN), ("length_logits", "nan")),
     "downhill-lengths-none": (lambda: Downhill(1.0, length_logits=zeros(0)), ("length_logits",)),
-    "downhill-scalar": (lambda: Downhill(1.0, torch.tensor(0.0)), ("keep_logits", "()")),
     "downhill-int": (lambda: Downhill(1.0, torch.tensor([1, 2])), ("keep_logits", "int64")),
     "downhill-lengths-int": (lambda: Downhill(1.0, length_logits=torch.tensor([1, 2])), ("length_logits", "int64")),
     "downhill-both": (lambda: Downhill(1.0, zeros(2), length_logits=zeros(3)), ("keep_logits", "length_logits")),
@@ -79,13 +68,9 @@ CASES: Refusals = {
     "code-too-many-logits": (lambda: code(keep_logits=zeros(4)), ("keep_logits", "4", "3")),
     "code-batches": (lambda: code(loc=zeros(2, 3), scale=ones(5, 3)), ("loc", "scale", "(2, 3)", "(5, 3)")),
     "code-scalar": (lambda: code(loc=torch.tensor(0.0)), ("loc", "()")),
-    "code-int": (lambda: code(loc=torch.tensor([1, 2, 3])), ("loc", "int64")),
     "code-scale-zero": (lambda: code(scale=torch.tensor([1.0, 0.0, 1.0])), ("scale", "0.0", "(1,)")),
-    "code-scale-inf": (lambda: code(scale=torch.tensor([1.0, 1.0, math.inf])), ("scale", "inf", "(2,)")),
     "code-loc-nan": (lambda: code(loc=torch.tensor([math.nan, 1.0, 1.0])), ("loc", "nan")),
-    "code-temperature": (lambda: code(temperature=-1.0), ("temperature", "-1.0")),
     "code-temperature-shape": (lambda: code(loc=zeros(2, 3), temperature=ones(3)), ("temperature", "(3,)", "(2,)")),
-    "code-length-long": (lambda: code().rsample(length=4), ("length", "4", "1 … 3")),
     "code-length-below-base": (lambda: code().rsample(length=0), ("length", "0", "1 … 3")),
     "code-length-tensor": (lambda: code().rsample((2,), length=torch.tensor([1, 7])), ("length", "[1, 7]")),
     "weight-both": (
@@ -95,7 +80,6 @@ CASES: Refusals = {
     "weight-neither": (lambda: MultiplicativeNormal(zeros(2)), ("log_alpha", "log_variance")),
     "weight-shapes": (lambda: MultiplicativeNormal(zeros(2), zeros(3)), ("loc", "(2,)", "(3,)")),
     "weight-nan": (lambda: MultiplicativeNormal(NAN, zeros(2)), ("loc", "nan", "(1,)")),
-    "weight-alpha-nan": (lambda: MultiplicativeNormal(zeros(2), NAN), ("log_alpha", "nan")),
     "weight-variance-nan": (lambda: MultiplicativeNormal(zeros(2), log_variance=NAN), ("log_variance", "nan")),
     "weight-int": (lambda: MultiplicativeNormal(torch.tensor([1, 2]), zeros(2)), ("loc", "int64")),
     "kl-chains": (
@@ -106,7 +90,6 @@ CASES: Refusals = {
     "kl-downhill": (lambda: kl_divergence(Downhill(1.0, zeros(2)), Downhill(1.0, zeros(3))), ("2", "3")),
     "kl-codes": (lambda: kl_divergence(code(), code(keep_logits=zeros(3))), ("3 dimensions, 1", "3, 0")),
     "coupled-none": (lambda: coupled_entropy([]), ("chains", "empty")),
-    "correlation-none": (lambda: total_correlation([]), ("chains", "empty")),
     "kl-form": (lambda: log_uniform_kl(zeros(1), "exakt"), FORMS),
     "prior-form": (lambda: LogUniform("exakt"), FORMS),
     "coupled-batch": (lambda: coupled_entropy([BernoulliChain(zeros(2, 3))]), ("chains", "(2,)")),
@@ -125,7 +108,6 @@ def test_bad_input_is_refused_in_one_line_that_names_argument_and_value(
     [
         (BernoulliChain(zeros(3)), [0.0, 1.0, 0.0]),
         (BernoulliChain(zeros(3)), [1.0, 0.5, 0.0]),
-        (BernoulliChain(zeros(3)), [math.nan, 0.0, 0.0]),
         (Downhill(1.0, zeros(3)), [0.2, 0.5, 0.1]),
         (Downhill(1.0, zeros(2)), [1.2, 0.5]),
         (Downhill(1.0, zeros(2)), [0.5, -0.1]),

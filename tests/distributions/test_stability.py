@@ -11,8 +11,8 @@ from covering import pairs, turns
 from vnd.distributions import BernoulliChain, Downhill, OrderedNormal
 from vnd.functional import length_log_probs, log_survival
 
-SIZES = [1, 2, 32, 1000, 100_000]
-TEMPERATURES = [1e-4, 1e-2, 0.5, 2.0, 1e3]
+SIZES = [1, 32, 1000, 100_000]
+TEMPERATURES = [1e-4, 0.5, 2.0, 1e3]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 

@@ -155,34 +155,6 @@ def test_options_reach_the_layers() -> None:
     assert {layer.estimator for layer in layers.values() if layer.bayesian} == {"weight"}
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"rules": {"a": {"nst": False}}}, "rules: a has no 'nst'; known are base, bayesian, granularity"),
-        ({"num_groups": 0}, "num_groups must be at least 1; got 0"),
-        ({"base": 5}, "base must lie in 0 … num_groups = 4; got 5"),
-        ({"base": -1}, "base must lie in 0 … num_groups = 4; got -1"),
-        ({"prior_length": 4.0}, "prior_length must lie strictly between base = 1 and num_groups = 4; got 4.0"),
-        ({"label_smoothing": 1.0}, "label_smoothing must lie in [0, 1); got 1.0"),
-        ({"measure_every": -1}, "measure_every must be 0 (never) or more; got -1"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        OWN(BN3(num_groups=4), **change)
-    assert str(caught.value).startswith(words)
-
-
-def test_a_rule_that_no_layer_matches_is_refused_when_the_network_is_built() -> None:
-    with pytest.raises(ValueError, match="the rule 'nowhere' matches no layer"):
-        model_of(BN3(num_groups=4, rules={"nowhere": {"nest": False}}))
-
-
-def test_plain_refuses_a_smoothing_of_one() -> None:
-    with pytest.raises(ValueError, match=r"^label_smoothing must lie in \[0, 1\); got 1\.0$"):
-        Plain(label_smoothing=1.0)
-
-
 def test_every_method_is_a_frozen_dataclass_of_plain_values() -> None:
     for method in METHODS.values():
         made: Any = method()
@@ -336,18 +308,6 @@ def test_several_draws_a_step_run_parts_of_the_batch_at_masks_spread_evenly() ->
     expected = sum(len(y[i::3]) * F.cross_entropy(model(x[i::3]), y[i::3]) for i in range(3))
     assert float(terms.parts["nll"]) == pytest.approx(float(expected.detach()) / 11, rel=1e-6)
     assert int(model.features[0].ordering.quantile.count) == 3
-
-
-@pytest.mark.parametrize("draws", [0, -1])
-def test_draws_out_of_range_are_refused(draws: int) -> None:
-    with pytest.raises(ValueError, match=f"draws must be at least 1; got {draws}"):
-        BN3(draws=draws)
-
-
-def test_more_draws_than_images_are_refused() -> None:
-    method = BN3(num_groups=4, draws=13)
-    with pytest.raises(ValueError, match=r"method\.draws must be at most the images of a batch, 12; got 13"):
-        method.loss(model_of(method), batch(), step())
 
 
 def test_what_is_done_to_a_plain_network_that_was_cut_is_not_done_to_the_one_in_training() -> None:

@@ -101,8 +101,14 @@ def test_of_equal_distributions_the_estimate_is_0_in_the_mean_and_often_negative
     assert 0.3 < float((values < 0).double().mean()) < 0.9
 
 
-@pytest.mark.parametrize("widths", [(1.0,), (0.25, 0.5, 1.0, 2.0, 4.0), (0.3, 3.0)])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+@pytest.mark.parametrize(
+    ("widths", "dtype", "tolerance"),
+    [
+        ((1.0,), torch.float64, 1e-12),
+        ((0.25, 0.5, 1.0, 2.0, 4.0), torch.float32, 1e-6),
+        ((0.3, 3.0), torch.float64, 1e-12),
+    ],
+)
 def test_the_estimate_is_that_of_a_double_loop(widths: tuple[float, ...], dtype: torch.dtype, tolerance: float) -> None:
     x, y = normal((4, 2, 3, 5), 7, dtype), normal((3, 2, 3, 5), 8, dtype) + 0.5
     scale = 0.5 + normal((2, 3), 9, dtype).abs()
@@ -225,35 +231,6 @@ def test_it_compiles_as_one_graph() -> None:
     x, y = near_a_vertex()
     ours = torch.compile(squared_mmd, backend="eager", fullgraph=True)
     torch.testing.assert_close(ours(x, y), squared_mmd(x, y))
-
-
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [
-        (((1, 4, 3), (5, 4, 3)), r"S and T at least 2; got shapes \(1, 4, 3\) and \(5, 4, 3\)$"),
-        (((5, 4, 3), (1, 4, 3)), r"got shapes \(5, 4, 3\) and \(1, 4, 3\)$"),
-        (((5, 4, 3), (5, 1, 3)), r"got shapes \(5, 4, 3\) and \(5, 1, 3\)$"),
-        (((5, 4, 3), (5, 4, 2)), r"got shapes \(5, 4, 3\) and \(5, 4, 2\)$"),
-        (((5,), (5,)), r"got shapes \(5,\) and \(5,\)$"),
-    ],
-)
-def test_clouds_that_do_not_go_together_are_refused(shapes: tuple[tuple[int, ...], ...], message: str) -> None:
-    x, y = (torch.zeros(shape) for shape in shapes)
-    with pytest.raises(ValueError, match=r"^squared_mmd: x and y must be .*" + message):
-        squared_mmd(x, y)
-    with pytest.raises(ValueError, match=r"^median_distance: x and y must be .*" + message):
-        median_distance(x, y)
-
-
-@pytest.mark.parametrize("bandwidths", [[], [1.0, 0.0], [-1.0], [math.nan], [math.inf]])
-def test_bandwidths_that_are_none_or_not_positive_are_refused(bandwidths: list[float]) -> None:
-    with pytest.raises(ValueError, match=r"^squared_mmd: bandwidths must be one or more positive numbers; got \["):
-        squared_mmd(torch.zeros(2, 3), torch.zeros(2, 3), bandwidths)
-
-
-def test_a_scale_of_another_shape_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^squared_mmd: scale must have the shape \(4,\) .* got shape \(3,\)$"):
-        squared_mmd(torch.zeros(2, 4, 3), torch.zeros(2, 4, 3), scale=torch.ones(3))
 
 
 def test_the_median_across_is_of_pairs_between_the_clouds() -> None:

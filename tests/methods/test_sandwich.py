@@ -176,11 +176,6 @@ def test_rungs_that_cannot_be_are_refused_when_the_network_is_made(options: dict
         model_of(sandwiched(**options))
 
 
-def test_rungs_need_a_sandwich() -> None:
-    with pytest.raises(ValueError, match="fixed_budgets are trained in a sandwich"):
-        BN3(fixed_budgets=(BUDGET,))
-
-
 def test_nothing_is_measured_of_an_order_that_has_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     method = BN3(num_groups=4, measure_every=1, sandwich=True, fixed_budgets=(BUDGET,), freeze_order_after=0.5)
     model, measured = model_of(method), []

@@ -303,7 +303,7 @@ def test_free_bits_give_cheap_dimensions_no_gradient() -> None:
         assert (float(gradient.abs().max()) > 1.0) == moved
 
 
-@pytest.mark.parametrize(("share", "left"), [(0.0, 1.0), (0.15, 0.75), (0.45, 0.25), (0.6, 0.0), (1.0, 0.0)])
+@pytest.mark.parametrize(("share", "left"), [(0.0, 1.0), (0.15, 0.75), (0.6, 0.0), (1.0, 0.0)])
 def test_free_bits_fall_to_none(share: float, left: float) -> None:
     """Evenly, by the share `free_until` of training: the loss is that of so many free bits."""
     x, step = dots(7), dataclasses.replace(at(), share=share)
@@ -390,12 +390,6 @@ def test_draws_of_a_given_length_are_as_long_as_it() -> None:
     assert method.decode(model.eval(), drawn).shape == (5, 1, 8, 8)
 
 
-def test_nothing_can_be_drawn_from_a_log_uniform_prior() -> None:
-    method = VNDAE(prior="log_uniform")
-    with pytest.raises(ValueError, match=r"^vnd_ae: nothing can be drawn from a log-uniform prior; train with"):
-        method.draw(model_of(method), 3)
-
-
 def test_the_prior_that_was_made_without_gradients_serves_a_loss() -> None:
     module._kept_logits.cache_clear()
     method, x = VNDAE(), dots(5)
@@ -408,41 +402,3 @@ def test_the_prior_that_was_made_without_gradients_serves_a_loss() -> None:
 
 
 # Refusals
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"likelihood_std": 0.0}, "likelihood_std must be greater than 0; got 0.0"),
-        ({"likelihood_std": math.nan}, "likelihood_std must be greater than 0; got nan"),
-        ({"base": 0}, "base must be at least 1 dimension; got 0"),
-        ({"base": 3, "prior_length": 3.0}, "prior_length must be greater than base = 3; got 3.0"),
-        ({"fractions": (0.5, 1.5)}, "fractions must lie in (0, 1]; got [0.5, 1.5]"),
-        ({"fixed_share": 1.0}, "fixed_share must lie in [0, 1); got 1.0"),
-        ({"weights": (1.0,)}, "weights must be above 0, one for each of fractions; got [1.0]"),
-        ({"fractions": (0.5,), "weights": (0.0,)}, "weights must be above 0, one for each of fractions; got [0.0]"),
-        ({"free_bits": -0.1}, "free_bits must be 0 or more; got -0.1"),
-        ({"each_image": "one", "decodes": 0}, "decodes must be at least 1, and 1 with each_image all; got 0"),
-        ({"free_until": 0.0}, "free_until must lie in (0, 1]; got 0.0"),
-        ({"free_until": 1.1}, "free_until must lie in (0, 1]; got 1.1"),
-        ({"decodes": 2}, "decodes must be at least 1, and 1 with each_image all; got 2"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        VNDAE(**options)
-    assert str(caught.value) == words
-
-
-@pytest.mark.parametrize(
-    ("method", "words"),
-    [
-        (VNDAE(base=CODE), "network.latent_dim must be greater than method.base = 6; got 6"),
-        (VNDAE(base=9), "network.latent_dim must be greater than method.base = 9; got 6"),
-        (VNDAE(prior_length=6.0), "method.prior_length must be less than network.latent_dim = 6; got 6.0"),
-    ],
-)
-def test_what_the_network_s_code_cannot_have_is_refused(method: VNDAE, words: str) -> None:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        model_of(method)
-    assert str(caught.value) == words

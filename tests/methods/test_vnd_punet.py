@@ -161,7 +161,7 @@ def test_the_gradient_reaches_every_parameter(method: Any) -> None:
 # Lengths
 
 
-@pytest.mark.parametrize("fraction", [1 / 3, 0.5, 1.0])
+@pytest.mark.parametrize("fraction", [1 / 3, 1.0])
 def test_a_fixed_length_is_a_masked_latent(fraction: float) -> None:
     model, (images, _) = trained_like(METHOD), shapes()
     images = images.double()

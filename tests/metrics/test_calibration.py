@@ -55,7 +55,7 @@ def two_classes(confidences: list[float], right: list[bool]) -> tuple[Tensor, Te
     return torch.stack((top, 1 - top), 1), torch.tensor([0 if hit else 1 for hit in right])
 
 
-@pytest.mark.parametrize(("bins", "sharpness"), turns([1, 2, 10, 15, 37], [0.1, 2.0, 30.0]))
+@pytest.mark.parametrize(("bins", "sharpness"), turns([1, 15, 37], [0.1, 2.0, 30.0]))
 def test_the_calibration_error_is_its_definition(bins: int, sharpness: float) -> None:
     probs, labels = predictions(sharpness=sharpness)
     expected = error_by_hand(probs.numpy(), labels.numpy(), bins)
@@ -183,7 +183,7 @@ def test_the_classwise_and_the_adaptive_error_agree_with_netcal() -> None:
         assert float(metrics.adaptive_calibration_error(probs, labels)) == pytest.approx(adaptive, abs=1e-12)
 
 
-@pytest.mark.parametrize(("rows", "bins"), [(1, 15), (7, 15), (100, 15), (101, 3), (64, 1)])
+@pytest.mark.parametrize(("rows", "bins"), [(1, 15), (7, 15), (101, 3), (64, 1)])
 def test_adaptive_bins_hold_equally_many_rows(rows: int, bins: int) -> None:
     probs, labels = predictions(rows=rows)
     sure, top = probs.max(1)

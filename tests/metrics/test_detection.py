@@ -35,9 +35,7 @@ def test_tied_scores_agree_with_scikit_learn(inside: list[int], outside: list[in
     check(torch.tensor(inside), torch.tensor(outside))
 
 
-@pytest.mark.parametrize(
-    ("inside", "outside", "decimals"), [(1, 1, 0), (1, 500, 0), (500, 1, 1), (3000, 1797, 1), (3000, 1797, 12)]
-)
+@pytest.mark.parametrize(("inside", "outside", "decimals"), [(1, 1, 0), (1, 500, 0), (3000, 1797, 1), (3000, 1797, 12)])
 def test_scores_agree_with_scikit_learn(inside: int, outside: int, decimals: int) -> None:
     in_scores = torch.randn(inside, dtype=torch.float64).round(decimals=decimals)
     check(in_scores, (1 + torch.randn(outside, dtype=torch.float64)).round(decimals=decimals))
@@ -70,7 +68,7 @@ def test_random_scores_are_at_chance() -> None:
     assert float(metrics.fpr_at_tpr(in_scores, out_scores)) == pytest.approx(0.95, abs=0.02)
 
 
-@pytest.mark.parametrize("tpr", [0.05, 0.5, 0.95, 1.0])
+@pytest.mark.parametrize("tpr", [0.05, 0.95, 1.0])
 def test_the_false_positive_rate_is_the_smallest_over_all_thresholds(tpr: float) -> None:
     in_scores, out_scores = torch.randn(80).round(decimals=1), torch.randn(20).round(decimals=1) + 1
 

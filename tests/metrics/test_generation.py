@@ -33,7 +33,7 @@ def of_moments(mean_a: Tensor, cov_a: Tensor, mean_b: Tensor, cov_b: Tensor) -> 
     return float((mean_a - mean_b).square().sum() + cov_a.trace() + cov_b.trace()) - 2 * root
 
 
-@pytest.mark.parametrize(("n", "m", "d"), [(40, 30, 1), (40, 50, 3), (300, 200, 24), (25, 200, 24)])
+@pytest.mark.parametrize(("n", "m", "d"), [(40, 30, 1), (300, 200, 24), (25, 200, 24)])
 def test_the_distance_is_that_of_the_formula(n: int, m: int, d: int) -> None:
     a, b = features(n, d), features(m, d, 1.3, 0.2)
     expected = by_matrix_root(a, b)
@@ -63,7 +63,7 @@ def test_slips_in_the_formula_are_caught(fault: str) -> None:
     assert float(planted(fault, a, b)) != pytest.approx(by_matrix_root(a, b), rel=1e-9)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(5, 40), (40, 40), (41, 40), (200, 40)])
+@pytest.mark.parametrize(("rows", "columns"), [(5, 40), (40, 40), (41, 40)])
 def test_sets_with_a_closed_form(rows: int, columns: int) -> None:
     """As exact with fewer rows than columns: where the root of a matrix loses half of its digits."""
     a = features(rows, columns)
@@ -99,9 +99,7 @@ def test_the_distance_is_symmetric_and_never_negative() -> None:
             assert float(there) == pytest.approx(float(back), rel=1e-12, abs=1e-13 * scale)
 
 
-@pytest.mark.parametrize(
-    ("rows", "classes", "splits"), [(100, 10, 10), (97, 5, 10), (31, 1008, 3), (20, 4, 1), (7, 3, 7)]
-)
+@pytest.mark.parametrize(("rows", "classes", "splits"), [(100, 10, 10), (31, 1008, 3), (20, 4, 1), (7, 3, 7)])
 def test_the_score_is_that_of_the_formula(rows: int, classes: int, splits: int) -> None:
     """torch-fidelity's `isc_features_to_metric`, without its shuffling."""
     logits = 3 * torch.randn(rows, classes, dtype=torch.float64)
@@ -125,7 +123,7 @@ def test_the_score_lies_between_one_and_the_number_of_classes() -> None:
     assert float(in_order[0]) == 1  # as the docstring warns
 
 
-@pytest.mark.parametrize("rows", [2, 3, 30, 1024, 1025, 2100])
+@pytest.mark.parametrize("rows", [2, 1024, 1025, 2100])
 def test_diversity_is_the_mean_over_all_pairs(rows: int) -> None:
     assert generation.ROWS == 1024  # the sizes are around one and two blocks
     values = torch.randn(rows, 3, dtype=torch.float64) * torch.tensor([1.0, 5.0, 0.1])

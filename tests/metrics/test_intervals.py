@@ -11,7 +11,7 @@ from scipy import stats
 from vnd import metrics
 
 
-@pytest.mark.parametrize("level", [0.01, 0.5, 0.9, 0.95, 0.9999])
+@pytest.mark.parametrize("level", [0.01, 0.9, 0.9999])
 def test_the_quantile_agrees_with_scipy(level: float) -> None:
     for degrees in [*range(1, 31), *range(40, 201, 10), 199, 5000]:
         expected = stats.t.ppf((1 + level) / 2, degrees)
@@ -61,7 +61,7 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
     assert covered(stats.norm.ppf(0.95)) < low  # the planted fault: a normal quantile for three values
 
 
-@pytest.mark.parametrize("rows", [1, 2, 59, 500, 10_000])
+@pytest.mark.parametrize("rows", [1, 59, 10_000])
 def test_the_bound_of_an_error_rate_agrees_with_scipy(rows: int) -> None:
     for errors in sorted({0, rows // 20, rows // 2, rows - 1}):
         for confidence in (0.5, 0.95, 0.9975):

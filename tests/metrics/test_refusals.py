@@ -55,10 +55,6 @@ def cascade(probs: Any = LEVELS, uncertainty: Tensor = UNSURE, costs: Tensor = C
             lambda: metrics.confidence_interval(["high"]),
             "values must be numbers; got a list: could not convert",
         ),
-        "None among values": (
-            lambda: metrics.confidence_interval([0.5, None]),
-            "values must be numbers; got a list: float",
-        ),
         "one value": (
             lambda: metrics.confidence_interval(0.5),
             "values must be numbers; got a float: 'float' object is not iterable",
@@ -198,7 +194,6 @@ def cascade(probs: Any = LEVELS, uncertainty: Tensor = UNSURE, costs: Tensor = C
         ),
         # Segmentation
         "logits for masks": (lambda: ged(MASKS - 1.5, MASKS), "samples must be zeros and ones"),
-        "a nan among masks": (lambda: ged(MASKS, MASKS * math.nan), "graders must be zeros and ones"),
         "masks of no images": (lambda: ged(MASKS[0], MASKS[0]), "samples must be masks of shape (B, n, H, W)"),
         "graders of other images": (lambda: ged(MASKS, MASKS[:1]), "graders must be of images as many"),
         "graders of another size": (
@@ -302,7 +297,7 @@ def test_every_measure_of_predictions_refuses_in_its_own_name(measure: Callable[
         refused(lambda probs=probs, labels=labels: measure(probs, labels), f"{measure.__name__}: {words}")
 
 
-@pytest.mark.parametrize("bins", [0, 1.5, True, None])
+@pytest.mark.parametrize("bins", [0, 1.5, True])
 def test_bins_must_be_a_count(bins: Any) -> None:
     for measure in BINNED:
         words = f"{measure.__name__}: bins must be a whole number of at least 1; got"
@@ -369,7 +364,7 @@ def test_no_certainty_is_one_of_the_bounds(bound: float) -> None:
         refused(lambda: metrics.fpr_at_tpr(SCORES, SCORES, bound), "tpr must be a number above 0")
 
 
-@pytest.mark.parametrize("threshold", [1, -1.1, math.nan, None])
+@pytest.mark.parametrize("threshold", [1, -1.1, math.nan])
 def test_a_threshold_of_correlation_lies_between_minus_one_and_one(threshold: Any) -> None:
     words = "smallest_width: threshold must be a number at least -1 and below 1; "
     refused(lambda: metrics.smallest_width(torch.eye(2), threshold), words)

@@ -220,7 +220,7 @@ def by_permutations(samples: Tensor, graders: Tensor) -> float:
     return max(sum(table[i][j] for i, j in enumerate(p)) / times for p in itertools.permutations(range(times)))
 
 
-@pytest.mark.parametrize(("n", "graders"), [(1, 1), (1, 4), (4, 4), (2, 4), (3, 2), (6, 3)])
+@pytest.mark.parametrize(("n", "graders"), [(1, 4), (4, 4), (3, 2), (6, 3)])
 def test_matching_is_the_best_of_all_permutations(n: int, graders: int) -> None:
     samples, marked = some(3, n), some(3, graders)
     wanted = [by_permutations(s, y) for s, y in zip(samples, marked, strict=True)]

@@ -161,9 +161,7 @@ def test_dropout_is_in_the_deeper_half_of_the_levels() -> None:
 @pytest.mark.parametrize(
     ("name", "config"),
     [
-        ("probabilistic_unet", SMALL),
         ("probabilistic_unet", {"channels": [4], "latent": 2, "in_channels": 3}),
-        ("ensemble_unet", {"channels": [4, 6], "members": 2}),
         ("unet", {"channels": [4, 6], "dropout": 0.25}),
     ],
 )
