@@ -155,11 +155,6 @@ def test_what_came_first_is_drawn_as_ever(more: dict[str, Any]) -> None:
     assert torch.equal(drawn.angle, (2 * torch.rand(32, generator=old) - 1) * 20)
 
 
-def test_squares_that_were_not_drawn_are_missed() -> None:
-    with pytest.raises(ValueError, match="cutout is 3, and no squares were drawn"):
-        apply(Augment(cutout=3), torch.zeros(1, 1, 4, 4), draw(Augment(), 1, generator()))
-
-
 @pytest.mark.parametrize("fault", ["rows and columns", "mirror before the crop", "offset from the edge of the image"])
 def test_the_loop_catches_a_wrong_gather(fault: str) -> None:
     images = torch.randint(0, 256, (64, 3, 9, 9), dtype=torch.uint8)
@@ -291,18 +286,11 @@ def test_right_angles_are_those_of_rot90_for_images_and_masks() -> None:
     assert not torch.equal(apply(augment, images, backwards), by_hand)
     with pytest.raises(ValueError, match=r"turn is for square images; got 4×5"):
         apply(augment, images[:, :, :4], drawn)
-    with pytest.raises(ValueError, match="no turns were drawn"):
-        apply(augment, images, still())
 
 
 def test_no_augmentation_leaves_masks_alone() -> None:
     masks = torch.ones(2, 4, 4, dtype=torch.uint8)
     assert torch.equal(apply_to_masks(Augment(cutout=3), masks, draw(Augment(cutout=3), 2, generator())), masks)
-
-
-def test_boxes_that_were_not_drawn_are_missed() -> None:
-    with pytest.raises(ValueError, match="no boxes were drawn"):
-        mix(torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 2, 2), still())
 
 
 def test_a_share_of_the_draws_is_that_share() -> None:
@@ -311,15 +299,3 @@ def test_a_share_of_the_draws_is_that_share() -> None:
     drawn = draw(augment, 8, generator())
     whole = apply(augment, images, drawn)
     assert torch.equal(apply(augment, images[3:6], drawn.share(slice(3, 6))), whole[3:6])
-
-
-BAD = [
-    {"pad": -1}, {"rotation": 200.0}, {"padding": "edge"}, {"cutout": -1}, {"cutout_share": -0.1},
-    {"cutout_share": float("nan")}, {"cutmix": 1.1},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("options", BAD)
-def test_bad_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(options))} must"):
-        Augment(**options)

@@ -160,18 +160,6 @@ def test_keys_differ_and_fit_a_seed() -> None:
     torch.manual_seed(max(keys))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"batch": 51}, "train.batch must be at most the number of training images, 50; got 51"),
-        ({"batch": 9, "world": 2}, "train.batch must be a multiple of the number of processes, 2; got 9"),
-    ],
-)
-def test_bad_batches_are_refused(options: dict, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        batches(**options)
-
-
 def test_images_without_labels_have_zeros() -> None:
     unlabelled, labelled = batches(images=Images(numbered().pixels)), batches()
     (x, y), (theirs, labels) = unlabelled.at(3), labelled.at(3)
@@ -339,10 +327,3 @@ def test_masks_that_lie_on_the_device_are_the_same(kept: str, monkeypatch: pytes
     assert (data.resident is not None, data.marks is not None) == (kept != "masks", kept != "pixels")
     for one, two in zip(expected, data.run(0, 3), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
-
-
-def test_what_has_no_masks_or_mixes_them_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^data: must have masks of graders, .*; got images without$"):
-        segmented(numbered())
-    with pytest.raises(ValueError, match=r"^data.augment.cutmix must be 0 for masks: .*; got 0.5$"):
-        segmented(augment=Augment(cutmix=0.5))

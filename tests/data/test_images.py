@@ -42,55 +42,16 @@ def test_take_refuses_numbers_beyond(wrong):
         some(6).take(wrong)
 
 
-@pytest.mark.parametrize("wrong", [np.array([True, False]), [0.5], [[0, 1]]])
-def test_take_refuses_what_are_no_numbers(wrong):
-    with pytest.raises(ValueError, match="whole numbers"):
-        some(2).take(wrong)
-
-
 # check
 
 GOOD = some(6, masks=np.zeros((6, 4, 8, 8), np.uint8), groups=np.arange(6))
-MASKS = np.zeros((6, 4, 8, 8), np.uint8)
-MASKS[4, 2, 1, 1] = 255
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "floats": ({"pixels": np.zeros((6, 1, 8, 8))}, "uint8"),
-    "three dimensions": ({"pixels": np.zeros((6, 8, 8), np.uint8)}, r"\(6, 8, 8\)"),
-    "no images": ({"pixels": np.zeros((0, 1, 8, 8), np.uint8)}, "at least one image"),
-    "no pixels": ({"pixels": np.zeros((6, 1, 0, 8), np.uint8)}, "at least one pixel"),
-    "fewer labels": ({"labels": np.zeros(5, np.int64)}, "labels must be as many as the 6 images; got 5"),
-    "a high label": ({"labels": np.array([0, 1, 2, 3, 0, 4])}, r"0 … 2; image 3 has 3"),
-    "a negative label": ({"labels": np.array([0, 1, 2, 0, 0, -4])}, "image 5 has -4"),
-    "a negative label without names": ({"labels": np.array([0, 1, 2, 0, 0, -4]), "classes": ()}, "image 5 has -4"),
-    "labels of floats": ({"labels": np.zeros(6)}, "labels must be int64"),
-    "groups without a name": ({"group_names": ("x", "y")}, "groups must be numbers of the 2 group_names; got 0 … 5"),
-    "groups of bytes": ({"groups": np.zeros(6, np.uint8)}, "groups must be int64"),
-    "a mask of 255": ({"masks": MASKS}, "mask 2 of image 4 has 255"),
-    "masks of another size": ({"masks": MASKS[..., :7]}, "masks must be uint8"),
-    "no graders": ({"masks": MASKS[:, :0]}, "masks must be uint8"),
-}
 
 
 def test_a_good_split_is_given_back():
     assert check(GOOD, "good") is GOOD
-    assert check(GOOD, "good", classes_needed=3) is GOOD
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_a_bad_split_is_refused_in_one_line(case):
-    change, words = BAD[case]
-    with pytest.raises(ValueError, match=f"^set.bin: .*{words}") as caught:
-        check(replace(GOOD, **change), "set.bin")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_single_class_is_refused_where_two_are_needed():
     one = replace(GOOD, labels=np.ones(6, np.int64))
     assert check(one, "one") is one
-    with pytest.raises(ValueError, match="at least 2 classes; got 1; all images have label 1"):
-        check(one, "one", classes_needed=2)
-    with pytest.raises(ValueError, match="at least 4 classes; got 3"):
-        check(GOOD, "good", classes_needed=4)
+    assert check(GOOD, "good", classes_needed=3) is GOOD
 
 
 # hold_out
@@ -158,19 +119,6 @@ def test_holding_out_by_image_would_be_a_leak():
         assert bool(sides[0] & sides[1]) == leaks
 
 
-@pytest.mark.parametrize("count", [-1, 10])
-def test_too_many_or_too_few_are_refused(count):
-    with pytest.raises(ValueError, match=rf"hold_out: count must be .* the 10 images; got {count}"):
-        hold_out(some(10), count, 0)
-
-
-def test_bad_requests_are_refused():
-    with pytest.raises(ValueError, match="'random' or 'last'; got 'first'"):
-        hold_out(some(10), 2, 0, "first")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="take all 1 groups"):
-        hold_out(some(10, groups=np.zeros(10, np.int64)), 2, 0)
-
-
 # fit_to
 
 
@@ -221,9 +169,3 @@ def test_masks_take_the_nearest_pixel_and_stay_masks():
     assert twice is not None
     assert np.array_equal(twice, masks.repeat(2, 2).repeat(2, 3))
     assert np.array_equal(half, masks)
-
-
-@pytest.mark.parametrize(("channels", "size"), [(2, 8), (1, 0), (0, 8)])
-def test_what_cannot_be_made_to_fit_is_refused(channels, size):
-    with pytest.raises(ValueError, match=r"^fit_to: 3 channels of 8×8 cannot become"):
-        fit_to(some(2, 3), channels, size)

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 import vnd
 from methods.classes import SMALL, batch, changed_in, everything, model_of, network, same, step, units_of
 from vnd.methods import BN3, FN3, IBNN, SVB, Method, OrderedL0, Plain, Sizes, Step, USNet
+from vnd.methods.base import with_means
 from vnd.methods.classification_baselines import expected_size, fit_temperature, scaled
-from vnd.methods.fixed_width import with_means
 from vnd.nn import BayesLayer, OrderingUnit
 
 

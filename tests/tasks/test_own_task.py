@@ -20,8 +20,7 @@ from vnd.cli import main
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
 from vnd.methods import METHODS, Batch, Size, Step, Terms, register
-from vnd.methods.base import TRAITS, Traits
-from vnd.methods.fixed_width import Single
+from vnd.methods.base import TRAITS, Single, Traits
 from vnd.tasks import TASKS, Evaluation, Task, TrainedRun
 from vnd.tasks import register as register_task
 

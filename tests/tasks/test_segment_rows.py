@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vnd.data.batches import Normalise
 from vnd.data.images import Images
 from vnd.methods import BN3UNet, Segmenter, Size, Sizes
-from vnd.methods.fixed_width import Single
+from vnd.methods.base import Single
 from vnd.models import UNet
 from vnd.tasks import TASKS, TrainedRun
 from vnd.tasks import segmentation as segmenting

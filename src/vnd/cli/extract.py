@@ -13,7 +13,7 @@ from vnd.cli.output import say
 from vnd.data.batches import in_order
 from vnd.evaluation import open_run
 from vnd.methods import Size
-from vnd.methods.fixed_width import Single
+from vnd.methods.base import Single
 from vnd.nn import profile, shape
 from vnd.nn.extract import Keep
 from vnd.nn.profile import latency

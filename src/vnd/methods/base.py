@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vnd.nn as nested
-from vnd.nn import Prediction
-from vnd.nn.extract import Keep
+from vnd.nn import BayesLayer, Prediction
+from vnd.nn.extract import ORIGINS, Keep
 from vnd.nn.width import Width
 
 
@@ -193,6 +194,46 @@ class Method(ABC):
         """What a network that `extract` gave takes: its `parameters`, `macs` an example and `bytes`."""
         counted = nested.profile(network, example_input=example)
         return {"parameters": counted.parameters, "macs": counted.macs, "bytes": counted.bytes}
+
+
+class Single(Method):
+    """A method whose model has one size; its statistics are those of training, or of a moving average's weights."""
+
+    def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
+        """The one that it has, whatever is wanted."""
+        shape = getattr(self, "shape", None)
+        fraction = getattr(self, "fraction", 1.0)
+        return [
+            Size("learned", "own shape", None) if shape else Size("uniform", f"{100 * fraction:.4g} %", None, fraction)
+        ]
+
+    def show(self, model: nn.Module, x: Tensor) -> None:
+        """Run images through the model as its training does, so that BatchNorm sees what it sees there."""
+        model(x)
+
+    def extract(self, model: nn.Module, width: Width, keep: Keep = "mean") -> nn.Module:
+        """A copy of the network, with or without its posterior: nothing is done to the one in training."""
+        return with_means(model) if keep == "mean" else copied(model)
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy that knows as well what it was cut from, so that `vnd.load` can build it again."""
+    new = copy.deepcopy(model)
+    if model in ORIGINS:
+        ORIGINS[new] = ORIGINS[model]
+    return new
+
+
+def with_means(model: nn.Module) -> nn.Module:
+    """A copy of the network with torch's own layers in the place of Bayesian ones."""
+    plain = copied(model)
+    if plain in ORIGINS:
+        ORIGINS[plain] = ORIGINS[plain] | {"keep": "mean"}
+    for parent in list(plain.modules()):
+        for name, module in list(parent.named_children()):
+            if isinstance(module, BayesLayer):
+                setattr(parent, name, module.to_plain())
+    return plain
 
 
 @runtime_checkable

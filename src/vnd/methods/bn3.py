@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 import vnd.nn as nested
 from vnd.functional import LogUniformForm
-from vnd.methods.base import DASHED, Batch, Grouped, Look, Step, Terms, Traits, register
+from vnd.methods.base import DASHED, Batch, Look, Step, Terms, Traits, register
 from vnd.methods.nested import (
-    Nested,
-    count_loss_temperatures,
+    Sandwich,
     fixed_sizes,
     in_parts,
     measure_order,
@@ -19,7 +18,6 @@ from vnd.methods.nested import (
     order_term,
     prepare_sandwich,
     sandwich,
-    sandwiched,
     with_fixed_budgets,
 )
 from vnd.nn.bayesian import Estimator
@@ -44,14 +42,14 @@ from vnd.nn.ordering import Gradient, Sampler
     ),
 )
 @dataclass(frozen=True)
-class BN3(Grouped, Nested):
+class BN3(Sandwich):
     r"""Learn the order of a network's channels together with a posterior over its weights.
 
     $$\mathcal L = \frac1B \sum_b -\log p(y_b \mid x_b, w, z) + \frac{κ}{N}\, \mathrm{KL}(q(w, z) \,\|\, p(w, z))$$
 
     with w and z drawn anew in every step. Paper: Eq. (7), (18), Alg. 1.
 
-    Its options are those of `Grouped`, `label_smoothing` being the full network's in a sandwich (see there), and these.
+    Its options are those of `Grouped` and `Sandwich`, and these; in a sandwich `label_smoothing` is the full network's.
 
     Args:
         bayesian: A posterior over the weights, or point weights.
@@ -61,17 +59,11 @@ class BN3(Grouped, Nested):
             without gradient; 0 for never.
         kl_keep_prob: With what probability a weight is charged; see `vnd.kl`.
         placement: "before_norm" masks before BatchNorm, as the authors' code does, and reads the network masked.
-        draws: Draws of the masks in a step: the batch is run in so many parts, each with its own, and where layers are
-            coupled the draws are spread evenly, so that every step sees narrow and wide networks.
         sandwich: In every step the full and the smallest network as well, each on the whole batch, the narrower ones
             taught by the full one's answers.
-        distill: In a sandwich, the share of those answers in the targets, the labels having the rest.
-        full_share: In a sandwich, the share of the full network's loss; the others share the rest.
-        fixed_budgets: In a sandwich, learned shapes of at most so many parameters that are trained in every step in
-            place of the smallest network, on the whole batch, each at the cost of its size.
-        freeze_order_after: Share of training after which these are cut, and the order stays as it is.
-        sampled_share: Share of the batch that sampled networks are run on from then on.
-        uniform_share: Probability that such a network has the same share of every layer, in place of a learned shape.
+        freeze_order_after: Share of training after which fixed budgets are cut, and the order stays as it is.
+        uniform_share: Probability that a sampled network has the same share of every layer from then on, in place of a
+            learned shape.
         length_kl_weight: Extra weight on the KL of the lengths; keeps the length distribution from collapsing to one
             length. With 0 and a small kl_weight, each layer settles on the one length where a group is no
             longer worth its price; see `vnd.nn.length_kl`.
@@ -90,13 +82,8 @@ class BN3(Grouped, Nested):
     measure_every: int = 4
     kl_keep_prob: KeepProb = "output"
     placement: Placement = "after"
-    draws: int = 1
     sandwich: bool = False
-    distill: float = 1.0
-    full_share: float = 1 / 3
-    fixed_budgets: tuple[float, ...] = ()
     freeze_order_after: float = 0.25
-    sampled_share: float = 0.25
     uniform_share: float = 0.0
     length_kl_weight: float = 0.0
     initial_logit: float = 3.0
@@ -121,15 +108,6 @@ class BN3(Grouped, Nested):
     def student(self) -> str | None:
         """The method that distills it, of a Bayesian network."""
         return "sn3" if self.bayesian else None
-
-    @property
-    def num_loss_temperatures(self) -> int:
-        """In a sandwich the fixed budgets, or the smallest network, and the full one."""
-        return count_loss_temperatures(self) if self.sandwich else 0
-
-    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
-        """Their logits, for one draw of the weights."""
-        return sandwiched(model, images, self)
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""

@@ -21,34 +21,37 @@ from vnd.methods.base import (
     Converted,
     Grouped,
     Look,
+    Single,
     Step,
     Terms,
     Traits,
+    copied,
     cross_entropy,
     mc,
     register,
+    rules_of,
+    with_means,
 )
-from vnd.methods.fixed_width import Single, copied, narrowed, with_means
 from vnd.methods.nested import (
     FixedOrder,
     Nested,
-    count_loss_temperatures,
+    Sandwich,
     in_parts,
     measure_order,
     nested_model,
     order_term,
     prepare_sandwich,
     sandwich,
-    sandwiched,
     with_fixed_budgets,
     with_uniform_lengths,
 )
+from vnd.models.initialise import initialise
 from vnd.nn import BayesLayer
 from vnd.nn.bayesian import Estimator
 from vnd.nn.conversion import Coupling
 from vnd.nn.extract import CONVOLUTIONS, Keep
 from vnd.nn.ordering import Gradient
-from vnd.nn.state import state_of, unwrap
+from vnd.nn.state import Shape, state_of, unwrap
 from vnd.nn.width import Width
 
 
@@ -101,7 +104,7 @@ class FN3(Grouped, FixedOrder):
     ),
 )
 @dataclass(frozen=True)
-class USNet(Grouped, FixedOrder):
+class USNet(Sandwich, FixedOrder):
     r"""Train the full, the smallest and randomly sampled widths in every step, the narrower taught by the full one.
 
     The loss is `sandwich`, with point weights and one width for all layers. Yu and Huang, *Universally slimmable
@@ -111,31 +114,9 @@ class USNet(Grouped, FixedOrder):
 
     Args:
         draws: Sampled widths in a step, each on its part of the batch.
-        distill: Share of the full network's answers in the targets of the narrower ones.
-        full_share: Share of the full network's loss; the others share the rest.
-        fixed_budgets: Widths of at most so many parameters that are trained in every step in place of the smallest.
-        sampled_share: Share of the batch that sampled widths are run on with fixed budgets.
     """
 
     draws: int = 2
-    distill: float = 1.0
-    full_share: float = 1 / 3
-    fixed_budgets: tuple[float, ...] = ()
-    sampled_share: float = 0.25
-
-    @property
-    def uniform_share(self) -> float:
-        """All its widths are uniform as they are."""
-        return 0.0
-
-    @property
-    def num_loss_temperatures(self) -> int:
-        """The fixed budgets, or the smallest network, and the full one."""
-        return count_loss_temperatures(self)
-
-    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
-        """Their logits."""
-        return sandwiched(model, images, self)
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""
@@ -274,6 +255,25 @@ class IBNN(Variational, Grouped):
         """A narrower network, with a posterior over its weights."""
         options = {name: getattr(self, name) for name in ("log_alpha_init", "weight_prior", "estimator")}
         return narrowed(network, example, self, **options)
+
+
+def narrowed(
+    network: nn.Module, example: Tensor, method: Any, shape: dict[str, int] | None = None, **options: Any
+) -> nn.Module:
+    """A network of a method's `fraction` of the width, or of a shape, with a random start of its own.
+
+    It is cut out of the nested form of the wide one, so that its layers are as wide as those that a nested method is
+    tested at; `bayesian=True` among the options gives it a posterior over its weights.
+    """
+    groups = {name: getattr(method, name) for name in ("num_groups", "base") if hasattr(method, name)}
+    wide = nested.to_nested(network, example, rules=rules_of(method.rules), **groups, **options)
+    width = Shape(shape) if shape else nested.shape(wide, fraction=getattr(method, "fraction", 1.0))
+    small = nested.extract(wide, width, "posterior" if options.get("bayesian", True) else "mean", warn=False)
+    initialise(small)
+    for module in small.modules():
+        if isinstance(module, BayesLayer):
+            module.reset_noise()
+    return small
 
 
 WORD = 4  # bytes of a float32

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.functional import length_mask, to_float32
-from vnd.methods.base import Batch, Size, Sizes, Step, Terms, check, refuse_several_processes
-from vnd.methods.fixed_width import Single
+from vnd.methods.base import Batch, Single, Size, Sizes, Step, Terms, check, refuse_several_processes
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import Prediction
 from vnd.nn.state import unwrap

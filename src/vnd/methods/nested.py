@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import vnd.nn as nested
 from vnd._text import short
 from vnd.distributions import BernoulliChain
-from vnd.methods.base import Batch, Method, Size, Sizes, cross_entropy, rules_of
+from vnd.methods.base import Batch, Grouped, Method, Size, Sizes, cross_entropy, rules_of
 from vnd.nn.extract import Keep
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
@@ -67,6 +67,43 @@ class FixedOrder(Nested):
 
     bayesian = False
     budgeted: Literal["uniform", "learned"] = "uniform"
+
+
+@dataclass(frozen=True)
+class Sandwich(Grouped, Nested):
+    """A nested method that trains several widths in every step, as `sandwich` says; `BN3` does if its option is set.
+
+    Args:
+        draws: Draws of the masks in a step: the batch is run in so many parts, each with its own, and where layers are
+            coupled the draws are spread evenly, so that every step sees narrow and wide networks.
+        distill: In a sandwich, the share of the full network's answers in the targets of the narrower ones, the labels
+            having the rest.
+        full_share: In a sandwich, the share of the full network's loss; the others share the rest.
+        fixed_budgets: In a sandwich, shapes of at most so many parameters that are trained in every step in place of
+            the smallest network, on the whole batch, each at the cost of its size.
+        sampled_share: Share of the batch that sampled networks are run on once these are cut.
+    """
+
+    sandwich = True
+    uniform_share = 0.0
+    draws: int = 1
+    distill: float = 1.0
+    full_share: float = 1 / 3
+    fixed_budgets: tuple[float, ...] = ()
+    sampled_share: float = 0.25
+
+    @property
+    def num_loss_temperatures(self) -> int:
+        """In a sandwich the fixed budgets, or the smallest network, and the full one."""
+        return count_loss_temperatures(self) if self.sandwich else 0
+
+    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
+        """Their logits, for one draw of the weights; none before the budgets are cut."""
+        if len(fixed_sizes(model).budgets) < len(self.fixed_budgets):
+            return []
+        with pinned(model, smallest=False):
+            full = model(images)
+        return [*_fixed(model, images), full]
 
 
 def _masked(model: nn.Module, width: Width, samples: bool) -> nn.Module:
@@ -309,15 +346,6 @@ def prepare_sandwich(model: nn.Module, fixed_budgets: tuple[float, ...], settled
 def count_loss_temperatures(method: Any) -> int:
     """The networks of fixed size in a sandwich, and the full one."""
     return max(1, len(method.fixed_budgets)) + 1
-
-
-def sandwiched(model: nn.Module, images: Tensor, method: Any) -> list[Tensor]:
-    """The logits of the networks of fixed size and the full one, as in training; none before the budgets are cut."""
-    if len(fixed_sizes(model).budgets) < len(method.fixed_budgets):
-        return []
-    with pinned(model, smallest=False):
-        full = model(images)
-    return [*_fixed(model, images), full]
 
 
 @torch.no_grad()

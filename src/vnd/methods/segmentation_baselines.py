@@ -14,6 +14,7 @@ from vnd.methods.base import (
     DASH_DOTS,
     DOTTED,
     Batch,
+    Single,
     Size,
     Step,
     Terms,
@@ -24,7 +25,6 @@ from vnd.methods.base import (
     register,
 )
 from vnd.methods.bn3 import BN3
-from vnd.methods.fixed_width import Single
 from vnd.methods.vnd_punet import Drawer, Segmenter, check_unet, evaluating, likelihood
 from vnd.models.unet import EnsembleUNet, UNet
 from vnd.nn import BayesLayer

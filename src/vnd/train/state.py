@@ -20,7 +20,7 @@ from vnd._text import one_line
 from vnd.data.batches import Batches, key
 from vnd.data.images import Images
 from vnd.methods import Sizes
-from vnd.methods.fixed_width import Single
+from vnd.methods.base import Single
 from vnd.nn.state import state_of, unwrap
 from vnd.serialization import save
 from vnd.tasks import task_of
