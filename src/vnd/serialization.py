@@ -7,6 +7,7 @@ network, `tensors-….safetensors` holds the tensors.
 from __future__ import annotations
 
 import copy
+import os
 import threading
 import warnings
 from pathlib import Path
@@ -50,7 +51,7 @@ def save(net: nn.Module, folder: str | Path) -> Path:
     ...     sorted(path.suffix for path in vnd.save(net, folder).iterdir())
     ['.json', '.safetensors']
     """
-    root, nested, folder = unwrap(net), nested_part(net), Path(folder)
+    root, nested, folder = unwrap(net), nested_part(net), _path(folder, "save")
     state: NestedState | None = getattr(nested, "_vnd_state", None)
     tensors = _state(root)
     manifest: dict[str, Any] = {"kind": "plain"}
@@ -105,7 +106,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
     >>> torch.equal(again(torch.ones(1, 2)), net(torch.ones(1, 2)))
     True
     """
-    folder = Path(folder)
+    folder = _path(folder, "load")
     manifest, tensors = _manifest.read(NETWORK, folder)
     try:
         with torch.random.fork_rng(devices=[]):  # building draws weights, which nobody will see
@@ -117,6 +118,12 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
     if fault is not None:
         raise ValueError(f"load: the network in {folder} is of no use: {fault}")
     return net.eval()
+
+
+def _path(folder: Any, who: str) -> Path:
+    if not isinstance(folder, str | os.PathLike):
+        raise ValueError(f"{who}: folder must be a path; got a {type(folder).__name__}")
+    return Path(folder)
 
 
 def _unfit(net: nn.Module, tensors: dict[str, Tensor]) -> str | None:

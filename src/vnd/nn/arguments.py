@@ -46,6 +46,8 @@ class Arguments:
         lead = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim()), None)
         if lead is None:
             raise ValueError(f"{who}: x must hold a tensor with examples along dimension 0; got {describe_value(x)}")
+        if lead.layout is not torch.strided:
+            raise ValueError(f"{who}: x must be dense, to be taken apart by examples; got layout {lead.layout}")
         return cls(args, kwargs, lead)
 
     def __len__(self) -> int:

@@ -532,6 +532,8 @@ def arguments_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def unwrap(net: nn.Module) -> nn.Module:
     """Look through the wrappers of `torch.compile` and of data-parallel training."""
+    if not isinstance(net, nn.Module):
+        raise ValueError(f"net must be an nn.Module; got a {type(net).__name__}")
     while True:
         inner = getattr(net, "_orig_mod", None) or (net.module if hasattr(net, "device_ids") else None)
         if not isinstance(inner, nn.Module):

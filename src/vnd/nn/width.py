@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -69,8 +70,10 @@ def shape(
     if level is not None:
         _check_share("level", level)
         return _level_shape(state, level)
-    budget = float(given[chosen[0]] or 0.0)
-    return _longest_prefix(state, cost_of(net, chosen[0], example_input), budget, chosen[0])
+    budget = given[chosen[0]]
+    if isinstance(budget, bool) or not isinstance(budget, Real):
+        raise ValueError(f"shape: {chosen[0]} must be a number; got {budget!r}")
+    return _longest_prefix(state, cost_of(net, chosen[0], example_input), float(budget), chosen[0])
 
 
 def _share(fraction: float, unit: OrderingUnit) -> int:
@@ -151,14 +154,17 @@ def _longest_prefix(state: NestedState, cost: Callable[[Shape], float], budget: 
 
 
 def as_shape(net: nn.Module, width: Width) -> Shape:
-    """A shape from a shape, a fraction in (0, 1], or None for the width that is set (full width if none is)."""
+    """A shape from a shape, a fraction in (0, 1], or None for the width that is set (full width if none is).
+
+    The whole number 1 is all of the network, as 1.0 is; others might count groups or channels, and are refused.
+    """
     state = state_of(net)
     if width is None:
         return state.setting().shape
     if isinstance(width, Shape):
         _check_shape(state, width)
         return width
-    if isinstance(width, float):
+    if isinstance(width, float) or (type(width) is int and width == 1):
         return shape(net, fraction=width)
     raise ValueError(f"width must be a Shape, a float fraction in (0, 1] or None; got {width!r}, which is ambiguous")
 
