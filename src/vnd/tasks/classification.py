@@ -15,7 +15,7 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from vnd import metrics
-from vnd._text import check_known, short
+from vnd._text import check_known, short, table
 from vnd.data.batches import Normalise, Passes, in_order
 from vnd.data.images import Images
 from vnd.data.registry import DATASETS
@@ -544,16 +544,12 @@ TABLE: dict[str, tuple[str, Any]] = {  # key of a row → heading, and how a num
 
 def sizes_table(rows: list[dict[str, Any]], title: str, chosen: str | None = None) -> Table:
     """One line a size; the chosen one is marked."""
-    table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 1, 0, 0))
-    table.add_column("width", no_wrap=True)
     shown = [key for key in TABLE if any(key in row for row in rows)]
-    for key in shown:
-        table.add_column(TABLE[key][0], justify="right", no_wrap=True)
+    made = table(["width", *(TABLE[key][0] for key in shown)], ["width"], title=Text(title), padding=(0, 1, 0, 0))
     for row in rows:
-        style = "bold" if row["label"] == chosen else None
-        mark = " ←" if row["label"] == chosen else ""
-        table.add_row(f"{row['label']}{mark}", *[TABLE[key][1](row[key]) for key in shown], style=style)
-    return table
+        mark, style = (" ←", "bold") if row["label"] == chosen else ("", None)
+        made.add_row(f"{row['label']}{mark}", *[TABLE[key][1](row[key]) for key in shown], style=style)
+    return made
 
 
 COLUMNS: list[dict[str, Any]] = [
