@@ -351,13 +351,8 @@ def _reason(error: object) -> str:
 def unpack(archive: Path, folder: Path, kind: str, advance: Callable[[int], object] = lambda count: None) -> None:
     """Unpack an archive into a folder that holds nothing of the same names; a hostile or broken one is a ValueError.
 
-    After an error the folder holds the members before the bad one: the caller unpacks beside and then renames.
-
-    Args:
-        archive: The file.
-        folder: Destination; it is made if need be.
-        kind: "tar" (plain or gzip) or "zip".
-        advance: Called with the number of bytes written, again and again.
+    After an error the folder holds the members before the bad one: the caller unpacks beside and then renames. The kind
+    is "tar", plain or gzip, or "zip"; `advance` is given the number of bytes written, again and again.
     """
     if kind not in ("tar", "zip"):
         raise ValueError(f"unpack: kind must be tar or zip; got {kind!r}")

@@ -261,12 +261,7 @@ def length_of(code: int, fraction: float, base: int = 1) -> int:
 def shortest(method: AutoencoderMethod, model: nn.Module, x: Tensor, code: Code, target: float) -> Tensor:
     """The shortest code of each image, (batch,), whose mean squared error is at most a target; all of it if none is.
 
-    Args:
-        method: Says how codes are read and decoded.
-        model: Its auto-encoder, in evaluation mode.
-        x: Images.
-        code: What the encoder says of them.
-        target: Largest mean squared error of a pixel between 0 and 1.
+    The model is in evaluation mode; the error is that of a pixel between 0 and 1.
     """
     full = method.full(code)
     found = torch.full((len(x),), full, device=x.device)

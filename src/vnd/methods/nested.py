@@ -82,9 +82,15 @@ def _spread(model: nn.Module, count: int) -> list[float]:
     """Numbers of parameters, spread evenly by ratio from the smallest network to the full one."""
     if count < 1:
         return []
-    small = nested.profile(model, nested.shape(model, fraction=1e-9), count_macs=False).parameters
-    full = nested.profile(model, 1.0, count_macs=False).parameters
+    small, full = ends(model)
     return [full] if count == 1 else [round(small * (full / small) ** (i / (count - 1))) for i in range(count)]
+
+
+def ends(model: nn.Module) -> tuple[int, int]:
+    """Parameters of the smallest network and of the full one."""
+    shapes = nested.shape(model, fraction=1e-9), 1.0
+    least, full = (nested.profile(model, shape, count_macs=False).parameters for shape in shapes)
+    return least, full
 
 
 def _told_apart(model: nn.Module, sizes: list[Size]) -> list[Size]:
@@ -279,11 +285,6 @@ def prepare_sandwich(model: nn.Module, fixed_budgets: tuple[float, ...], settled
     """Cut the smallest network and, of a settled order, the fixed budgets out of a nested one, once.
 
     They run on its own weights. From when the fixed budgets are cut the order stays: its logits learn no more.
-
-    Args:
-        model: A nested network.
-        fixed_budgets: Learned shapes of at most so many parameters.
-        settled: Whether the order is settled.
     """
     sizes = fixed_sizes(model)
     if sizes is UNCUT:
@@ -333,8 +334,7 @@ def with_fixed_budgets(model: nn.Module, fixed_budgets: tuple[float, ...]) -> nn
         return model
     if not can_be_trained_small(model):
         raise ValueError("fixed_budgets: no slice of this network computes what it does when masked; leave them out")
-    full = nested.profile(model, 1.0, count_macs=False).parameters
-    least = nested.profile(model, nested.shape(model, fraction=1e-9), count_macs=False).parameters
+    least, full = ends(model)
     for budget in fixed_budgets:
         if not least <= budget < full:
             raise ValueError(

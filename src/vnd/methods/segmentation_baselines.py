@@ -25,7 +25,7 @@ from vnd.methods.base import (
 )
 from vnd.methods.bn3 import BN3
 from vnd.methods.fixed_width import Single
-from vnd.methods.masks import Drawer, Segmenter, check_unet, evaluating, likelihood
+from vnd.methods.vnd_punet import Drawer, Segmenter, check_unet, evaluating, likelihood
 from vnd.models.unet import EnsembleUNet, UNet
 from vnd.nn import BayesLayer
 from vnd.nn.state import unwrap

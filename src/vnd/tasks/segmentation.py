@@ -18,8 +18,8 @@ from vnd._text import table
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
 from vnd.methods import METHODS, Size
-from vnd.methods.masks import Drawer, Segmenter
 from vnd.methods.nested import Nested
+from vnd.methods.vnd_punet import Drawer, Segmenter
 from vnd.tasks.base import SHAPED, Evaluation, Task, machine, register
 from vnd.tasks.trained import TrainedRun, repeatable
 
