@@ -35,6 +35,8 @@ class Brush(Segmenter, Single):
         self.thresholds: list[Tensor] = []
         self.calibrated: list[tuple[Any, bool, int]] = []
 
+    build = loss = None  # type: ignore[assignment]  # it is never trained
+
     def recalibrate(self, model: nn.Module, batches: Any, widths: list[Any], samples: bool) -> None:
         self.calibrated.append((widths, samples, sum(len(x) for x in batches())))
 

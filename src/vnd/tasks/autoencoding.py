@@ -19,6 +19,7 @@ from vnd._text import table
 from vnd.data.batches import Normalise, Passes, in_order
 from vnd.data.images import Images
 from vnd.methods import AutoencoderMethod, Size
+from vnd.methods.base import refuse_unless
 from vnd.methods.codes import (
     Code,
     LearnsLength,
@@ -55,10 +56,8 @@ class AutoencodingEvaluation(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.target is not None and not self.target > 0:
-            raise ValueError(f"target must be greater than 0; got {self.target}")
-        if self.num_generated < 0:
-            raise ValueError(f"num_generated must be at least 0; got {self.num_generated}")
+        refuse_unless(self.target is None or self.target > 0, "target", "be greater than 0", self.target)
+        refuse_unless(self.num_generated >= 0, "num_generated", "be at least 0", self.num_generated)
 
 
 @dataclass(frozen=True)

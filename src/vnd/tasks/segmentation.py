@@ -18,6 +18,7 @@ from vnd._text import table
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
 from vnd.methods import METHODS, Size
+from vnd.methods.base import refuse_unless
 from vnd.methods.nested import Nested
 from vnd.methods.vnd_punet import Drawer, Segmenter
 from vnd.tasks.base import SHAPED, Evaluation, Task, machine, register
@@ -47,10 +48,9 @@ class SegmentationEvaluation(Evaluation):
     def __post_init__(self) -> None:
         super().__post_init__()
         counts = list(self.num_mask_samples)
-        if not counts or counts[0] < 1 or counts != sorted(set(counts)):
-            raise ValueError(f"num_mask_samples must be numbers of masks that rise from 1 or more; got {counts}")
-        if self.bins < 1:
-            raise ValueError(f"bins must be at least 1; got {self.bins}")
+        rises = counts and counts[0] >= 1 and counts == sorted(set(counts))
+        refuse_unless(bool(rises), "num_mask_samples", "be numbers of masks that rise from 1 or more", counts)
+        refuse_unless(self.bins >= 1, "bins", "be at least 1", self.bins)
 
 
 def groups_of(images: Images) -> list[str] | list[int] | None:

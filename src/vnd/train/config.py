@@ -39,10 +39,8 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
     overrides = list(overrides)
     for section in ("method", "network"):  # who they are decides which keys they have
         value = _named(overrides, f"--{section}.name")
-        part = given.get(section) or {}
-        if value is not None:
-            kept = part if isinstance(part, dict) and part.get("name") == value else {}
-            given[section] = {**kept, "name": value}
+        if value is not None and value != _name(given, section):
+            given[section] = {"name": value}
     method, network = _choice(given, "method", METHODS, where), _choice(given, "network", MODELS, where)
     parser = _shared_parser(method, network)
     leaves = _check_keys(given, parser, where)
@@ -96,8 +94,7 @@ def help_parser(recipe: Recipe) -> ArgumentParser:
 
 
 def _choice(given: dict[str, Any], section: str, known: Iterable[str], where: str) -> str:
-    part = given.get(section)
-    name = part.get("name") if isinstance(part, dict) else None
+    name = _name(given, section)
     try:
         check_known(f"{section}.name", name, known)
     except ValueError as error:
