@@ -18,7 +18,7 @@ from vnd.nn.bayesian import BayesLayer
 from vnd.nn.compiled import as_defaults, is_compiled
 from vnd.nn.context import here, saying
 from vnd.nn.recalibrate import sampling
-from vnd.nn.state import NestedState, lock_of, state_of, unwrap
+from vnd.nn.state import NestedState, lock_of, nested_part, state_of, unwrap
 from vnd.nn.width import Width, setting_of
 
 Link = Literal["softmax", "dirichlet", "sigmoid", "identity"]
@@ -99,10 +99,10 @@ def predict(
         raise ValueError(f"predict: rows must be at least 1; got {rows}")
     if not isinstance(samples, int) or samples < 0:
         raise ValueError(f"predict: samples must be a whole number, 0 (posterior means) or more; got {samples}")
-    root = unwrap(net)
+    root, part = unwrap(net), nested_part(net)
     if net is not root and any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in net.modules()):
         raise ValueError("predict: nn.DataParallel runs a network in threads, which no width reaches; give its .module")
-    state: NestedState | None = getattr(root, "_vnd_state", None)
+    state: NestedState | None = getattr(part, "_vnd_state", None)
     if state is None and width is not None:
         state_of(net)  # refuses it: there is no width to set
     stands_for: Link = link or ("softmax" if state is None else state.arguments.get("link", "softmax"))
@@ -113,7 +113,7 @@ def predict(
         stack.enter_context(evaluating(root))
         generator = None
         if seed is not None and is_compiled(net):  # its code draws from the global generator: one call at a time
-            stack.enter_context(lock_of(root))
+            stack.enter_context(lock_of(part))
             stack.enter_context(
                 torch.random.fork_rng(devices=[inputs.lead.get_device()] if inputs.lead.is_cuda else [])
             )
@@ -122,7 +122,7 @@ def predict(
             generator = torch.Generator(inputs.lead.device).manual_seed(seed)
         if state is not None:
             setting = setting_of(net, width)
-            stack.enter_context(saying(state.said(root, replace(setting, sampled=drawing))))
+            stack.enter_context(saying(state.said(part, replace(setting, sampled=drawing))))
         stack.enter_context(sampling(root, drawing, generator))
         parts = _run(net, inputs, count, rows or ROWS, reading)
     return _summarise(parts, stands_for, count, dim)

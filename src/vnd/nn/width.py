@@ -15,7 +15,7 @@ from vnd.functional import log_survival
 from vnd.nn import context
 from vnd.nn.compiled import as_defaults, is_compiled, serve
 from vnd.nn.ordering import OrderingUnit, sampling_posterior
-from vnd.nn.state import NestedState, Setting, Shape, lock_of, state_of, unwrap
+from vnd.nn.state import NestedState, Setting, Shape, lock_of, nested_part, state_of
 
 Width = Shape | float | None
 
@@ -201,14 +201,14 @@ def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool
     >>> vnd.profile(net).parameters
     27
     """
-    state, root = state_of(net), unwrap(net)
+    state, part = state_of(net), nested_part(net)
     setting = Setting(state.full, free=True, sampled=samples) if width is None else setting_of(net, width, samples)
-    with lock_of(root):
+    with lock_of(part):
         state.default = setting
         for name, unit in state.units.items():
             unit.fixed_groups.fill_(-1 if setting.free else setting.shape[name])
-        state.activate(root, warn=warn and not root.training)
-    if root.training:
+        state.activate(part, warn=warn and not part.training)
+    if part.training:
         state.settled = False  # look again, and warn, at the next evaluation
 
 
@@ -227,20 +227,20 @@ def width(net: nn.Module, width: Width, *, samples: bool = False) -> Iterator[nn
     ...     net(torch.ones(4, 2)).shape
     torch.Size([4, 3])
     """
-    state, root = state_of(net), unwrap(net)
-    said = state.said(root, setting_of(net, width, samples))
+    state, part = state_of(net), nested_part(net)
+    said = state.said(part, setting_of(net, width, samples))
     serve(net)
-    if is_compiled(root):
+    if is_compiled(part):
         said["compiled", state] = as_defaults  # for every pass: parts of it cannot read the context
     with context.block(said):
-        _count(root, state, 1)
+        _count(part, state, 1)
         try:
             yield net
         finally:
-            _count(root, state, -1)
+            _count(part, state, -1)
 
 
-def _count(root: nn.Module, state: NestedState, change: int) -> None:
-    with lock_of(root):
+def _count(part: nn.Module, state: NestedState, change: int) -> None:
+    with lock_of(part):
         state.blocks += change
         state.unseen = state.blocks > 0
