@@ -47,6 +47,7 @@ def fixed(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 FUNCTIONS = {
+    "to_float32": (functional.to_float32, (free(3),)),
     "log_survival": (functional.log_survival, (free(2, 4),)),
     "length_log_probs": (functional.length_log_probs, (free(2, 4),)),
     "keep_logits_from_lengths": (functional.keep_logits_from_lengths, (free(2, 4),)),
