@@ -8,9 +8,9 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from io import StringIO
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -104,6 +104,10 @@ class Options:
     view: str
     prefix: str = ""
     sizes: tuple[float, ...] = ()
+
+    def drawing(self, key: str, draw: Callable[..., Figure], *given: Any) -> Drawing:
+        """A figure that is drawn of what is given."""
+        return Drawing(self.prefix + key, partial(draw, *given))
 
 
 View = Callable[[Block, Options], list[Part]]
@@ -362,20 +366,15 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", letters).strip("-")[:60] or "other"
 
 
-def each(series: Sequence[Series], name: str, draw: Callable[[Series], Figure | None], prefix: str) -> list[Drawing]:
+def each(series: Sequence[Series], name: str, draw: Callable[[Series], Figure], prefix: str) -> list[Drawing]:
     """A figure for each series that has one, of different names; all but the first are folded."""
     found: list[Drawing] = []
     for own in series:
-        stem, number = f"{prefix}{name}-{slug(own.name)}", 1
-        while any(one.name == (stem if number == 1 else f"{stem}-{number}") for one in found):
-            number += 1
-        stem = stem if number == 1 else f"{stem}-{number}"
-        found.append(Drawing(stem, _bound(draw, own), own.name, fold=bool(found)))
+        plain = f"{prefix}{name}-{slug(own.name)}"
+        numbered = (f"{plain}-{number}" if number > 1 else plain for number in count(1))
+        stem = next(stem for stem in numbered if all(one.name != stem for one in found))
+        found.append(Drawing(stem, partial(draw, own), own.name, fold=bool(found)))
     return found
-
-
-def _bound(draw: Callable[[Series], Figure | None], own: Series) -> Callable[[], Any]:
-    return lambda: draw(own)
 
 
 def paragraphs(*lines: str) -> Items:

@@ -22,13 +22,13 @@ from vnd.report.html import (
 from vnd.report.markdown import spread
 from vnd.report.results import RULES, Run, measure_names
 from vnd.report.series import Block, Point, Series
-from vnd.report.style import BLUE, HALF, ORANGE, WIDE, Look, canvas, legend, looks, one_line, tidy
+from vnd.report.style import BLUE, ORANGE, WIDE, Look, canvas, legend, looks, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FIXED, HEIGHT = RULES[0], 4.2
+FIXED = RULES[0]
 WORDS = {"posterior": "by image", "target": "by target"}
 NOTE = (
     "MSE: mean squared error of a pixel between 0 and 1, of the most likely codes; summed: over the pixels of an "
@@ -165,7 +165,7 @@ def image_lengths(block: Block, options: Options) -> list[Part]:
 
 def against_length(series: Sequence[Series], key: str, name: str) -> Figure:
     """A measure against the length of the code; hollow markers have a length for each image."""
-    figure, axis = canvas(HALF, HEIGHT)
+    figure, axis = canvas()
     _over_lengths(axis, series, key)
     axis.set_ylabel(name)
     legend(figure, axis)
@@ -174,17 +174,15 @@ def against_length(series: Sequence[Series], key: str, name: str) -> Figure:
 
 def rate_distortion(series: Sequence[Series]) -> Figure:
     """Distortion against rate, on the left, and the negative ELBO, which is their sum, against length."""
-    figure, (left, right) = canvas(WIDE, HEIGHT, columns=2)
+    figure, (left, right) = canvas(WIDE, columns=2, wspace=0.06)
     styles = looks(series)
     for own in series:
         known = [point for point in own.of(having="rate") if "distortion" in point.measures]
         _draw(left, [p.measures["rate"].mean for p in known], known, "distortion", own.name, styles[own.name])
     left.set_xlabel("rate (nats per image)")
     left.set_ylabel("distortion (nats per image)")
-    tidy(left)
     _over_lengths(right, series, "negative_elbo")
     right.set_ylabel("negative ELBO (nats per image)")
-    figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr, call-arg]
     legend(figure, left, right)
     return figure
 
@@ -194,7 +192,7 @@ def draw_lengths(results: dict[str, Any]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     complexity = results.get("complexity")
-    figure, axes = canvas(WIDE if complexity else HALF, HEIGHT, columns=2 if complexity else 1)
+    figure, axes = canvas(WIDE, columns=2, wspace=0.06) if complexity else canvas()
     left, *others = axes if complexity else [axes]
     for (name, counts), color, share in zip(results["lengths"].items(), (BLUE, ORANGE), (-0.2, 0.2), strict=False):
         places = [length + share for length in range(1, len(counts))]
@@ -208,12 +206,9 @@ def draw_lengths(results: dict[str, Any]) -> Figure:
                 right.plot(shown["png"], shown[name], marker, color=color, alpha=0.5, markersize=3.5, label=label)
     left.set(xlabel="length of the code (dimensions)", ylabel="images (%)")
     left.xaxis.set_major_locator(MaxNLocator(integer=True))
-    tidy(left)
     for right in others:
         right.yaxis.set_major_locator(MaxNLocator(integer=True))
         right.set(xlabel="image as a PNG file (bytes)", ylabel="length of the code (dimensions)")
-        tidy(right)
-        figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr, call-arg]
     legend(figure, left, *others)
     return figure
 
@@ -233,7 +228,6 @@ def _over_lengths(axis: Axes, series: Sequence[Series], key: str) -> None:
         axis.set_xticks(apart, [f"{x:g}" for x in apart])
     axis.set_xlim(left=0)
     axis.set_xlabel("length of the code (dimensions)")
-    tidy(axis)
 
 
 def _draw(axis: Axes, places: list[float], known: list[Point], key: str, name: str, look: Look) -> None:

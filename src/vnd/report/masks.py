@@ -31,7 +31,7 @@ from vnd.report.markdown import spread
 from vnd.report.results import Column
 from vnd.report.series import Block, Point, Series
 from vnd.report.style import (
-    HALF,
+    HEIGHT,
     INK,
     LOOKS_OF_SIZES,
     MUTED,
@@ -42,7 +42,6 @@ from vnd.report.style import (
     looks,
     one_line,
     panels,
-    tidy,
     title,
 )
 
@@ -97,7 +96,7 @@ BARS = " Bars: 95 % intervals where there are trainings from several seeds; a wi
 PUBLISHED = " {name}: about {values}, read from its paper, on the full set and other images: a landmark, no contest."
 TRUTH, GRADERS = "Samples of the truth, expected", "Graders among themselves"
 ENDS = (5, 25, 50, 75, 95)  # percentiles of a box: whisker, box, median, box, whisker
-HEIGHT, PANEL = 4.2, 3.1  # inches
+PANEL = 3.1  # inches
 BESIDE = 1.012  # by which the bars of two methods are apart, so that both are seen
 LEAST = 0.1  # what an axis of IoU spans at least
 APART, FEWEST = 0.7, 4.0  # between the boxes of two methods, and what a panel is wide at least, in boxes
@@ -464,7 +463,6 @@ def draw_boxes(block: Block) -> Figure:
             axis.set_ylabel("energy distance (GED)")
         else:
             axis.tick_params(labelleft=False)
-        tidy(axis)
         axis.tick_params(axis="x", labelsize=small)
     axes[0].set_ylim(bottom=0)
     legend(figure, *axes)
@@ -473,7 +471,7 @@ def draw_boxes(block: Block) -> Figure:
 
 def over_samples(block: Block) -> Figure:
     """The mean energy distance against the number of samples, of the largest size and, hollow, of the smallest."""
-    figure, axis = canvas(HALF, HEIGHT)
+    figure, axis = canvas()
     styles, known, bars = looks(block.series), counts(block), list[tuple[float, Interval, str]]()
     for index, own in enumerate(block.series):
         color, marker, line = styles[own.name]
@@ -501,14 +499,13 @@ def over_samples(block: Block) -> Figure:
     for place, x, color in bars:
         axis.vlines(place, x.low, x.high, color=color, linewidth=1.2)
     axis.set_ylim(0, top)
-    tidy(axis)
     legend(figure, axis)
     return figure
 
 
 def draw_diversity(block: Block) -> Figure:
     """How well samples match the graders against how far they are apart; those of a method are joined."""
-    figure, axis = canvas(HALF, HEIGHT)
+    figure, axis = canvas()
     styles = looks(block.series)
     for own in block.series:
         known = [p for p in own.points if {"diversity", "matched_iou"} <= set(p.measures)]
@@ -529,7 +526,6 @@ def draw_diversity(block: Block) -> Figure:
     for limits, limit in ((axis.get_xlim(), axis.set_xlim), (axis.get_ylim(), axis.set_ylim)):
         room = max(0.0, LEAST - (limits[1] - limits[0])) / 2  # or what is next to nothing would look like much
         limit(limits[0] - room, limits[1] + room)
-    tidy(axis)
     legend(figure, axis)
     return figure
 
@@ -540,10 +536,10 @@ def draw_calibration(lone: bool, block: Block) -> Figure:
     Of several series the largest size of each, of one all its sizes; of several runs the first.
     """
     if lone:
-        figure, axes = canvas(HALF, HEIGHT + 0.5, ratios=(2, 1))
+        figure, axes = canvas(height=HEIGHT + 0.5, ratios=(2, 1))
         left, right = axes[:, 0]
     else:
-        figure, (left, right) = canvas(WIDE, HEIGHT, columns=2)
+        figure, (left, right) = canvas(WIDE, columns=2, wspace=0.06)
     left.plot([0, 1], [0, 1], color=MUTED, linestyle=":", linewidth=1.2, zorder=1)
     styles, alone = looks(block.series), len(block.series) == 1
     for own in block.series:
@@ -563,13 +559,10 @@ def draw_calibration(lone: bool, block: Block) -> Figure:
     right.minorticks_off()
     for axis in (left, right):
         axis.set_xlim(-0.02, 1.02)
-        tidy(axis)
     left.set_ylim(-0.02, 1.02)
     if lone:
         left.set_xlabel("")
         left.tick_params(labelbottom=False)
-    else:
-        figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr, call-arg]
     legend(figure, left)
     return figure
 
@@ -594,14 +587,13 @@ def _boxes(axis: Axes, series: Sequence[Series], styles: dict[str, Look], count:
 
 def _lone(block: Block, own: Series, color: str, known: list[int]) -> Figure:
     """The boxes of one size, by number of samples."""
-    figure, axis = canvas(HALF, HEIGHT)
+    figure, axis = canvas()
     places = list(range(1, len(known) + 1))
     _draw(axis, [_spread(own.full, count) for count in known], places, color, "this network")
     for at, count in zip(places, known, strict=True):
         _marks(axis, block, count, (at - 0.4, at + 0.4))
     axis.set_xticks(places, [str(count) for count in known])
     axis.set(xlabel="samples of each image", ylabel="energy distance (GED)")
-    tidy(axis)
     axis.set_ylim(bottom=0)
     legend(figure, axis)
     return figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vnd._text import short
@@ -34,11 +33,10 @@ from vnd.report.style import (
     MUTED,
     ORANGE,
     PURPLE,
-    half,
+    canvas,
     legend,
     one_line,
     size_axis,
-    tidy,
 )
 
 if TYPE_CHECKING:
@@ -175,14 +173,14 @@ def against_size(block: Block, options: Options) -> list[Part]:
     found = []
     for column in drawn_columns(block):
         if not column.chance and any(row.get(column.key) is not None for row in results["rows"]):
-            drawing = Drawing(column.key, partial(one_run, results, column))
+            drawing = options.drawing(column.key, one_run, results, column)
             found.append(Part(column.key, column.title, described(column, block), [drawing], is_half=True))
     return found
 
 
 def one_run(results: dict[str, Any], column: Column) -> Figure:
     """A measure against the number of parameters, the kinds of size as series; the chosen network is ringed."""
-    figure, axis = half()
+    figure, axis = canvas()
     rows = sorted((r for r in results["rows"] if r.get(column.key) is not None), key=lambda row: row["parameters"])
     shapes = {"uniform": (BLUE, "o", "-"), "learned": (ORANGE, "D", "--"), "sampled": (PURPLE, "*", ":")}
     for kind, (color, marker, line) in shapes.items():
@@ -198,7 +196,6 @@ def one_run(results: dict[str, Any], column: Column) -> Figure:
         place, value = chosen["parameters"], column.factor * chosen[column.key]
         axis.plot(place, value, color=GREEN, label=label, zorder=4, **look)
     size_axis(axis, [row["parameters"] for row in rows])
-    tidy(axis)
     if full.get(column.key) is not None and not column.scaled:
         label = f"full size: {number(full[column.key], column)}"
         axis.axhline(column.factor * full[column.key], color=MUTED, linewidth=1, linestyle=":", label=label, zorder=1)

@@ -34,23 +34,39 @@ LOOKS_OF_SIZES: list[Look] = [  # of sizes that share a panel
     *((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREEN, "^", "-."), ("#7a4b9a", "D", ":"), ("#8a6d00", "v", "-")),
     (MUTED, "X", "--"),
 ]
-HALF, WIDE = 5.4, 10.8  # inches; a wide figure fills a page of 1,040 pixels
+HALF, WIDE, HEIGHT = 5.4, 10.8, 4.2  # inches; a wide figure fills a page of 1,040 pixels
 LETTER = 0.075  # inches that a letter of a legend takes
 
 
 def canvas(
-    width: float, height: float, columns: int = 1, ratios: tuple[float, ...] | None = None
+    width: float = HALF,
+    height: float = HEIGHT,
+    columns: int = 1,
+    ratios: tuple[float, ...] | None = None,
+    **gaps: float,
 ) -> tuple[Figure, Any]:
-    """A figure and its axes: one, a row (`columns`), or rows of columns with heights in these `ratios`."""
+    """A figure, of half a page, and its axes: one, a row (`columns`), or rows with heights in these `ratios`.
+
+    All axes have one look. `wspace` and `hspace` are gaps between them.
+    """
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         message = "figures of the report need matplotlib; pip install 'variational-nested-dropout[report]'"
         raise ModuleNotFoundError(message) from None
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    if ratios is None:
-        return figure, figure.subplots(1, columns)
-    return figure, figure.subplots(len(ratios), columns, squeeze=False, height_ratios=ratios)
+    figure.get_layout_engine().set(**gaps)  # type: ignore[union-attr]
+    rows: dict[str, Any] = {} if ratios is None else {"squeeze": False, "height_ratios": ratios}
+    axes = figure.subplots(len(ratios or (1,)), columns, **rows)
+    for axis in figure.axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.spines[["left", "bottom"]].set_color(MUTED)
+        axis.grid(axis="y", color=GRID, linewidth=0.7)
+        axis.set_axisbelow(True)
+        axis.tick_params(colors=INK, labelsize=9)
+        for label in (axis.xaxis.label, axis.yaxis.label):
+            label.set(color=INK, fontsize=10)
+    return figure, axes
 
 
 def panels(count: int, across: int, height: float, share: bool = False) -> tuple[Figure, list[Axes]]:
@@ -58,13 +74,12 @@ def panels(count: int, across: int, height: float, share: bool = False) -> tuple
     columns = min(count, across)
     rows = math.ceil(count / columns)
     width = WIDE * max(columns, across / 2) / across  # a lone panel need not fill the page
-    figure, axes = canvas(width, height * rows + 0.6, columns, (1,) * rows)
+    figure, axes = canvas(width, height * rows + 0.6, columns, (1,) * rows, hspace=0.06, wspace=0.04)
     flat: list[Axes] = list(axes.flat)
     for axis in flat[count:]:
         axis.set_axis_off()
     for axis in flat[1:count] if share else ():
         axis.sharey(flat[0])
-    figure.get_layout_engine().set(hspace=0.06, wspace=0.04)  # type: ignore[union-attr, call-arg]
     return figure, flat[:count]
 
 
@@ -103,20 +118,24 @@ def looks(series: Sequence[Any]) -> dict[str, Look]:
     return found
 
 
-def half(count: int = 1, height: float = 4.2, ratios: tuple[float, ...] | None = None) -> tuple[Figure, Any]:
-    """A figure of half a page, and its axes."""
-    return canvas(HALF, height, count, ratios)
+def plot(
+    axis: Axes, x: Sequence[float], y: Sequence[float], look: Look, label: str = "_", hollow: bool = False, **more: Any
+) -> None:
+    """A series of points: its markers, filled or hollow, and the line that joins them, dashed where hollow."""
+    color, marker, line = look
+    style: dict[str, Any] = {"markersize": 5.5, "linestyle": line, "linewidth": 1.7, "zorder": 3}
+    if hollow:
+        style |= {"markerfacecolor": "white", "linestyle": (0, (2, 1.5)), "linewidth": 1.2}
+    axis.plot(x, y, color=color, marker=marker, label=one_line(label, 60), **style | more)
 
 
-def tidy(axis: Axes) -> None:
-    """The look that all axes share."""
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(MUTED)
-    axis.grid(axis="y", color=GRID, linewidth=0.7)
-    axis.set_axisbelow(True)
-    axis.tick_params(colors=INK, labelsize=9)
-    for label in (axis.xaxis.label, axis.yaxis.label):
-        label.set(color=INK, fontsize=10)
+def bare(*axes: Axes) -> None:
+    """The look of axes without a frame, of images and colored squares."""
+    for axis in axes:
+        axis.grid(False)
+        axis.set_axisbelow("line")
+        axis.tick_params(colors=INK, labelsize=9, length=0)
+        axis.spines[:].set_visible(False)
 
 
 def title(axis: Axes, text: str, length: int = 40, size: float = 11) -> None:

@@ -24,7 +24,6 @@ from vnd.report.style import (
     legend,
     one_line,
     panels,
-    tidy,
     title,
 )
 
@@ -69,7 +68,7 @@ def downhill(n: int = 24, temperatures: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)
 
     Paper: the figures of tail-index probabilities (Sec. 2.1) and of Downhill samples (Sec. 2.3).
     """
-    figure, axes = canvas(WIDE, 5.6, len(temperatures), (1, 1))
+    figure, axes = canvas(WIDE, 5.6, len(temperatures), (1, 1), hspace=0.08)
     chain = example_chains(n)["peaked, wide"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -83,7 +82,6 @@ def downhill(n: int = 24, temperatures: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)
         axis.tick_params(labelleft=False)
     axes[0][0].set_ylabel("mask")
     axes[1][0].set_ylabel("probability")
-    figure.get_layout_engine().set(hspace=0.08)  # type: ignore[union-attr, call-arg]
     legend(figure, axes[0][0])
     return figure
 
@@ -95,7 +93,7 @@ def noise_costs() -> Figure:
     """
     log_alpha = torch.linspace(-8, 8, 401)
     exact = log_uniform_kl(log_alpha, form="exact")
-    figure, axes = canvas(WIDE, 4.2, columns=2)
+    figure, axes = canvas(WIDE, columns=2, wspace=0.06)
     axes[0].plot(log_alpha, exact, color=INK, linewidth=4, alpha=0.3, label="exact")
     forms = {
         "vnd": ("variational nested dropout", BLUE, "-"),
@@ -113,8 +111,6 @@ def noise_costs() -> Figure:
     axes[1].axhline(0, color=INK, linewidth=4, alpha=0.3)
     for axis in axes:
         axis.set_xlabel("log α: noise of a weight against its size")
-        tidy(axis)
-    figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr, call-arg]
     legend(figure, axes[0])
     return figure
 
@@ -127,7 +123,6 @@ def _draw_samples(axis: Axes, samples: torch.Tensor, chain: BernoulliChain, temp
     axis.plot(units, chain.mean.numpy(), color=ORANGE, linewidth=2.0, linestyle="--", label="P(unit is kept)")
     axis.set_title(f"temperature {temperature:g}", color=INK, fontsize=11, loc="left")
     axis.set_xlabel("unit")
-    tidy(axis)
 
 
 def _draw_lengths(axis: Axes, name: str, chain: BernoulliChain, color: str) -> None:
@@ -135,7 +130,6 @@ def _draw_lengths(axis: Axes, name: str, chain: BernoulliChain, color: str) -> N
     axis.bar(range(len(probs)), probs, color=color, width=0.85)
     axis.set_title(f"{name}\nmean length {float(chain.expected_length):.1f}", color=INK, fontsize=10, loc="left")
     axis.set_xlabel("length (units kept)")
-    tidy(axis)
 
 
 @dataclass(frozen=True)
