@@ -596,11 +596,12 @@ def _lone(block: Block, own: Series, color: str, known: list[int]) -> Figure:
 
 def _draw(axis: Axes, stats: Mapping[float, dict[str, Any]], color: str, label: str) -> None:
     """Boxes with a black line at the mean and a thin one at the median."""
+    line = {"color": color, "linewidth": 1.2}
     drawn = axis.bxp(
-        [*stats.values()], positions=[*stats], widths=0.62, patch_artist=True, showfliers=False, showmeans=True, meanline=True,
-        manage_ticks=False, zorder=3, boxprops={"facecolor": f"{color}40", "edgecolor": color, "linewidth": 1.2},
-        whiskerprops={"color": color, "linewidth": 1.2}, capprops={"color": color, "linewidth": 1.2},
-        medianprops={"color": color, "linewidth": 1.0}, meanprops={"color": "black", "linewidth": 2, "linestyle": "-"},
+        [*stats.values()], positions=[*stats], widths=0.62, manage_ticks=False, patch_artist=True, zorder=3,
+        showfliers=False, showmeans=True, meanline=True, whiskerprops=line, capprops=line,
+        boxprops={"facecolor": f"{color}40", "edgecolor": color, "linewidth": 1.2}, medianprops=line | {"linewidth": 1},
+        meanprops={"color": "black", "linewidth": 2, "linestyle": "-"},
     )  # fmt: skip
     drawn["boxes"][0].set_label(label)
 
