@@ -10,16 +10,15 @@ from fake_runs import fake_run
 from fake_segments import fake_segment
 from pages import HOSTILE, put
 
-from vnd.report import markdown
-from vnd.report.html import read
-from vnd.report.markdown import BEGIN, END, code, words, write_markdown
+from vnd.report import html
+from vnd.report.html import BEGIN, END, code, read, words, write_markdown
 
 KINDS = {"sizes": lambda: fake_run(learned=2, studies=True), "codes": fake_code, "masks": fake_segment}
 
 
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(markdown, "DPI", 40)
+    monkeypatch.setattr(html, "DPI", 40)
 
 
 def written(folder: Path, *results: dict[str, Any], name: str = "my page.md") -> tuple[str, list[Path]]:
@@ -36,7 +35,7 @@ def test_figures_lie_beside_the_page_and_are_shown_in_it(kind: str, tmp_path: Pa
         f"images/my%20page-{path.stem.removeprefix('my page-')}.png" for path in files
     ]
     assert len(files) > 1
-    assert all(path.stat().st_size <= markdown.LARGEST for path in files)
+    assert all(path.stat().st_size <= html.LARGEST for path in files)
     for line in text.splitlines():
         assert not line.startswith("|") or line.count("|") == line.replace("\\|", "").count("|")
     assert text.endswith(f"```sh\nvnd report runs\n```\n\n{END}\n")

@@ -18,8 +18,8 @@ from vnd.report.html import (
     of_split,
     paragraphs,
     section,
+    spread,
 )
-from vnd.report.markdown import spread
 from vnd.report.results import RULES, Run, measure_names
 from vnd.report.series import Block, Point, Series
 from vnd.report.style import BLUE, ORANGE, WIDE, Look, canvas, legend, looks, one_line

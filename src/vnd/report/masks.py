@@ -25,8 +25,8 @@ from vnd.report.html import (
     of_split,
     paragraphs,
     section,
+    spread,
 )
-from vnd.report.markdown import spread
 from vnd.report.results import Column
 from vnd.report.series import Block, Point, Series
 from vnd.report.style import (

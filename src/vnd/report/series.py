@@ -22,23 +22,14 @@ Rows = list[list[dict[str, Any]]]  # of each run, of one way of inference
 
 @dataclass(frozen=True)
 class Point:
-    """One size of a series.
+    """One size of a series."""
 
-    Args:
-        kind: "uniform", "learned" or "sampled"; of codes by which rule they have their length.
-        label: What the size is called; of learned shapes, what the first run calls it.
-        fraction: Share of every layer; None where it is no such share.
-        measures: Means by name; `count` of an interval is 1 where there is nothing to take one over.
-        over: What the intervals are over: "seeds", "repeats", or "" for none.
-        rows: Of each run.
-    """
-
-    kind: str
-    label: str
-    fraction: float | None
-    measures: dict[str, Interval]
-    over: str
-    rows: Rows
+    kind: str  # "uniform", "learned" or "sampled"; of codes by which rule they have their length
+    label: str  # what the size is called; of learned shapes, what the first run calls it
+    fraction: float | None  # share of every layer; None where it is no such share
+    measures: dict[str, Interval]  # means by name; `count` is 1 where there is nothing to take an interval over
+    over: str  # what the intervals are over: "seeds", "repeats", or "" for none
+    rows: Rows  # of each run
 
     def mean(self, key: str) -> float | None:
         """The mean of a measure; None where it was not measured."""
@@ -255,11 +246,8 @@ def rows_of(run: Run, inference: str, bn_images: int | None = -1) -> list[dict[s
 def points_of(runs: Rows, separate: bool = False) -> list[Point]:
     """The sizes of runs that differ in their seed alone, from the smallest to the largest.
 
-    Learned shapes are called otherwise in every run, so the i-th smallest of each are one size.
-
-    Args:
-        runs: Their rows.
-        separate: Each run has a size of its own: no i-th smallest of it is that of another.
+    Learned shapes are called otherwise in every run, so the i-th smallest of each are one size; not where runs are
+    `separate`, with a size of its own each.
     """
     ranks = [{label: rank for rank, label in enumerate(_learned(rows))} for rows in runs]
     by_rank = not separate and len({len(names) for names in ranks if names}) == 1
