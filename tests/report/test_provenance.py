@@ -120,13 +120,13 @@ def test_no_weights_no_pictures_and_no_path_of_a_machine_are_kept(tmp_path: Path
 
 def test_the_origin_of_a_run_is_what_lies_beside_it(tmp_path: Path) -> None:
     run = trained(tmp_path)
-    found = origin(open_run(run / "files.json"))
+    found = origin(open_run(run / "results.json"))
     assert (found.machine, found.torch, found.commit) == ("NVIDIA H200", "2.11.0+cu130", "a2f2da58b+")
     assert found.commands == ("vnd train bn3.yaml --out a --x=b", "vnd evaluate a --checkpoint=last")
     assert origin(read([kept(tmp_path, run)]).runs[0]) == found
     for broken in ('{"git": ', "[]", '{"git": 3, "gpus": 2}'):
         (run / "environment.json").write_text(broken)
-        found = origin(open_run(run / "files.json"))
+        found = origin(open_run(run / "results.json"))
         assert (found.machine, found.torch, found.commit) == ("NVIDIA H200", "2.13.0", "")
 
 

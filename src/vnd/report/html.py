@@ -35,6 +35,7 @@ DPI = 144  # of the PNG files
 IMAGES, LARGEST = "images", 150_000  # beside a Markdown file: their folder, and bytes of each
 REPEATED = "†"  # after an interval that is not over seeds
 NONE = "–"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which one begins in a spreadsheet
 NOT_TEST = (
     "All numbers are of validation images, not of test images. Training kept what was best on them, and thresholds and "
     "temperatures were fitted on them: on new images the numbers may be worse."
@@ -160,11 +161,9 @@ class Compared:
 
 
 def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> Compared:
-    """Read the runs of some places, and find out what can be compared with what.
+    """Read the runs of some places, as `find` takes them, and find out what can be compared with what.
 
-    Args:
-        places: Run folders, result files, files of kept runs, or folders that hold runs.
-        say: Called with one line where runs of a folder are left out, since they were not evaluated.
+    `say` is called with one line where runs of a folder are left out, since they were not evaluated.
     """
     runs, left_out = find(places)
     if say is not None and left_out:
@@ -174,7 +173,8 @@ def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> 
 
 def parts_of(block: Block, options: Options) -> list[Part]:
     """The parts of a page that a block has numbers for, in the order that its files say."""
-    _register()
+    from vnd.report import curves, lengths, masks  # noqa: F401  they register sections, and draw and compute
+
     found = []
     for name in block.sections:
         if name not in SECTIONS:
@@ -186,21 +186,8 @@ def parts_of(block: Block, options: Options) -> list[Part]:
     return found
 
 
-def _register() -> None:
-    """Import what registers sections: when they are wanted, since they draw and compute."""
-    from vnd.report import curves, lengths, masks  # noqa: F401
-
-
 def write_run(path: Path, out: Path) -> Path:
-    """Write the report of a run, and its figures as PNG files beside it.
-
-    Args:
-        path: A run folder, or its `results.json`.
-        out: Folder for `report.html` and `figures/`; it is made if need be.
-
-    Returns:
-        The path of the page.
-    """
+    """Write the report of a run's folder or result file into another folder, with its figures; the path of the page."""
     run = open_run(Path(path) / RESULTS if Path(path).is_dir() else Path(path))
     (block,) = blocks_of([run])
     parts = parts_of(block, Options("run"))
@@ -213,13 +200,7 @@ def write_run(path: Path, out: Path) -> Path:
 def write(found: Compared, out: Path, title: str | None = None) -> Path:
     """Write the page of runs that are compared, its figures, and its numbers as `summary.csv` and `summary.json`.
 
-    Args:
-        found: What `read` gave.
-        out: Folder; it is made if need be.
-        title: Heading of the page; one that says how much is compared, if not given.
-
-    Returns:
-        The path of the page.
+    The path of the page, whose heading says how much is compared if no title is given.
     """
     out, runs = Path(out), found.runs
     if (out / RESULTS).exists():
@@ -284,11 +265,9 @@ def _template() -> tuple[Any, Any]:
 
 def rows(block: Block) -> list[dict[str, Any]]:
     """Every point of every series, flat: what the figures draw."""
-    _register()
-    more: dict[tuple[str, str], dict[str, Any]] = {}
-    for name in block.sections:
-        for add in ROWS_OF.get(name, ()):
-            more |= add(block)
+    from vnd.report import masks  # noqa: F401  it registers what it adds
+
+    more = {key: row for name in block.sections if name in ROWS_OF for key, row in ROWS_OF[name](block).items()}
     found = []
     for own in block.series:
         for point in own.points:
@@ -306,7 +285,7 @@ def rows(block: Block) -> list[dict[str, Any]]:
     return found
 
 
-ROWS_OF: dict[str, list[Callable[[Block], dict[tuple[str, str], dict[str, Any]]]]] = {}  # what sections add to them
+ROWS_OF: dict[str, Callable[[Block], dict[tuple[str, str], dict[str, Any]]]] = {}  # what sections add to them
 
 
 def as_csv(lines: Sequence[dict[str, Any]]) -> str:
@@ -315,10 +294,7 @@ def as_csv(lines: Sequence[dict[str, Any]]) -> str:
     writer = csv.DictWriter(text, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
     writer.writeheader()
     for line in lines:
-        unsafe = {
-            k: f"'{v}" for k, v in line.items() if isinstance(v, str) and v[:1] in ("=", "+", "-", "@", "\t", "\r")
-        }
-        writer.writerow(line | unsafe)
+        writer.writerow({key: f"'{x}" if isinstance(x, str) and x[:1] in FORMULA else x for key, x in line.items()})
     return text.getvalue()
 
 
@@ -470,16 +446,13 @@ def _text(cell: Cell | str) -> str:
 
 
 def write_markdown(found: Compared, path: Path, sizes: Sequence[float] = (), command: str = "") -> list[Path]:
-    """Write a comparison between the marks of a Markdown file, and its figures into `images/` beside it.
+    """Write a comparison between the marks of a Markdown file, and its figures into `images/` beside it: their paths.
 
     Args:
         found: What is compared.
         path: The file; what lies outside its marks stays as it is. Without a file, one is made.
         sizes: Numbers of parameters at which methods are compared.
         command: What made it, for the reader to repeat.
-
-    Returns:
-        The figures.
     """
     marked(path)  # or all the drawing would be for nothing
     text, files = list[str](), list[Path]()
@@ -488,7 +461,10 @@ def write_markdown(found: Compared, path: Path, sizes: Sequence[float] = (), com
         for part in parts_of(block, Options("markdown", prefix, tuple(sizes))):
             text += _tables(part)
             for one in part.drawings:
-                files.append(_put_figure(one.draw(), path, one.name))
+                files.append(path.parent / IMAGES / f"{path.stem}-{one.name}.png")
+                files[-1].parent.mkdir(parents=True, exist_ok=True)
+                contents = style.png(one.draw(), DPI, LARGEST)
+                put(files[-1], lambda partial, contents=contents: partial.write_bytes(contents))
                 text.append(f"![{words(part.heading)}]({quote(f'{IMAGES}/{files[-1].name}')})")
                 text.append(f"*{words(part.heading)}{'.' * (part.heading[-1:] not in '?!')}* {words(part.note)}")
         text += made(block)
@@ -502,11 +478,7 @@ def write_markdown(found: Compared, path: Path, sizes: Sequence[float] = (), com
 
 
 def marked(path: Path) -> tuple[bytes, bytes]:
-    """What lies before and after the marked part of a file; nothing where there is no file yet.
-
-    Args:
-        path: The file. It must have both marks, each once, in their order.
-    """
+    """What lies before and after the marks of a file, each of which it must have once; nothing where there is none."""
     if not path.exists():
         return b"", b"\n"
     contents = path.read_bytes()
@@ -587,20 +559,11 @@ def _cell(cell: Cell | str) -> str:
     """A number or a name, and in small below what it is of."""
     if isinstance(cell, str):
         return words(cell)
-    text = f"**{words(cell.text)}**" if cell.bold else words(cell.text)
-    return f"{text}<br><small>{words(cell.small)}</small>" if cell.small else text
+    mark = "**" * cell.bold
+    return f"{mark}{words(cell.text)}{mark}" + f"<br><small>{words(cell.small)}</small>" * bool(cell.small)
 
 
 def _rows(lines: Sequence[Sequence[str]]) -> str:
     """A table of cells that are Markdown already; numbers to the right."""
     head, *body = lines
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---", *["---:"] * (len(head) - 1)], *body])
-
-
-def _put_figure(figure: Figure, path: Path, name: str) -> Path:
-    """Write a figure into `images/` beside a Markdown file; its path."""
-    file = path.parent / IMAGES / f"{path.stem}-{name}.png"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    contents = style.png(figure, DPI, LARGEST)
-    put(file, lambda part: part.write_bytes(contents))
-    return file

@@ -402,7 +402,7 @@ def more_rows(block: Block) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-ROWS_OF["mask_tables"] = [more_rows]
+ROWS_OF["mask_tables"] = more_rows
 
 
 # Figures
