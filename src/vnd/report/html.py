@@ -463,8 +463,7 @@ def write_markdown(found: Compared, path: Path, sizes: Sequence[float] = (), com
             for one in part.drawings:
                 files.append(path.parent / IMAGES / f"{path.stem}-{one.name}.png")
                 files[-1].parent.mkdir(parents=True, exist_ok=True)
-                contents = style.png(one.draw(), DPI, LARGEST)
-                put(files[-1], lambda partial, contents=contents: partial.write_bytes(contents))
+                put(files[-1], partial(Path.write_bytes, data=style.png(one.draw(), DPI, LARGEST)))
                 text.append(f"![{words(part.heading)}]({quote(f'{IMAGES}/{files[-1].name}')})")
                 text.append(f"*{words(part.heading)}{'.' * (part.heading[-1:] not in '?!')}* {words(part.note)}")
         text += made(block)
