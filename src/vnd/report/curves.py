@@ -94,6 +94,14 @@ PRICE = (
     "no such place and lets weights drown in noise; variational dropout holds for α ≤ 1 only."
 )
 EXAMPLES = {"most_certain": "Most certain", "least_certain": "Least certain", "ood": "Out of domain"}
+LINES_OF_TRAINING = {  # by the first that a log has: of the upper panel, and last that of the lower one
+    "mse": [("mse", "mean squared error", BLUE, "-"), ("rate", "rate", ORANGE, "--")],
+    "loss": [
+        ("loss", "loss", BLUE, "-"),
+        ("nll", "negative log-likelihood", ORANGE, "--"),
+        ("kl", "KL term", GREEN, "-."),
+    ],
+}
 ACROSS, PIXELS = 8, 96  # examples in a row; a larger one is thinned: it is shown small
 FIRST = " Of several trainings from other seeds, the first is shown."
 
@@ -276,10 +284,8 @@ def length_probs(survival: Sequence[float]) -> list[float]:
 def learned_layers(own: Series) -> dict[str, list[float]]:
     """Length probabilities of each layer of the first run; none where lengths are fixed: all alike, or certain."""
     layers = {name: length_probs(probs) for name, probs in (own.runs[0].results.get("survival") or {}).items()}
-    learned = any(
-        1e-3 < max(probs) < 0.999 and np.ptp([p for p in probs if p > 1e-6]) > 1e-3 for probs in layers.values()
-    )
-    return layers if learned else {}
+    likely = [[p for p in probs if p > 1e-6] for probs in layers.values()]
+    return layers if any(1e-3 < max(probs) < 0.999 and np.ptp(probs) > 1e-3 for probs in likely) else {}
 
 
 @section("survival", "run", "page", "markdown")
@@ -328,14 +334,11 @@ def tail_index(own: Series) -> Figure:
     """
     layers = learned_layers(own)
     fixed = theory.fixed_lengths(max(len(probs) for probs in layers.values()) - 1)
-    shown = [
-        *((name, probs, MUTED) for name, probs in fixed.items()),
-        *((n, probs, BLUE) for n, probs in layers.items()),
-    ]
+    shown = [*fixed.items(), *layers.items()]
     few = len(shown) <= 12
     figure, axes = panels(len(shown), 4 if few else 6, 1.75)
-    for axis, (name, probs, color) in zip(axes, shown, strict=True):
-        axis.bar(range(len(probs)), probs, color=color, width=0.9)
+    for index, (axis, (name, probs)) in enumerate(zip(axes, shown, strict=True)):
+        axis.bar(range(len(probs)), probs, color=BLUE if index >= len(fixed) else MUTED, width=0.9)
         title(axis, name, 26 if few else 19, 9.5)
         note = f"mean {sum(j * p for j, p in enumerate(probs)):.1f} of {len(probs) - 1}"
         axis.text(0.03, 0.97, note, transform=axis.transAxes, color=INK, fontsize=8, va="top", zorder=5)
@@ -363,21 +366,15 @@ def mean_correlation(own: Series) -> tuple[list[str], dict[str, Any]]:
     found = [run.results["correlation"] for run in own.runs if run.results.get("correlation")]
     labels: list[str] = found[0]["labels"]
     alike = [one for one in found if one["labels"] == labels]
-    maps = {}
-    for key, name in (("inside", "in domain"), ("outside", "out of domain")):
-        tables = [np.asarray(one[key], dtype=float) for one in alike if one.get(key)]
-        if tables:
-            maps[name] = np.mean(tables, axis=0)
-    return labels, maps
+    named = {"in domain": "inside", "out of domain": "outside"}
+    tables = {name: [np.asarray(one[key], dtype=float) for one in alike if one.get(key)] for name, key in named.items()}
+    return labels, {name: np.mean(some, axis=0) for name, some in tables.items() if some}
 
 
 def heat_maps(labels: Sequence[str], maps: dict[str, Any], name: str) -> Figure:
-    """Correlations of pairs as colored squares, a panel a map.
+    """Correlations of pairs as colored squares, a panel a map, whose heading begins with `name`.
 
-    Args:
-        labels: What the rows and the columns of each map are.
-        maps: A square table of correlations for each name of a map; NaN where there is none.
-        name: Whose they are: the beginning of each heading.
+    Each map is a square table of what its labels have in common, NaN where there is nothing.
     """
     lowest = min(float(np.nan_to_num(one).min()) for one in maps.values())
     low = lowest if lowest < -0.05 else 0.0
@@ -410,18 +407,15 @@ def trust(block: Block, options: Options) -> list[Part]:
     withholding = [own for own in block.main if answers(own)]
     growing = [own for own in block.main if own.runs[0].results.get("cascade")]
     first = " Of several trainings from other seeds, the curves are of the first; the numbers are means."
-    alone, notes = options.view == "run", [SELECTIVE, CASCADE]
-    split = block.runs[0].split
-    said = [
-        note.format(split=split, again=again(block, more)) for note, more in zip(notes, (first, FIRST), strict=True)
-    ]
+    alone, note = options.view == "run", SELECTIVE.format(split=block.runs[0].split, again=again(block, first))
     shown: list[Table | Drawing | Items] = []
     shown += [options.drawing("selective", draw_selective, withholding)] if withholding else []
     shown += [] if alone else withheld(block)
     grown = [options.drawing("cascade", draw_cascade, growing)] if growing else []
+    cascade = CASCADE.format(again=again(block, FIRST))
     return [
-        Part("selective", "Answering only when sure", said[0], shown, is_half=alone),
-        Part("cascade", "Narrow networks first", said[1], grown, is_half=alone),
+        Part("selective", "Answering only when sure", note, shown, is_half=alone),
+        Part("cascade", "Narrow networks first", cascade, grown, is_half=alone),
     ]
 
 
@@ -494,11 +488,10 @@ def withheld(block: Block) -> list[Table]:
             for row in said["rows"]:
                 rows.setdefault((row["label"], said["risk"]), []).append(row)
         for (label, target), same in rows.items():
-            means = [
-                confidence_interval(values) if (values := [r[key] for r in same if r.get(key) is not None]) else None
-                for key in ("coverage", "risk", "aurc")
-            ]
-            cells = [interval(one, column) for one, column in zip(means, (share, share, risk), strict=True)]
+            cells = []
+            for key, column in (("coverage", share), ("risk", share), ("aurc", risk)):
+                values = [row[key] for row in same if row.get(key) is not None]
+                cells.append(interval(confidence_interval(values) if values else None, column))
             never = sum(row.get("threshold") is None for row in same)
             none = f"(no threshold in {never} of {len(same)})" if never else ""
             cells[0] = Cell(cells[0].text, " ".join(filter(None, (cells[0].small, none))))
@@ -514,19 +507,16 @@ def reliability(block: Block, options: Options) -> list[Part]:
     note = RELIABILITY.format(below=below if options.view == "run" else "").strip()
     some = [own for own in block.main if own.parts("reliability")]
     if options.view == "page":
-        drawings = each(some, "reliability", _diagrams, options.prefix)
+        drawings = each(some, "reliability", draw_reliability, options.prefix)
         return [Part("reliability", heading, note + again(block, FIRST), drawings)]
     own = headline(block)
-    drawing = [options.drawing("reliability", _diagrams, own)] if own in some else []
+    drawing = [options.drawing("reliability", draw_reliability, own)] if own in some else []
     return [Part("reliability", heading, note + f" Shown is {own.name}." * (options.view == "markdown"), drawing)]
 
 
-def _diagrams(own: Series) -> Figure:
-    return draw_reliability(spread_out(own.parts("reliability"), DIAGRAMS))
-
-
-def draw_reliability(widths: Sequence[dict[str, Any]]) -> Figure:
-    """Accuracy in each bin of confidence, and how many predictions it holds, for each width given."""
+def draw_reliability(own: Series) -> Figure:
+    """Accuracy in each bin of confidence, and how many predictions it holds, at a few sizes."""
+    widths = spread_out(own.parts("reliability"), DIAGRAMS)
     figure, axes = canvas(WIDE, 4.8, columns=len(widths), ratios=(3, 1))
     for diagram, counts, width in zip(*axes, widths, strict=True):
         count = np.asarray(width["count"], dtype=float)
@@ -616,7 +606,7 @@ def draw_examples(shown: dict[str, tuple[list[dict[str, Any]], bool]]) -> Figure
 def training(block: Block, options: Options) -> list[Part]:
     """What fell over the steps of training, and what it costs in a panel of its own, since its scale is."""
     curves = block.first("curves") or []
-    known = [key for key in ("mse", "loss") if any(point.get(key) is not None for point in curves)][:1]
+    known = [key for key in LINES_OF_TRAINING if any(point.get(key) is not None for point in curves)][:1]
     note = "Over the steps of training, pale as it was and bold as a running mean."
     drawn = [options.drawing("training", draw_training, curves, *known)] if known else []
     return [Part("training", "Training", note, drawn, is_half=True)]
@@ -624,18 +614,15 @@ def training(block: Block, options: Options) -> list[Part]:
 
 def draw_training(curves: list[dict[str, Any]], key: str) -> Figure:
     """Curves over the steps of training."""
-    above = {"loss": ("loss", BLUE, "-"), "nll": ("negative log-likelihood", ORANGE, "--")}
-    if key == "mse":
-        above = {"mse": ("mean squared error", BLUE, "-")}
-    below, words, look = ("rate", "rate", (ORANGE, "--")) if key == "mse" else ("kl", "KL term", (GREEN, "-."))
-    has_below = any(point.get(below) is not None for point in curves)
+    lines = LINES_OF_TRAINING[key]
+    has_below = any(point.get(lines[-1][0]) is not None for point in curves)
     figure, axes = canvas(ratios=(2, 1) if has_below else (1,))
-    for name, (label, color, line) in above.items():
+    for name, label, color, line in lines[:-1]:
         draw_curve(axes[0][0], curves, name, label, color, line)
     axes[0][0].set_ylabel("error of a pixel" if key == "mse" else "nats per image")
     if has_below:
-        draw_curve(axes[1][0], curves, below, words, *look)
-        axes[1][0].set_ylabel(f"{words.removesuffix(' term')} (nats)")
+        draw_curve(axes[1][0], curves, *lines[-1])
+        axes[1][0].set_ylabel("rate (nats)" if key == "mse" else "KL (nats)")
         axes[0][0].tick_params(labelbottom=False)
     axes[-1][0].set_xlabel("step")
     legend(figure, *axes[:, 0])

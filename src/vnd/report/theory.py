@@ -182,7 +182,7 @@ def place(probs: np.ndarray) -> np.ndarray:
 def log_density(log_probs: np.ndarray, concentration: np.ndarray) -> np.ndarray:
     r"""Logarithm of a Dirichlet's density at $p$: $\ln Γ(\sum_i α_i) + \sum_i ((α_i - 1) \ln p_i - \ln Γ(α_i))$.
 
-    From logarithms, (…, 3), because where $α_i < 1$ most of the mass may lie closer to an edge than the smallest number.
+    From logarithms, (…, 3): where $α_i < 1$ most of the mass may lie closer to an edge than the smallest number.
 
     >>> log_density(np.log([0.2, 0.3, 0.5]), np.ones(3)).round(6) == round(np.log(2), 6)  # one over the area, ½
     np.True_
