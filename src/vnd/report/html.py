@@ -178,9 +178,8 @@ def parts_of(block: Block, options: Options) -> list[Part]:
     found = []
     for name in block.sections:
         if name not in SECTIONS:
-            raise ValueError(
-                f"report: sections of {block.runs[0].path} has {name!r}, which is none{nearest(name, SECTIONS)}"
-            )
+            where, near = block.runs[0].path, nearest(name, SECTIONS)
+            raise ValueError(f"report: sections of {where} has {name!r}, which is none{near}")
         make = SECTIONS[name].get(options.view)
         found += [] if make is None else [part for part in make(block, options) if part.content]
     return found

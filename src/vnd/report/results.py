@@ -289,9 +289,8 @@ def find(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
     runs = [run for some in found.values() for run in some]
     if not runs and left_out:
         names = ", ".join(folder.name for folder in left_out.values())
-        raise FileNotFoundError(
-            f"report: none of the runs was evaluated ({names}); run `vnd evaluate` on those that are trained"
-        )
+        todo = "run `vnd evaluate` on those that are trained"
+        raise FileNotFoundError(f"report: none of the runs was evaluated ({names}); {todo}")
     if not runs:
         raise ValueError("report: at least one run must be given; got none")
     _refuse_mixtures(runs)
@@ -314,16 +313,12 @@ def _refuse_mixtures(runs: Sequence[Run]) -> None:
     first = runs[0]
     for other in runs:
         if other.split != first.split:
-            raise ValueError(
-                f"report: runs must all be measured on the same images; got {first.split} images in {first.path} and "
-                f"{other.split} images in {other.path}"
-            )
+            got = f"{first.split} images in {first.path} and {other.split} images in {other.path}"
+            raise ValueError(f"report: runs must all be measured on the same images; got {got}")
         one, two = first.results["task"], other.results["task"]
         if one["name"] != two["name"]:
-            raise ValueError(
-                f"report: {one['noun']}s and {two['noun']}s have no measure in common; got {first.path} and "
-                f"{other.path}, report them apart"
-            )
+            got = f"got {first.path} and {other.path}, report them apart"
+            raise ValueError(f"report: {one['noun']}s and {two['noun']}s have no measure in common; {got}")
 
 
 def _kept(path: Path) -> Iterator[Run]:
@@ -366,9 +361,8 @@ def _json(path: Path) -> Any:
         json.dumps(contents, ensure_ascii=False).encode()  # half a character passes as JSON, and fails in a page
         return contents
     except FileNotFoundError:
-        where = (
-            f"run `vnd evaluate {path.parent}` first" if path.name == RESULTS else f"give a run folder or its {RESULTS}"
-        )
+        evaluate, give = f"run `vnd evaluate {path.parent}` first", f"give a run folder or its {RESULTS}"
+        where = evaluate if path.name == RESULTS else give
         raise FileNotFoundError(f"report: {path} is missing; {where}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"report: {path} must be JSON in UTF-8: {str(error).splitlines()[0]}") from None
@@ -427,10 +421,7 @@ def _check_rows(contents: dict[str, Any]) -> None:
             if kind == "ged" and part == "tidy":
                 continue  # the same once more, a line a number of samples
             check(row, ROW, f"{part}.{index}")
-            for key, wanted in ROWS[kind].items():
-                if key not in row:
-                    raise ValueError(f"{part}.{index}.{key} is missing")
-                check(row[key], wanted, f"{part}.{index}.{key}")
+            check(row, ROWS[kind], f"{part}.{index}")
             for key in columns:
                 if isinstance(row.get(key), str | list | bool):
                     raise ValueError(f"{part}.{index}.{key} must be {NUMBER}; got {_shown(row[key])}")
@@ -443,7 +434,7 @@ def _check_lengths(contents: dict[str, Any]) -> None:
     elif "length" in contents["rows"][0]:
         check(contents, {"latent_dim": SIZE}, "")
     reliability: Any = contents.get("reliability") or []
-    by_label, labels = isinstance(reliability, dict), [row["label"] for row in contents["rows"]]
+    by_label, labels = isinstance(reliability, dict), {row.get("label") for row in contents["rows"]}
     check(reliability, {"*": PIXELS} if by_label else [DIAGRAM], "reliability") if reliability else None
     for place, width in reliability.items() if by_label else enumerate(reliability):
         if by_label and place not in labels:
