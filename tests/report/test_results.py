@@ -38,10 +38,8 @@ REQUIRED = (
     *("rows", "rows.3.kind", "rows.3.label", "rows.3.parameters", "chosen.label", "reliability.1.count"),
     *("examples.most_certain.0.image", "curves.5.step", "tidy.2.parameters"),
 )
-OPTIONAL = (
-    *("command", "machine", "ood", "samples", "seconds", "chosen", "reliability", "survival", "tidy", "series"),
-    *("groups", "examples", "curves", "data.train", "data.classes", "rows.0.macs", "rows.0.shape", "rows.0.auroc"),
-    *("chosen.reason", "examples.ood", "curves.5.kl", "method.looks", "method.about", "columns.4.description"),
+OPTIONAL = (  # what else may be missing, the page of a task of which the report knows nothing is without
+    *("chosen", "tidy", "series", "samples", "rows.0.shape", "chosen.reason", "examples.ood", "curves.5.kl"),
 )
 RATIO = "a number in 0 … 1"
 WRONG: list[tuple[Any, str, Any, str]] = [  # of which file, where, what, and what is said
@@ -156,9 +154,7 @@ def test_a_schema_without_bounds_is_caught() -> None:
     check({"accuracy": 1.1}, {"accuracy": "a finite number"}, "")  # what the entry is for
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"{", b'{"format": 2', b"\xff\xfe", b"[" * 100_000, b'{"title": "\\ud800"}', b"<html>"]
-)
+@pytest.mark.parametrize("text", [b"", b'{"format": 2', b"\xff\xfe", b"[" * 100_000, b'{"title": "\\ud800"}'])
 def test_what_is_not_json_is_refused(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "results.json"
     path.write_bytes(text)

@@ -268,19 +268,17 @@ def rows(block: Block) -> list[dict[str, Any]]:
 
     more = {key: row for name in block.sections if name in ROWS_OF for key, row in ROWS_OF[name](block).items()}
     found = []
-    for own in block.series:
-        for point in own.points:
-            run = own.runs[0]
-            line: dict[str, Any] = {
-                "data": run.data, "image": run.image, "network": run.network, "series": own.name,
-                "method": own.method["key"], "inference": own.inference, "kind": point.kind, "label": point.label,
-                "fraction": point.fraction, "runs": len(own.runs), "interval_over": point.over,
-            }  # fmt: skip
-            for key, value in point.measures.items():
-                line[key] = value.mean
-                for side in ("low", "high"):
-                    line[f"{key}_{side}"] = getattr(value, side) if value.count > 1 else None
-            found.append(line | more.get((own.name, point.label), {}))
+    for own, point in block.points:
+        run = own.runs[0]
+        line: dict[str, Any] = {
+            "data": run.data, "image": run.image, "network": run.network, "series": own.name,
+            "method": own.method["key"], "inference": own.inference, "kind": point.kind, "label": point.label,
+            "fraction": point.fraction, "runs": len(own.runs), "interval_over": point.over,
+        }  # fmt: skip
+        for key, value in point.measures.items():
+            low, high = (value.low, value.high) if value.count > 1 else (None, None)
+            line |= {key: value.mean, f"{key}_low": low, f"{key}_high": high}
+        found.append(line | more.get((own.name, point.label), {}))
     return found
 
 

@@ -73,21 +73,19 @@ def numbers(block: Block, options: Options) -> list[Part]:
         note = f"{note} {NOT_TEST}"
     extractors, named, columns = distances(block.series), _named(block.runs), block.columns
     wanted = [*(key for key in columns if key not in named), *extractors, *distances(block.series, "score_name")]
-    known = {key for own in block.series for point in own.points for key in point.measures}
+    known = {key for _, point in block.points for key in point.measures}
     keys = [key for key in dict.fromkeys([*wanted, *columns]) if key in known]
 
     def cell(point: Point, key: str) -> Cell:
         value, column = point.measures.get(key), columns[key]
-        same = [p for own in block.series for p in own.of(FIXED, having=key) if p.length == point.length]
+        same = [p for _, p in block.points if (p.kind, p.length) == (point.kind, point.length) and key in p.measures]
         others = [p.measures[key].mean for p in same if column.better == "less" and point.kind == FIXED]
         shape = f"{{:.{column.digits}{'f' if column.form == 'number' else 'g'}}}"
         leads = value is not None and len(others) > 1 and value.mean == min(others)
         return Cell(NONE if value is None else spread(value, shape), bold=leads)
 
     lines = [
-        [Cell(own.name), Cell(_length(own, point)), *(cell(point, key) for key in keys)]
-        for own in block.series
-        for point in own.points
+        [Cell(own.name), Cell(_length(own, point)), *(cell(point, key) for key in keys)] for own, point in block.points
     ]
     # one extractor: the note says whose they are
     heads = [key if key == "FID" or (len(extractors) > 1 and key in named) else columns[key].heading for key in keys]

@@ -160,12 +160,9 @@ def span(own: Series, point: Point, count: int) -> tuple[float, float] | None:
 
 def expected(block: Block) -> dict[int, float]:
     """What samples of the true distribution would reach, by number of samples; nothing where it is not known."""
-    found: dict[int, float] = {}
-    for count in counts(block):
-        key = f"expected_ged_{count}"
-        known = [p.measures[key].mean for own in block.series for p in own.of(having=key)]
-        found |= {count: sum(known) / len(known)} if known else {}
-    return found
+    found = {n: [point.mean(f"expected_ged_{n}") for _, point in block.points] for n in counts(block)}
+    known = {count: [value for value in some if value is not None] for count, some in found.items()}
+    return {count: sum(some) / len(some) for count, some in known.items() if some}
 
 
 def published(block: Block) -> tuple[str, dict[int, float]]:
@@ -226,8 +223,7 @@ def differences(block: Block) -> list[tuple[Series, Point, Interval | None]]:
             return None
         return _bootstrap((tuple(np.subtract(values, theirs).tolist()),), groups)[0]
 
-    sizes = [(own, point) for own in block.series for point in own.points if point is not base.full]
-    return [(own, point, apart(own, point)) for own, point in sizes]
+    return [(own, point, apart(own, point)) for own, point in block.points if point is not base.full]
 
 
 # Tables
@@ -280,8 +276,8 @@ def tables(block: Block, options: Options) -> list[Part]:
 def _columns(block: Block) -> tuple[list[Column], list[Column]]:
     """The columns of the two tables that there are numbers for."""
     most, some = counts(block)[-1], block.columns
-    known = {key for own in block.series for point in own.points for key in point.measures}
-    known |= {SPAN.key for own in block.series for point in own.points if span(own, point, most)}
+    known = {key for _, point in block.points for key in point.measures}
+    known |= {SPAN.key for own, point in block.points if span(own, point, most)}
     first = [
         *(column for key, column in some.items() if key == "parameters"),
         *(Column(f"ged_{n}", f"GED {n}", digits=some["ged"].digits, better="less") for n in counts(block)),
@@ -297,7 +293,7 @@ def _table(block: Block, columns: Sequence[Column]) -> Table:
     """One line a series and size, the best of a column bold, and lines to compare with."""
     best: dict[str, float] = {}
     for column in columns if len(block.series) > 1 else ():
-        values = [p.measures[column.key].mean for own in block.series for p in own.of(having=column.key)]
+        values = [point.measures[column.key].mean for _, point in block.points if column.key in point.measures]
         if column.better:
             best[column.key] = max(values) if column.better == "more" else min(values)
     has_size, most = bool(several(block)), counts(block)[-1]
@@ -313,9 +309,8 @@ def _table(block: Block, columns: Sequence[Column]) -> Table:
 
     lines = [
         [Cell(own.name), *label_of(own, point) * has_size, *(cell(own, point, column) for column in columns)]
-        for own in block.series if columns
-        for point in own.points
-    ]  # fmt: skip
+        for own, point in (block.points if columns else ())
+    ]
     name, others = published(block)
     own_of = {key: graders_own(block, key) for key in ("diversity", "dice")}
     beside = {
@@ -336,7 +331,7 @@ def _note(block: Block, columns: Sequence[Column]) -> str:
     some = sorted({run.results["graders"] for run in block.runs})
     most, noun = counts(block)[-1], group_noun(block)
     unbiased = UNBIASED * (f"ged_unbiased_{most}" in keys)
-    points = [point for own in block.series for point in own.points]
+    points = [point for _, point in block.points]
     if unbiased and any(f"ged_unbiased_{most}" not in p.measures for p in points if ged(p, most)):
         unbiased += AGAIN
     note = NOTE.format(graders=" or ".join(map(str, some)), unbiased=unbiased)
@@ -361,7 +356,7 @@ def _against(block: Block) -> tuple[str, str, Table]:
     if base is None or not any(one for _, _, one in found):
         return "", "", Table([], [])
     name, has_size = named(base, base.full), bool(several(block))
-    many = any(point.seeds > 1 for own in block.series for point in own.points)
+    many = any(point.seeds > 1 for _, point in block.points)
     groups = f"{group_noun(block)}s" if groups_of(base) else "images"
     seeds = "; where there are several, their mean is taken" if many else ""
     note = DIFFERENCE.format(most=most, name=name, groups=groups, seeds=seeds)
@@ -389,12 +384,11 @@ def more_rows(block: Block) -> dict[tuple[str, str], dict[str, Any]]:
     """What the flat rows have beside: the ends of intervals over groups, or else images, and differences."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     base, key = reference(block), f"ged_{counts(block)[-1]} difference"
-    for own in block.series:
-        for point in own.points:
-            line = found.setdefault((own.name, point.label), {})
-            for count in counts(block):
-                if ends := span(own, point, count) if ged(point, count) else None:
-                    line |= {f"ged_{count} groups low": ends[0], f"ged_{count} groups high": ends[1]}
+    for own, point in block.points:
+        line = found.setdefault((own.name, point.label), {})
+        for count in counts(block):
+            if ends := span(own, point, count) if ged(point, count) else None:
+                line |= {f"ged_{count} groups low": ends[0], f"ged_{count} groups high": ends[1]}
     for own, point, one in differences(block):
         if one is not None and base is not None:
             line = {f"{key} from": base.name, key: one.mean}
@@ -431,8 +425,7 @@ def figures(block: Block, options: Options) -> list[Part]:
         smallest = listed([f"{own.name}, {own.points[0].label}" for own in some if own.points[0] is not own.full])
         note = SAMPLES.replace("{bars}", BARS if repeated else "")
         add("samples", "More samples", note, over_samples, True, smallest)
-    known = [p for own in block.series for p in own.points if {"diversity", "matched_iou"} <= set(p.measures)]
-    if len(known) > 1:
+    if sum({"diversity", "matched_iou"} <= set(point.measures) for _, point in block.points) > 1:
         sizes = listed([f"{own.name} at other sizes" for own in some]) + ", unjoined where drawn" * drawn
         add("diversity", "As many minds as the graders?", DIVERSITY, draw_diversity, True, sizes)
     if any(bins_of(own) for own in block.series):

@@ -153,14 +153,14 @@ class Block:
         return list(dict.fromkeys(name for run in self.runs for name in run.results["sections"]))
 
     @property
+    def points(self) -> list[tuple[Series, Point]]:
+        """Every size of every series, with the series."""
+        return [(own, point) for own in self.series for point in own.points]
+
+    @property
     def main(self) -> list[Series]:
         """The series of main ways of inference."""
         return [own for own in self.series if own.main]
-
-    @property
-    def lone(self) -> dict[str, Any] | None:
-        """The results of its only run; None where there are several."""
-        return self.runs[0].results if len(self.runs) == 1 else None
 
     def first(self, key: str) -> Any:
         """What the first run that says something under a key says; None where none does."""

@@ -110,7 +110,7 @@ TIMES = (
 
 def drawn_columns(block: Block) -> list[Column]:
     """The columns with a figure that there are numbers for."""
-    known = {key for own in block.series for point in own.points for key in point.measures}
+    known = {key for _, point in block.points for key in point.measures}
     return [column for column in block.columns.values() if column.title and column.key in known]
 
 
