@@ -147,10 +147,8 @@ def over_sizes(series: Sequence[Series], column: Column) -> Figure:
     if rates and max(rates) - min(rates) < 1e-4:  # what chance gives; the axis keeps to the measured numbers
         limits = left.get_ylim()
         left.axhline(100 * rates[0], color=MUTED, linewidth=1, linestyle=":", zorder=1)
-        left.set_ylim(limits)
-        left.set_ylabel(f"{left.get_ylabel()}, by chance {100 * rates[0]:.1f}")
-    figure.set_figheight(HEIGHT + ROW * legend(figure, right, left))
-    return figure
+        left.set(ylim=limits, ylabel=f"{column.axis}, by chance {100 * rates[0]:.1f}")
+    return legend(figure, right, left, row=ROW)
 
 
 def over_parameters(series: Sequence[Series], column: Column) -> Figure:
@@ -169,8 +167,7 @@ def over_parameters(series: Sequence[Series], column: Column) -> Figure:
     known = [point for own in shown for point in own.of(having=column.key)]
     size_axis(axis, [point.parameters for point in known])
     _measure_axis(axis, column, known)
-    figure.set_figheight(HEIGHT + ROW * legend(figure, axis))
-    return figure
+    return legend(figure, axis, row=ROW)
 
 
 def _by_parameters(axis: Axes, own: Series, kinds: Iterable[str], column: Column, look: Look, learned: str) -> None:
@@ -207,10 +204,9 @@ def _line(
 def _measure_axis(axis: Axes, column: Column, known: Sequence[Point]) -> None:
     """Keep to the means and a part of the bands: over two seeds a band may be ten times as wide as all else."""
     means = [column.factor * point.measures[column.key].mean for point in known]
-    axis.set_ylabel(column.axis)
     room = 0.3 * (max(means) - min(means)) or 0.05 * abs(means[0]) or 1.0
     low, high = axis.get_ylim()
-    axis.set_ylim(max(low, min(means) - room), min(high, max(means) + room))
+    axis.set(ylabel=column.axis, ylim=(max(low, min(means) - room), min(high, max(means) + room)))
 
 
 def _widths(points: Iterable[Point]) -> list[Point]:
@@ -219,8 +215,7 @@ def _widths(points: Iterable[Point]) -> list[Point]:
 
 
 def _width_axis(axis: Axes) -> None:
-    axis.set_xlabel("width (% of every layer)")
-    axis.set_xlim(0, 1.04)
+    axis.set(xlabel="width (% of every layer)", xlim=(0, 1.04))
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "25", "50", "75", "100"])
 
 
@@ -264,8 +259,7 @@ def draw_statistics(own: Series) -> Figure:
         _width_axis(axis)
         axis.set_ylabel(column.axis)
     title(axes[0], own.name)
-    legend(figure, axes[0])
-    return figure
+    return legend(figure, axes[0])
 
 
 # What was learned
@@ -342,8 +336,7 @@ def tail_index(own: Series) -> Figure:
         title(axis, name, 26 if few else 19, 9.5)
         note = f"mean {sum(j * p for j, p in enumerate(probs)):.1f} of {len(probs) - 1}"
         axis.text(0.03, 0.97, note, transform=axis.transAxes, color=INK, fontsize=8, va="top", zorder=5)
-        axis.set_ylim(0, 1.22 * max(probs))  # room for the note
-        axis.set_xlim(-0.7, len(probs) - 0.3)
+        axis.set(xlim=(-0.7, len(probs) - 0.3), ylim=(0, 1.22 * max(probs)))  # room for the note
         axis.locator_params(axis="y", nbins=3)
         axis.locator_params(axis="x", nbins=5, integer=True)
     figure.supxlabel("units kept", color=INK, fontsize=10)
@@ -437,8 +430,7 @@ def draw_selective(series: Sequence[Series]) -> Figure:
                 spot: dict[str, Any] = {"marker": marker, "markersize": 8, "markeredgecolor": INK, "linestyle": "none"}
                 axis.plot(100 * row["coverage"], 100 * row["risk"], color=color, zorder=4, **spot)
         axis.axhline(100 * own.first("selective")["risk"], color=MUTED, linestyle=":", linewidth=1.2)
-        axis.set_xlabel("images answered (%)")
-        axis.set_xlim(0, 103)
+        axis.set(xlabel="images answered (%)", xlim=(0, 103))
         axis.legend(edgecolor="none", fontsize=8.5, labelcolor=INK)
     for axis in axes[::3]:
         axis.set_ylabel("wrong among these (%)")
@@ -542,8 +534,7 @@ def draw_reliability(own: Series) -> Figure:
             axis.set_xticks((0, 20, 40, 60, 80, 100))
     for row, name in zip(axes, ("images right (%)", "images"), strict=True):
         row[0].set_ylabel(name)
-    legend(figure, *axes[0])
-    return figure
+    return legend(figure, *axes[0])
 
 
 def spread_out(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
@@ -625,8 +616,7 @@ def draw_training(curves: list[dict[str, Any]], key: str) -> Figure:
         axes[1][0].set_ylabel("rate (nats)" if key == "mse" else "KL (nats)")
         axes[0][0].tick_params(labelbottom=False)
     axes[-1][0].set_xlabel("step")
-    legend(figure, *axes[:, 0])
-    return figure
+    return legend(figure, *axes[:, 0])
 
 
 def draw_curve(axis: Axes, curves: list[dict[str, Any]], key: str, label: str, color: str, line: str) -> None:

@@ -157,10 +157,8 @@ def image_lengths(block: Block, options: Options) -> list[Part]:
 def against_length(series: Sequence[Series], key: str, name: str) -> Figure:
     """A measure against the length of the code; hollow markers have a length for each image."""
     figure, axis = canvas()
-    _over_lengths(axis, series, key)
-    axis.set_ylabel(name)
-    legend(figure, axis)
-    return figure
+    _over_lengths(axis, series, key, name)
+    return legend(figure, axis)
 
 
 def rate_distortion(series: Sequence[Series]) -> Figure:
@@ -170,12 +168,9 @@ def rate_distortion(series: Sequence[Series]) -> Figure:
     for own in series:
         known = [point for point in own.of(having="rate") if "distortion" in point.measures]
         _draw(left, [p.measures["rate"].mean for p in known], known, "distortion", own.name, styles[own.name])
-    left.set_xlabel("rate (nats per image)")
-    left.set_ylabel("distortion (nats per image)")
-    _over_lengths(right, series, "negative_elbo")
-    right.set_ylabel("negative ELBO (nats per image)")
-    legend(figure, left, right)
-    return figure
+    left.set(xlabel="rate (nats per image)", ylabel="distortion (nats per image)")
+    _over_lengths(right, series, "negative_elbo", "negative ELBO (nats per image)")
+    return legend(figure, left, right)
 
 
 def draw_lengths(results: dict[str, Any]) -> Figure:
@@ -200,11 +195,10 @@ def draw_lengths(results: dict[str, Any]) -> Figure:
     for right in others:
         right.yaxis.set_major_locator(MaxNLocator(integer=True))
         right.set(xlabel="image as a PNG file (bytes)", ylabel="length of the code (dimensions)")
-    legend(figure, left, *others)
-    return figure
+    return legend(figure, left, *others)
 
 
-def _over_lengths(axis: Axes, series: Sequence[Series], key: str) -> None:
+def _over_lengths(axis: Axes, series: Sequence[Series], key: str, name: str) -> None:
     styles = looks(series)
     for own in series:
         known = own.of(having=key)
@@ -218,7 +212,7 @@ def _over_lengths(axis: Axes, series: Sequence[Series], key: str) -> None:
         apart = [x for i, x in enumerate(ticks) if i + 1 == len(ticks) or ticks[i + 1] - x > 0.05 * ticks[-1]]
         axis.set_xticks(apart, [f"{x:g}" for x in apart])
     axis.set_xlim(left=0)
-    axis.set_xlabel("length of the code (dimensions)")
+    axis.set(xlabel="length of the code (dimensions)", ylabel=name)
 
 
 def _draw(axis: Axes, places: list[float], known: list[Point], key: str, name: str, look: Look) -> None:

@@ -465,8 +465,7 @@ def draw_boxes(block: Block) -> Figure:
             axis.tick_params(labelleft=False)
         axis.tick_params(axis="x", labelsize=small)
     axes[0].set_ylim(bottom=0)
-    legend(figure, *axes)
-    return figure
+    return legend(figure, *axes)
 
 
 def over_samples(block: Block) -> Figure:
@@ -493,8 +492,7 @@ def over_samples(block: Block) -> Figure:
     for place, x, color in bars:
         axis.vlines(place, x.low, x.high, color=color, linewidth=1.2)
     axis.set_ylim(0, top)
-    legend(figure, axis)
-    return figure
+    return legend(figure, axis)
 
 
 def draw_diversity(block: Block) -> Figure:
@@ -520,8 +518,7 @@ def draw_diversity(block: Block) -> Figure:
     for limits, limit in ((axis.get_xlim(), axis.set_xlim), (axis.get_ylim(), axis.set_ylim)):
         room = max(0.0, LEAST - (limits[1] - limits[0])) / 2  # or what is next to nothing would look like much
         limit(limits[0] - room, limits[1] + room)
-    legend(figure, axis)
-    return figure
+    return legend(figure, axis)
 
 
 def draw_calibration(lone: bool, block: Block) -> Figure:
@@ -552,8 +549,7 @@ def draw_calibration(lone: bool, block: Block) -> Figure:
     if lone:
         left.set_xlabel("")
         left.tick_params(labelbottom=False)
-    legend(figure, left)
-    return figure
+    return legend(figure, left)
 
 
 def _boxes(axis: Axes, series: Sequence[Series], styles: dict[str, Look], count: int) -> dict[float, str]:
@@ -583,8 +579,7 @@ def _lone(block: Block, own: Series, color: str, known: list[int]) -> Figure:
     axis.set_xticks([*places], [str(count) for count in known])
     axis.set(xlabel="samples of each image", ylabel="energy distance (GED)")
     axis.set_ylim(bottom=0)
-    legend(figure, axis)
-    return figure
+    return legend(figure, axis)
 
 
 def _draw(axis: Axes, stats: Mapping[float, dict[str, Any]], color: str, label: str) -> None:

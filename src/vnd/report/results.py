@@ -278,23 +278,20 @@ def find(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
     is named and was not evaluated is an error. In a folder of runs it is left out, and the page says so: a sweep may
     have runs that failed, and a comparison from which runs are silently missing misleads.
     """
-    found: dict[Path, list[Run]] = {}
-    left_out: dict[Path, Path] = {}
-    for place in map(Path, places):
-        for path in _in(place):
-            if not path.exists():
-                left_out.setdefault(path.resolve(), path.parent)
-            elif path.resolve() not in found:
-                found[path.resolve()] = list(_kept(path)) if path.suffix == ".jsonl" else [open_run(path)]
-    runs = [run for some in found.values() for run in some]
+    paths: dict[Path, Path] = {}
+    for path in (path for place in places for path in _in(Path(place))):
+        paths.setdefault(path.resolve(), path)
+    left_out = [path.parent for path in paths.values() if not path.exists()]
+    there = [path for path in paths.values() if path.exists()]
+    runs = [run for path in there for run in (_kept(path) if path.suffix == ".jsonl" else [open_run(path)])]
     if not runs and left_out:
-        names = ", ".join(folder.name for folder in left_out.values())
+        names = ", ".join(folder.name for folder in left_out)
         todo = "run `vnd evaluate` on those that are trained"
         raise FileNotFoundError(f"report: none of the runs was evaluated ({names}); {todo}")
     if not runs:
         raise ValueError("report: at least one run must be given; got none")
     _refuse_mixtures(runs)
-    return runs, list(left_out.values())
+    return runs, left_out
 
 
 def chosen_row(results: dict[str, Any]) -> dict[str, Any] | None:

@@ -43,6 +43,7 @@ from vnd.report.style import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SCALED = "temperature_scaled"
 QUARTER, WHOLE, NEAR = 0.25, 1.0, 0.011
 KINDS = {
     "uniform": ("the same share of every layer", "Uniform: the same share of every layer."),
@@ -69,8 +70,7 @@ TRAINED = {  # by sizes and order of a method
     ("many", "fixed"): "One network was trained once on {images}. Its units stand in a fixed order and all its widths "
     "were trained at once, so that smaller networks, of the first units of each layer, are cut from it without "
     "training again.",
-    ("each", "none"): "One network of one size was trained on {images}.",
-    ("found", "none"): "One network of one size was trained on {images}.",
+    **dict.fromkeys((("each", "none"), ("found", "none")), "One network of one size was trained on {images}."),
 }
 PLACES = {
     "full": "Full width",
@@ -199,8 +199,7 @@ def one_run(results: dict[str, Any], column: Column) -> Figure:
     axis.set_ylabel(column.axis)
     if column.better == "less":
         axis.set_ylim(bottom=0)
-    legend(figure, axis)
-    return figure
+    return legend(figure, axis)
 
 
 @section("numbers", "run")
@@ -302,11 +301,8 @@ def comparable(points: dict[str, Point]) -> bool:
 
 def answering(series: Sequence[Series]) -> list[Series]:
     """The series whose answers differ: a scaled one has those of another one of its runs, and other confidences."""
-    other = {id(run) for own in series if own.inference != "temperature_scaled" for run in own.runs}
-    return [
-        own for own in series
-        if own.inference != "temperature_scaled" or any(id(run) not in other for run in own.runs)
-    ]  # fmt: skip
+    other = {id(run) for own in series if own.inference != SCALED for run in own.runs}
+    return [own for own in series if own.inference != SCALED or any(id(run) not in other for run in own.runs)]
 
 
 def best_of(block: Block, points: dict[str, Point], column: Column) -> list[tuple[Series, Point]]:
@@ -376,7 +372,7 @@ def efficiencies(block: Block) -> list[tuple[str, Point, str]]:
     """
     lines: list[tuple[int, str, Series, Point]] = []
     for own in block.series:
-        if own.inference == "temperature_scaled":
+        if own.inference == SCALED:
             continue  # other confidences, not another network
         nested = own.method.get("order") == "learned" and not is_certain(own.method)  # as the paper's own
         rank = (0 if own.main else 5) if nested else 1 if own.method.get("sizes") == "found" else 4
@@ -406,7 +402,7 @@ def times(block: Block, options: Options) -> list[Part]:
         test = Cell(NONE) if widest is None or took is None else Cell(duration(took), f"({widest.label})")
         machines = ", ".join(dict.fromkeys(run.results.get("machine") or "not said" for run in own.runs))
         many = f"N = {trainings}" if trainings > 1 else ""
-        one_pass = is_certain(own.method) and own.inference != "temperature_scaled"
+        one_pass = is_certain(own.method) and own.inference != SCALED
         way = "one pass" if one_pass else INFERENCE[own.inference][0]
         lines.append([own.name, Cell(NONE if train is None else duration(train), many), test, way, machines])
     known = any(cell.text != NONE for line in lines for cell in line[1:3] if isinstance(cell, Cell))

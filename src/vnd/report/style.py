@@ -83,10 +83,10 @@ def panels(count: int, across: int, height: float, share: bool = False) -> tuple
     return figure, flat[:count]
 
 
-def legend(figure: Figure, *axes: Axes) -> int:
-    """Above the axes, where it can cover nothing, in as many columns as there is room for; the number of its rows.
+def legend(figure: Figure, *axes: Axes, row: float = 0.0) -> Figure:
+    """The figure, with a legend above its axes, where it can cover nothing, in as many columns as there is room for.
 
-    A label that several axes have is there once.
+    A label that several axes have is there once. The figure grows by `row` inches for each row.
     """
     entries: dict[str, Any] = {}
     for axis in axes:
@@ -95,7 +95,8 @@ def legend(figure: Figure, *axes: Axes) -> int:
     columns = _columns(list(entries), figure.get_figwidth())
     style: dict[str, Any] = {"ncols": columns, "frameon": False, "fontsize": 9, "labelcolor": INK}
     figure.legend(list(entries.values()), list(entries), loc="outside upper left", **style)
-    return math.ceil(len(entries) / columns)
+    figure.set_figheight(figure.get_figheight() + row * math.ceil(len(entries) / columns))
+    return figure
 
 
 def _columns(labels: list[str], width: float) -> int:
@@ -168,12 +169,16 @@ def pictures(drawn: dict[str, Figure], folder: Path, dpi: int) -> dict[str, str]
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
     for name, figure in drawn.items():
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing")  # a box in the PNG; browsers have more fonts
-            figure.savefig(folder / f"{name}.png", dpi=dpi)
-            figure.set_layout_engine("none")  # laid out now; once is enough
-            found[name] = _svg(figure)
+        _save(figure, folder / f"{name}.png", dpi=dpi)
+        figure.set_layout_engine("none")  # laid out now; once is enough
+        found[name] = _svg(figure)
     return found
+
+
+def _save(figure: Figure, file: Any, **form: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box in the PNG; browsers have more fonts
+        figure.savefig(file, **form)
 
 
 def png(figure: Figure, dpi: int, most: int) -> bytes:
@@ -182,9 +187,7 @@ def png(figure: Figure, dpi: int, most: int) -> bytes:
 
     while True:
         drawn, buffer = BytesIO(), BytesIO()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing")
-            figure.savefig(drawn, format="png", dpi=dpi)
+        _save(figure, drawn, format="png", dpi=dpi)
         Image.open(drawn).convert("RGB").quantize(256).save(buffer, "PNG", optimize=True)
         if buffer.tell() <= most or dpi < 40:
             return buffer.getvalue()
@@ -197,7 +200,7 @@ def _svg(figure: Figure) -> str:
 
     buffer = StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "vnd"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        _save(figure, buffer, format="svg", metadata={"Date": None})
     svg = buffer.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     return re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg, count=2)

@@ -92,8 +92,7 @@ def downhill(n: int = 24, temperatures: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)
         for axis in row[1:]:
             axis.sharey(row[0])
             axis.tick_params(labelleft=False)
-    legend(figure, axes[0][0])
-    return figure
+    return legend(figure, axes[0][0])
 
 
 def noise_costs() -> Figure:
@@ -121,8 +120,7 @@ def noise_costs() -> Figure:
     axes[1].axhline(0, color=INK, linewidth=4, alpha=0.3)
     for axis in axes:
         axis.set_xlabel("log α: noise of a weight against its size")
-    legend(figure, axes[0])
-    return figure
+    return legend(figure, axes[0])
 
 
 @dataclass(frozen=True)
@@ -212,8 +210,7 @@ def simplex(inputs: Sequence[Simplex]) -> Figure:
     figure, axes = panels(len(inputs), 3, 3.5)
     for axis, one in zip(axes, inputs, strict=True):
         _panel(axis, one)
-    legend(figure, *axes)
-    return figure
+    return legend(figure, *axes)
 
 
 def _panel(axis: Axes, one: Simplex) -> None:
