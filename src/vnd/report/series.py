@@ -266,8 +266,9 @@ def point_of(runs: Rows) -> Point:
     first = runs[0][0]
     over = "seeds" if len(runs) > 1 else "repeats" if len(runs[0]) > 1 else ""
     measures = {}
-    numbers = (key for rows in runs for row in rows for key, value in row.items() if type(value) in (int, float))
-    for key in dict.fromkeys(key for key in numbers if key not in PLACES):
+    pairs = ((key, value) for rows in runs for row in rows for key, value in row.items() if key not in PLACES)
+    numbers = (key for key, value in pairs if isinstance(value, int | float) and not isinstance(value, bool))
+    for key in dict.fromkeys(numbers):
         known = [[row[key] for row in rows if row.get(key) is not None] for rows in runs]
         means = [sum(values) / len(values) for values in known if values]
         measures[key] = confidence_interval(known[0] if over == "repeats" else means)
