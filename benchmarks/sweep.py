@@ -33,8 +33,8 @@ from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
 from vnd.methods import BN3, Sizes
 from vnd.models import build
-from vnd.tasks import Evaluation, TrainedRun
-from vnd.tasks.classification import measure
+from vnd.tasks import TrainedRun
+from vnd.tasks.classification import ClassificationEvaluation, measure
 
 FRACTIONS = tuple(round(0.1 * tenth, 1) for tenth in range(1, 11))
 # Parts that follow each other, of a sweep and of a method; what is left is the sweep's own.
@@ -71,8 +71,10 @@ def make_subject(args: argparse.Namespace, calibrated: bool) -> TrainedRun:
     return TrainedRun(method, model, normalise, batches if calibrated else None)
 
 
-def options(args: argparse.Namespace) -> Evaluation:
-    return Evaluation(Sizes(fractions=FRACTIONS), samples=0, inference=("mean",), bn_images=args.calibration)
+def options(args: argparse.Namespace) -> ClassificationEvaluation:
+    return ClassificationEvaluation(
+        Sizes(fractions=FRACTIONS), samples=0, inference=("mean",), bn_images=args.calibration
+    )
 
 
 def plain_networks(run: TrainedRun, args: argparse.Namespace) -> list[nn.Module]:

@@ -37,6 +37,7 @@ from vnd.nn import set_temperature as set_temperature
 from vnd.nn import set_width as set_width
 from vnd.nn import shape as shape
 from vnd.nn import step_order as step_order
+from vnd.nn import taylor_order as taylor_order
 from vnd.nn import to_nested as to_nested
 from vnd.nn import width as width
 from vnd.pretrained import load_pretrained as load_pretrained

@@ -14,6 +14,13 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6, lead: str = ",
     return f"{lead} did you mean {matches[0]!r}?" if matches else "."
 
 
+def check_known(name: str, value: object, known: Iterable[str]) -> None:
+    """Refuse a word that is none of those that are known, and suggest the nearest."""
+    if value not in (known := list(known)):
+        hint = nearest(str(value), known, cutoff=0.5, lead=";")
+        raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}{hint}")
+
+
 def short(number: float, unit: str = "") -> str:
     """A number for people, to three digits.
 

@@ -29,15 +29,9 @@ def to_float32(x: Tensor) -> Tensor:
 
 
 def log_survival(keep_logits: Tensor) -> Tensor:
-    r"""Log probability that each unit is kept, $S_i = \sum_{k ≤ i} \log σ(m_k) = \log P(z_i = 1)$.
+    r"""Log probability that each unit is kept, $S_i = \sum_{k ≤ i} \log σ(m_k) = \log P(z_i = 1)$, (…, n) to (…, n).
 
     Paper: Eq. (2), the marginal of $z_i$.
-
-    Args:
-        keep_logits: Conditional keep logits, (…, n).
-
-    Returns:
-        (…, n), decreasing along the last dimension.
 
     >>> log_survival(torch.tensor([0.0, 0.0])).exp()
     tensor([0.5000, 0.2500])
@@ -48,13 +42,8 @@ def log_survival(keep_logits: Tensor) -> Tensor:
 def length_log_probs(keep_logits: Tensor) -> Tensor:
     r"""Log probability of each length, $\log q_j = S_j + \log σ(-m_{j+1})$ for $j < n$ and $\log q_n = S_n$.
 
-    Paper: $p(\mathbf v_j) = (1 - π_{j+1}) \prod_{k ≤ j} π_k$ with $π_{n+1} = 0$, Eq. (10) and (A9).
-
-    Args:
-        keep_logits: Conditional keep logits, (…, n).
-
-    Returns:
-        (…, n + 1), normalised.
+    Paper: $p(\mathbf v_j) = (1 - π_{j+1}) \prod_{k ≤ j} π_k$ with $π_{n+1} = 0$, Eq. (10) and (A9). Shapes: (…, n) to
+    (…, n + 1).
 
     >>> length_log_probs(torch.tensor([0.0, 0.0])).exp()
     tensor([0.5000, 0.2500, 0.2500])
@@ -66,14 +55,8 @@ def length_log_probs(keep_logits: Tensor) -> Tensor:
 def keep_logits_from_lengths(length_logits: Tensor) -> Tensor:
     r"""Conditional keep logits of a length distribution, $m_i = \log \sum_{j ≥ i} q_j - \log q_{i-1}$.
 
-    The inverse of `length_log_probs`; the logits need no normalisation. A unit that is never reached (its tail and
-    the step before it both have probability zero) gets the logit $-∞$.
-
-    Args:
-        length_logits: Unnormalised log probabilities of the lengths 0 … n, (…, n + 1).
-
-    Returns:
-        (…, n).
+    The inverse of `length_log_probs`, (…, n + 1) to (…, n); the logits need no normalisation. A unit that is never
+    reached (its tail and the step before it both have probability zero) gets the logit $-∞$.
 
     >>> keep_logits_from_lengths(torch.tensor([0.5, 0.25, 0.25]).log())
     tensor([0., 0.])
@@ -144,15 +127,8 @@ def gated_kl(log_survival: Tensor, kept: Tensor, dropped: Tensor | None = None) 
 
     $$Φ_2 = \sum_i \left[ P(z_i = 1)\, κ^1_i + P(z_i = 0)\, κ^0_i \right]$$
 
-    Paper: Eq. (12), $e^T κ^0 (J - J_L)^T β + e^T κ^1 J_L^T β$; $κ^0 = 0$ for a shared spike.
-
-    Args:
-        log_survival: Log probability that each unit is kept, (…, n).
-        kept: KL of each unit when kept, (…, n).
-        dropped: KL of each unit when dropped, (…, n); zero if None.
-
-    Returns:
-        (…), nats.
+    with $\log P(z_i = 1)$, $κ^1$ and $κ^0$ (…, n), to nats (…). Paper: Eq. (12),
+    $e^T κ^0 (J - J_L)^T β + e^T κ^1 J_L^T β$; $κ^0 = 0$, as for a shared spike, if `dropped` is None.
 
     >>> gated_kl(torch.tensor([0.5, 0.25]).log(), torch.tensor([2.0, 4.0]))
     tensor(2.)
@@ -175,13 +151,7 @@ def log_uniform_kl(log_alpha: Tensor, form: LogUniformForm = "vnd", offset: floa
     - `molchanov`: the fit of sparse variational dropout, smallest as α → ∞.
     - `kingma`: the cubic fit of variational dropout, with α clamped to at most 1.
 
-    Args:
-        log_alpha: Log of the noise-to-signal ratio α, any shape.
-        form: Which approximation of the expectation.
-        offset: The constant C; by default the one that makes the smallest KL of the form 0.
-
-    Returns:
-        The shape of `log_alpha`, float32 or wider.
+    C is `offset`, by default the one that makes the smallest KL of the form 0. Any shape, float32 or wider.
 
     Note:
         The log-uniform prior is improper, so the objective that it gives is no evidence bound (Hron et al., 2018),
@@ -237,10 +207,8 @@ def concentration(outputs: Tensor) -> Tensor:
 
     Its mean $a / a_0$ is softmax(z) but for ε; the scale of $e^z$ says how sure it is of that mean. ε keeps samples and
     their gradients finite; beyond $e^{10}$, that is a deviation below 0.004, it is no surer. The gradient is that of
-    outputs less a constant, so that one beyond can learn to be less sure.
-
-    Args:
-        outputs: Of a student of SN³, (batch, classes, …).
+    outputs less a constant, so that one beyond can learn to be less sure. Outputs are those of a student of SN³,
+    (batch, classes, …).
 
     >>> concentration(torch.tensor([[0.0, 20.0]]))
     tensor([[1.0045e-02, 2.2026e+04]])

@@ -195,6 +195,12 @@ def test_all_runs_are_looked_at_before_the_first_is_evaluated(
 ) -> None:
     words = ["--fractions", "[1.0]", "--samples", "0", "--out", tmp_path]
     assert "is not a run" in fails(capsys, "evaluate", runs / "nested", runs / "nowhere", *words)
+    for key, words_of_refusal in (
+        ("evaluate.bin", "unknown key 'evaluate.bin'; did you mean 'evaluate.bins'?"),
+        ("evaluate.target", "unknown key 'evaluate.target'"),  # an auto-encoder's
+        ("train.epochs", "of a recipe's keys it takes those of evaluate alone; got --train.epochs"),
+    ):
+        assert words_of_refusal in fails(capsys, "evaluate", runs / "nested", *words, f"--{key}", "1")
     assert not list(tmp_path.iterdir())
 
 

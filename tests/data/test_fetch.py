@@ -19,10 +19,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from vnd.data import archive
 from vnd.data import fetch as fetching
-from vnd.data.archive import unpack
-from vnd.data.fetch import fetch
+from vnd.data.fetch import fetch, unpack
 from vnd.data.registry import DATASETS, DataSet, Remote
 
 Answer = Callable[["Handler", bytes], None]
@@ -457,7 +455,7 @@ def test_two_runs_do_not_write_one_part(toy, tmp_path):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")], ids=["stopped", "full"])
 def test_an_interrupted_unpack_leaves_nothing_and_the_next_call_succeeds(server, toy, tmp_path, monkeypatch, error):
-    write = archive._write
+    write = fetching._write
 
     def broken(path: Path, *args: Any) -> None:
         if path.name == "test.bin":
@@ -465,7 +463,7 @@ def test_an_interrupted_unpack_leaves_nothing_and_the_next_call_succeeds(server,
         write(path, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(archive, "_write", broken)
+        patch.setattr(fetching, "_write", broken)
         with pytest.raises((KeyboardInterrupt, OSError)):
             get(toy, tmp_path)
     assert [x.name for x in tmp_path.rglob("*") if x.is_file()] == ["toy-set.tar.gz.part"]
@@ -626,13 +624,13 @@ def test_hostile_archives_are_refused(name, tmp_path):
 
 
 def test_a_check_of_names_that_lets_paths_out_is_caught(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "safe_parts", lambda name: name.split("/"))
+    monkeypatch.setattr(fetching, "safe_parts", lambda name: name.split("/"))
     with pytest.raises(pytest.fail.Exception):
         check_hostile("zip", member_zip("../../x"), tmp_path / "root")
 
 
 def test_a_bound_that_is_not_kept_is_caught(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "EXPANSION", 10**6)
+    monkeypatch.setattr(fetching, "EXPANSION", 10**6)
     with pytest.raises(pytest.fail.Exception):
         check_hostile("tar", tar_of({"x": ZEROS}), tmp_path / "root")
 
@@ -640,11 +638,11 @@ def test_a_bound_that_is_not_kept_is_caught(tmp_path, monkeypatch):
 @pytest.mark.parametrize("size", [3, 5])
 def test_a_member_of_another_size_than_promised_is_refused(tmp_path, size):
     with pytest.raises(ValueError, match=f"'x' must have {size} bytes; got {'more' if size == 3 else 4}"):
-        archive._write(tmp_path / "x", "x", size, io.BytesIO(b"four"), lambda count: None)
+        fetching._write(tmp_path / "x", "x", size, io.BytesIO(b"four"), lambda count: None)
 
 
 def test_too_many_members_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "MEMBERS", 2)
+    monkeypatch.setattr(fetching, "MEMBERS", 2)
     (tmp_path / "x.tar").write_bytes(PACKED)
     with pytest.raises(ValueError, match="more than 2 members"):
         unpack(tmp_path / "x.tar", tmp_path / "out", "tar")

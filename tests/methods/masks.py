@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.methods import BN3UNet, DropoutUNet, PUNet, Segmenter, Sizes, Step, UNetEnsemble, VNDPUNet
-from vnd.methods.masks import Probabilistic
+from vnd.methods.vnd_punet import Probabilistic
 from vnd.models import ProbabilisticUNet, UNet
 
 SIDE, LATENT, CHANNELS = 16, 6, (6, 8, 10)

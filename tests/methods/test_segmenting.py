@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import vnd
 from methods.masks import LATENT, SIDE, SMALL, at, drawn, model_of, shapes
 from vnd.methods import BN3UNet, DropoutUNet, PUNet, Sizes, UNetEnsemble, VNDPUNet
-from vnd.methods.masks import LOG_VARIANCE, likelihood, normal_of
+from vnd.methods.vnd_punet import LOG_VARIANCE, likelihood, normal_of
 from vnd.models import ConvNet, EnsembleUNet, ProbabilisticUNet, UNet
 from vnd.nn import BayesLayer
 

@@ -18,7 +18,7 @@ from methods.masks import LATENT, at, drawn, model_of, shapes
 from vnd.distributions import OrderedNormal
 from vnd.distributions.kl import chain_kl, normal_kl, ordered_normal_kl
 from vnd.methods import PUNet, Sizes, VNDPUNet
-from vnd.methods.masks import likelihood, normal_of, probabilistic
+from vnd.methods.vnd_punet import likelihood, normal_of, probabilistic
 from vnd.models import ProbabilisticUNet
 from vnd.train.loop import diagnosis
 
@@ -206,7 +206,7 @@ def test_many_samples_are_drawn_in_parts_and_are_the_same(monkeypatch: pytest.Mo
     model, (images, _) = trained_like(METHOD), shapes()
     torch.manual_seed(4)
     whole = drawn(METHOD, model, images.double(), 5)
-    monkeypatch.setattr("vnd.methods.masks.PIXELS", 2 * images.numel() + 1)
+    monkeypatch.setattr("vnd.methods.vnd_punet.PIXELS", 2 * images.numel() + 1)
     torch.manual_seed(4)
     torch.testing.assert_close(drawn(METHOD, model, images.double(), 5), whole)
 

@@ -20,7 +20,8 @@ from vnd.methods import Size, Sizes, USNet
 from vnd.methods.nested import Nested
 from vnd.nn import OrderingUnit
 from vnd.nn.state import state_of
-from vnd.tasks import Evaluation, TrainedRun
+from vnd.tasks import TrainedRun
+from vnd.tasks.classification import ClassificationEvaluation
 from vnd.train.loop import fit
 
 CLASSES, TEST = 8, 1000
@@ -39,7 +40,7 @@ SINGLE: dict[str, dict[str, Any]] = {
     "ibnn": {"name": "ibnn", "num_groups": 4, "log_alpha_init": -5},
     "plain": {"name": "plain", "num_groups": 4},
 }
-READ = Evaluation(Sizes(fractions=FRACTIONS), samples=2, bn_images=256)
+READ = ClassificationEvaluation(Sizes(fractions=FRACTIONS), samples=2, bn_images=256)
 
 
 def patterns(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -215,7 +215,7 @@ def test_of_two_rules_that_match_the_later_one_wins():
         ({"rules": {"layer.0": OPEN}}, "the rule 'layer.0' matches no layer of Uneven"),
         ({"placement": "before"}, "placement must be 'after' or 'before_norm'; got 'before'"),
         ({"coupling": "none"}, "coupling must be 'quantile' or 'independent'; got 'none'"),
-        ({"order": "random"}, "order must be 'magnitude' or None; got 'random'"),
+        ({"order": "random"}, "order must be 'magnitude', what vnd.taylor_order gives, or None; got 'random'"),
     ],
 )
 def test_unknown_options_are_refused(options, message):

@@ -20,15 +20,16 @@ from vnd.data.images import Images
 from vnd.methods import VAE, VNDAE, AutoencoderMethod, NestedAE, Sizes
 from vnd.methods.codes import coded
 from vnd.models import DenseAutoEncoder
-from vnd.tasks import Evaluation, TrainedRun
+from vnd.tasks import TASKS, TrainedRun
 from vnd.tasks import autoencoding as coding
 from vnd.tasks import autoencoding as drawing
-from vnd.tasks.autoencoding import evaluate, png_sizes, work
+from vnd.tasks.autoencoding import AutoencodingEvaluation, png_sizes
 from vnd.tasks.features import Extractor
 
 CODE, SIDE = 4, 8
 LENGTHS = (1, 2, 4)
-HALF = Evaluation(sizes=Sizes((0.25, 0.5, 1.0)), num_generated=0)
+evaluate, work = TASKS["autoencoding"].evaluate, TASKS["autoencoding"].work
+HALF = AutoencodingEvaluation(sizes=Sizes((0.25, 0.5, 1.0)), num_generated=0)
 NOISE = 0.3
 
 
@@ -236,7 +237,7 @@ def test_the_shortest_codes_that_reach_a_target_are_those_of_a_search(target: fl
 
 def test_half_a_code_that_no_row_has_is_measured_for_the_target() -> None:
     subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
-    alone = evaluate(subject, Evaluation(sizes=Sizes((1.0,)), num_generated=0), images)
+    alone = evaluate(subject, AutoencodingEvaluation(sizes=Sizes((1.0,)), num_generated=0), images)
     assert row_of(alone, "target")["target"] == row_of(evaluate(subject, HALF, images), "target")["target"]
 
 
@@ -319,7 +320,7 @@ def test_no_more_work_is_done_than_is_said(made_features: None) -> None:
     images = made()
     for method in (VNDAE(likelihood_std=NOISE), VAE(likelihood_std=NOISE), NestedAE(likelihood_std=NOISE)):
         for fractions in ((1.0,), (0.25, 0.5, 1.0)):
-            options, done = Evaluation(sizes=Sizes(fractions), num_generated=30), list[int]()
+            options, done = AutoencodingEvaluation(sizes=Sizes(fractions), num_generated=30), list[int]()
             subject = subject_of(method)
             evaluate(subject, options, images, done.append)
             whole = work(subject, options, images)

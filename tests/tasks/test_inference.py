@@ -22,11 +22,11 @@ from vnd.evaluation import open_run, training_seconds, write
 from vnd.methods import FN3, SVB, Sizes
 from vnd.methods.classification_baselines import fit_temperature, scaled
 from vnd.nn.width import sample_shapes
-from vnd.tasks import Evaluation, TrainedRun
-from vnd.tasks.classification import Measured, answer, evaluate, measure
+from vnd.tasks import TrainedRun
+from vnd.tasks.classification import ClassificationEvaluation, Measured, answer, evaluate, measure
 from vnd.train.loop import fit
 
-ALL = Evaluation(
+ALL = ClassificationEvaluation(
     Sizes(fractions=(0.5, 1.0)), samples=3, inference=("mc", "mean", "mc_mask", "temperature_scaled"), bn_images=64,
     repeats=2, bn_images_sweep=(32, 0),
 )  # fmt: skip
@@ -126,10 +126,10 @@ def test_readings_that_cannot_be_are_refused(run: TrainedRun) -> None:
         ({"risk": 1.0}, "risk must lie in (0, 1); got 1.0"),
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011
-            Evaluation(**change)  # type: ignore[arg-type]
+            ClassificationEvaluation(**change)  # type: ignore[arg-type]
         assert str(caught.value) == words
     with pytest.raises(ValueError, match="scaled needs validation images to fit a temperature on"):
-        list(measure(run, Evaluation(inference=("temperature_scaled",), samples=0), run.test()))
+        list(measure(run, ClassificationEvaluation(inference=("temperature_scaled",), samples=0), run.test()))
 
 
 def test_a_threshold_is_fitted_on_answers_of_the_reading_that_it_is_for(run: TrainedRun) -> None:
@@ -164,7 +164,7 @@ def test_the_images_that_statistics_were_collected_from_are_counted(run: Trained
 def test_sizes_whose_rounded_labels_are_alike_are_told_apart(run: TrainedRun) -> None:
     full = vnd.profile(run.model, 1.0, count_macs=False).parameters
     budgets = (full - 0.6, float(full))  # of one label, and of two networks
-    options = Evaluation(Sizes(fractions=(), parameters=budgets), samples=0, bn_images=64)
+    options = ClassificationEvaluation(Sizes(fractions=(), parameters=budgets), samples=0, bn_images=64)
     results = evaluate(run, options, run.test(), run.splits.validation)
     assert len({row["label"] for row in results["rows"]}) == 2
     shapes = [dict(vnd.shape(run.model, parameters=n)) for n in budgets]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,16 @@ from vnd.tasks import TASKS, Evaluation, Task, TrainedRun
 from vnd.tasks import register as register_task
 
 
-def error(model: nn.Module, images: Images, normalise: Normalise) -> float:
+def error(model: nn.Module, images: Images, normalise: Normalise, power: float = 2.0) -> float:
     model.eval()
     with torch.no_grad():
         answers = torch.cat([model(x)[:, 0] for x in in_order(images, normalise, "cpu")])
-    return float((answers - torch.as_tensor(images.labels)).square().mean())
+    return float((answers - torch.as_tensor(images.labels)).abs().pow(power).mean())
+
+
+@dataclass(frozen=True)
+class Powers(Evaluation):
+    power: float = 2.0  # of the error: an option of this task alone
 
 
 @pytest.fixture
@@ -41,6 +46,7 @@ def known() -> Iterator[None]:
     class Regression(Task):
         name = "regression"
         kind, noun = "a regressor", "regressor"
+        evaluation = Powers
         scored = ("squared error", "{:.4f}".format)
         columns = (
             {"key": "parameters", "heading": "Parameters", "form": "short"},
@@ -51,22 +57,20 @@ def known() -> Iterator[None]:
         def validate(self, method: Any, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
             return error(method.extract(model, size.width), images, normalise)
 
-        def evaluate(
-            self, run: TrainedRun, options: Evaluation, test: Images, done: Callable[[int], None]
-        ) -> dict[str, Any]:
+        def evaluate(self, run: TrainedRun, options: Powers, test: Images, done: Any) -> dict[str, Any]:
             start, (size,) = time.perf_counter(), run.method.sizes(run.model, options.sizes)
             example = torch.zeros(1, *test.pixels.shape[1:])
             row = {
                 "kind": size.kind, "label": size.label, "fraction": size.fraction,
-                **run.method.cost(run.model, example), "mse": error(run.model, test, run.normalise),
+                **run.method.cost(run.model, example), "mse": error(run.model, test, run.normalise, options.power),
             }  # fmt: skip
             done(1)
             return {"rows": [row], "tidy": [row], "seconds": {"evaluate": time.perf_counter() - start}}
 
-        def work(self, run: TrainedRun, options: Evaluation, test: Images) -> int:
+        def work(self, run: TrainedRun, options: Powers, test: Images) -> int:
             return 1
 
-        def tables(self, results: dict[str, Any], split: str, options: Evaluation) -> list[Table]:
+        def tables(self, results: dict[str, Any], split: str, options: Powers) -> list[Table]:
             table = Table("size", "squared error", title=f"{results['title']}: {split}")
             table.add_row(results["rows"][0]["label"], f"{results['rows'][0]['mse']:.3f}")
             return [table]
@@ -109,6 +113,10 @@ def test_the_commands_train_evaluate_and_report_it(
     results = json.loads((run / "results.json").read_text())
     assert results["task"]["name"] == "regression"
     assert results["rows"][0]["mse"] < 0.3  # of brightness 0 … 3, whose variance is 1.25
+    main(["evaluate", str(run), "--evaluate.power", "1", "--out", str(tmp_path / "absolute")])
+    absolute = json.loads((tmp_path / "absolute" / "results.json").read_text())
+    assert absolute["rows"][0]["mse"] > results["rows"][0]["mse"] > absolute["rows"][0]["mse"] ** 2
+    assert absolute["command"] == f"vnd evaluate {run} --evaluate.power 1"
     main(["report", str(run), "--out", str(tmp_path / "report")])
     page = (tmp_path / "report" / "report.html").read_text()
     assert "least squares" in page

@@ -19,12 +19,13 @@ from vnd.data.images import Images
 from vnd.methods import BN3UNet, Segmenter, Size, Sizes
 from vnd.methods.fixed_width import Single
 from vnd.models import UNet
-from vnd.tasks import Evaluation, TrainedRun
+from vnd.tasks import TASKS, TrainedRun
 from vnd.tasks import segmentation as segmenting
-from vnd.tasks.segmentation import distance_of, evaluate, masks_table, work
+from vnd.tasks.segmentation import SegmentationEvaluation, distance_of, masks_table
 
 SIDE, COUNT, GRADERS = 6, 11, 3
-OPTIONS = Evaluation(sizes=Sizes((1.0,)), num_mask_samples=(1, 2, 4, 9))
+evaluate, work = TASKS["segmentation"].evaluate, TASKS["segmentation"].work
+OPTIONS = SegmentationEvaluation(sizes=Sizes((1.0,)), num_mask_samples=(1, 2, 4, 9))
 
 
 class Brush(Segmenter, Single):
@@ -190,13 +191,14 @@ def test_draws_are_the_same_each_time_and_the_generator_is_left() -> None:
     assert found[0] == found[1]
 
 
-def test_what_is_known_of_graders_gives_an_expectation() -> None:
+def test_what_is_known_of_graders_gives_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graders who always draw one of two masks that do not meet: d is 1 between them, each likely by a half."""
     pixels = np.zeros((2, 1, 2, 2), np.uint8)
     one, other = np.array([[1, 0], [0, 0]], np.uint8), np.array([[0, 0], [0, 1]], np.uint8)
     images = Images(pixels, masks=np.stack([[one, other]] * 2))
     truth = torch.from_numpy(np.stack([[one, other]] * 2)), torch.full((2, 2), 0.5)
-    results = evaluate(subject_of(Brush()), OPTIONS, images, truth=truth)
+    monkeypatch.setattr(TrainedRun, "truth", lambda run, images: truth)
+    results = evaluate(subject_of(Brush()), OPTIONS, images)
     expected = {str(n): 2 * 0.5 - (1 - 1 / n) * 0.5 - 0.5 for n in OPTIONS.num_mask_samples}
     assert results["rows"][0]["expected_ged"] == pytest.approx(expected)
     lines = results["tidy"]
@@ -407,7 +409,7 @@ def test_widths_have_costs_of_their_own() -> None:
     subject = TrainedRun(
         method, model, Normalise((0.0,), (1.0,), "cpu"), lambda count, repeat, augmented: [torch.rand(4, 1, 8, 8)]
     )
-    options = Evaluation(sizes=Sizes((0.5, 1.0)), num_mask_samples=(1, 2), bn_images=4)
+    options = SegmentationEvaluation(sizes=Sizes((0.5, 1.0)), num_mask_samples=(1, 2), bn_images=4)
     narrow, wide = evaluate(subject, options, images)["rows"]
     assert (narrow["label"], wide["label"]) == ("50 %", "100 %")
     assert 0 < narrow["parameters"] < wide["parameters"]
@@ -423,4 +425,4 @@ def test_images_without_masks_are_refused() -> None:
 @pytest.mark.parametrize("num_mask_samples", [(), (0, 4), (4, 1), (2, 2)])
 def test_numbers_of_masks_must_rise(num_mask_samples: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"^num_mask_samples must be numbers of masks that rise from 1 or more; got "):
-        Evaluation(num_mask_samples=num_mask_samples)
+        SegmentationEvaluation(num_mask_samples=num_mask_samples)

@@ -21,11 +21,12 @@ from vnd.data.batches import in_order
 from vnd.data.images import Images
 from vnd.evaluation import choose, open_run, settings_of
 from vnd.methods import Plain, Sizes
-from vnd.tasks import Evaluation, TrainedRun, task_of
+from vnd.tasks import TrainedRun, task_of
 from vnd.tasks import classification as results_module
 from vnd.tasks import classification as sweep_module
 from vnd.tasks.classification import (
     Answers,
+    ClassificationEvaluation,
     accuracy_of,
     answer,
     at_temperature,
@@ -37,7 +38,7 @@ from vnd.tasks.trained import bn_batches
 from vnd.train.config import parse
 from vnd.train.loop import fit
 
-OPTIONS = Evaluation(Sizes(fractions=(0.5, 1.0), levels=(0.5,), learned=3), samples=0, bn_images=64)
+OPTIONS = ClassificationEvaluation(Sizes(fractions=(0.5, 1.0), levels=(0.5,), learned=3), samples=0, bn_images=64)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def noise() -> Images:
     return Images(pixels, np.zeros(50, np.int64), ("dark",))
 
 
-def swept(run: TrainedRun, options: Evaluation, outside: Images | None = None) -> list[dict[str, Any]]:
+def swept(run: TrainedRun, options: ClassificationEvaluation, outside: Images | None = None) -> list[dict[str, Any]]:
     run = replace(run, augmented=options.augmented)
     return [one.row for one in measure(run, options, run.test(), outside, run.splits.validation)]
 
@@ -126,19 +127,19 @@ def test_swapped_sets_are_noticed(run: TrainedRun, noise: Images, rows: list[dic
 
 
 def test_without_a_strange_set_there_is_no_score_of_one(run: TrainedRun) -> None:
-    (row,) = swept(run, Evaluation(Sizes(fractions=(1.0,)), samples=0))
+    (row,) = swept(run, ClassificationEvaluation(Sizes(fractions=(1.0,)), samples=0))
     assert not {"auroc", "aupr", "base_rate"} & row.keys()
 
 
 def test_samples_are_averaged_with_the_statistics_of_samples(run: TrainedRun) -> None:
-    options = Evaluation(Sizes(fractions=(1.0,)), samples=400, bn_images=64)
+    options = ClassificationEvaluation(Sizes(fractions=(1.0,)), samples=400, bn_images=64)
     (row,) = swept(run, options)
     small = vnd.extract(run.model, 1.0, keep="posterior")
     x = torch.cat(list(in_order(run.test(), run.splits.normalise("cpu"), "cpu")))
     other = vnd.predict(small, x, samples=400, seed=9)
     labels = torch.as_tensor(run.test().labels)
     assert row["nll"] == pytest.approx(float(metrics.negative_log_likelihood(other.probs, labels)), rel=0.05)
-    means = swept(run, Evaluation(Sizes(fractions=(1.0,)), samples=0))[0]
+    means = swept(run, ClassificationEvaluation(Sizes(fractions=(1.0,)), samples=0))[0]
     assert abs(row["nll"] - means["nll"]) > 1e-4
 
 
@@ -163,13 +164,13 @@ def test_statistics_are_of_images_as_they_are_or_as_they_were_in_training(run: T
 
 
 def test_a_sweep_can_be_repeated_and_leaves_the_generator_alone(run: TrainedRun, noise: Images) -> None:
-    options = Evaluation(Sizes(fractions=(0.5, 1.0)), samples=3, bn_images=64)
+    options = ClassificationEvaluation(Sizes(fractions=(0.5, 1.0)), samples=3, bn_images=64)
     state = torch.random.get_rng_state()
     first = swept(run, options, noise)
     assert torch.equal(torch.random.get_rng_state(), state)
     torch.manual_seed(99)
     again = swept(run, options, noise)
-    alone = swept(run, Evaluation(Sizes(fractions=(1.0,)), samples=3, bn_images=64), noise)
+    alone = swept(run, ClassificationEvaluation(Sizes(fractions=(1.0,)), samples=3, bn_images=64), noise)
     for one, other in (*zip(first, again, strict=True), (first[1], alone[0])):
         for timed in ("latency_ms", "test_seconds"):
             one.pop(timed, None), other.pop(timed, None)
@@ -268,7 +269,9 @@ def test_a_threshold_of_scaled_answers_is_fitted_on_scaled_answers(
     run: TrainedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep_module, "fit_temperature", lambda probs, labels: 1.7)  # so few images are all right
-    options = Evaluation(Sizes(fractions=(0.5, 1.0)), samples=0, inference=("temperature_scaled",), bn_images=64)
+    options = ClassificationEvaluation(
+        Sizes(fractions=(0.5, 1.0)), samples=0, inference=("temperature_scaled",), bn_images=64
+    )
     found = evaluate(run, options, run.test(), run.splits.validation)
     by_label = {row["label"]: row for row in found["tidy"]}
     known = torch.as_tensor(run.splits.validation.labels)
@@ -284,7 +287,7 @@ def test_a_threshold_of_scaled_answers_is_fitted_on_scaled_answers(
 def test_random_masks_of_a_network_without_any_are_refused_at_once(run: TrainedRun) -> None:
     subject = TrainedRun(Plain(), vnd.extract(run.model, 1.0), run.splits.normalise("cpu"))
     with pytest.raises(ValueError, match=r"^inference: mc_mask needs a nested network"):
-        next(measure(subject, Evaluation(inference=("mc", "mc_mask")), run.test()))
+        next(measure(subject, ClassificationEvaluation(inference=("mc", "mc_mask")), run.test()))
 
 
 def test_settings_are_those_of_a_curve() -> None:
@@ -302,7 +305,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
         ({"bins": 0}, "bins must be at least 1; got 0"),
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011
-            Evaluation(**change)  # type: ignore[arg-type]
+            ClassificationEvaluation(**change)  # type: ignore[arg-type]
         assert str(caught.value) == words
 
 
@@ -320,11 +323,11 @@ def test_a_run_is_opened_as_it_was_trained(run: TrainedRun) -> None:
 def test_strange_images_are_brought_to_the_size_and_channels_of_the_others(run: TrainedRun, tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (6, 12, 12, 3), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", x_test=pixels, y_test=np.arange(6) % 2, x_train=pixels, y_train=np.arange(6) % 2)
-    options = Evaluation(ood="npz", ood_folder=str(tmp_path / "x.npz"))
+    options = ClassificationEvaluation(ood="npz", ood_folder=str(tmp_path / "x.npz"))
     outside = run.outside(options)
     assert outside is not None
     assert outside.pixels.shape == (6, 1, 8, 8)
-    assert run.outside(Evaluation()) is None
+    assert run.outside(ClassificationEvaluation()) is None
 
 
 @pytest.mark.parametrize("checkpoint", ["best", "last"])

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from vnd.methods import METHODS
+from vnd.tasks import task_of
 from vnd.train.config import parse
 from vnd.train.recipe import Recipe
 
@@ -45,6 +47,8 @@ def settings(path: Path, /, **sections: Any) -> dict[str, Any]:
     }  # fmt: skip
     for name, part in sections.items():
         own[name] = part if "name" in part and name in ("method", "network") else {**own[name], **part}
+    if task_of(METHODS[own["method"]["name"]]).name != "classification":
+        own["evaluate"].pop("samples")
     return own
 
 

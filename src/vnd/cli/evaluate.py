@@ -8,14 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import rich
 from rich.console import Console
 from rich.progress import Progress
 
+from vnd.cli.output import say
 from vnd.evaluation import find_network, open_run, results_of, write, write_rows
 from vnd.methods import Sizes
 from vnd.tasks import TASKS, Evaluation, Task, TrainedRun, task_of
-from vnd.tasks.base import Inference
+from vnd.tasks.classification import Inference
 from vnd.tasks.trained import BestOrLast
+from vnd.train.config import parse
 
 
 def evaluate(
@@ -36,6 +39,7 @@ def evaluate(
     checkpoint: BestOrLast | None = None,
     split: Literal["test", "validation"] = "test",
     out: Path | None = None,
+    overrides: Sequence[str] = (),
 ) -> None:
     """Evaluate trained runs at every size: tables, tidy rows as CSV and JSON, and a page with figures.
 
@@ -68,44 +72,41 @@ def evaluate(
         split: The images to evaluate on.
         out: Folder for results.json, rows.csv and report.html, the run's own if not given; of several runs, a folder
             for each in it, and the rows of all as rows.csv and rows.json.
+        overrides: Any key that the task of the runs has in the section `evaluate` of a recipe: --evaluate.bins 20.
     """
-    said = {
-        "fractions": fractions, "levels": levels, "parameters": parameters, "learned": learned, "samples": samples,
-        "inference": inference, "repeats": repeats, "bn_images_sweep": bn_images_sweep, "augmented": augmented,
+    sizes: dict[str, Any] = {"fractions": fractions, "levels": levels, "parameters": parameters, "learned": learned}
+    given: dict[str, Any] = {
+        "samples": samples, "inference": inference and tuple(inference), "repeats": repeats,
+        "bn_images_sweep": bn_images_sweep and tuple(bn_images_sweep), "augmented": augmented,
         "num_generated": num_generated, "inception": None if inception is None else str(inception), "target": target,
-        "num_mask_samples": num_mask_samples,
-        "checkpoint": checkpoint, "split": None if split == "test" else split,
-    }  # fmt: skip
-    words = [f"--{name}={_word(value)}" for name, value in said.items() if value is not None]
-    changed: dict[str, Any] = {"samples": samples, "repeats": repeats, "num_generated": num_generated, "target": target}
-    changed |= {
-        "inference": inference and tuple(inference),
-        "bn_images_sweep": bn_images_sweep and tuple(bn_images_sweep),
-    }
-    changed |= {
-        "inception": said["inception"],
         "num_mask_samples": num_mask_samples and tuple(num_mask_samples),
-        "augmented": augmented,
-    }
+    }  # fmt: skip
+    said = {**sizes, **given, "checkpoint": checkpoint, "split": None if split == "test" else split}
+    words = [f"--{name}={_word(value)}" for name, value in said.items() if value is not None]
+    given = {name: value for name, value in given.items() if value is not None}
     names = [run.resolve().name for run in runs]
     if out is not None and len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"evaluate: two runs are called {twice}, and both would go to {out / twice}; leave out --out")
+    for word in overrides:
+        if word.startswith("--") and not word.startswith("--evaluate."):
+            raise ValueError(f"evaluate: of a recipe's keys it takes those of evaluate alone; got {word}")
     for run in runs:  # what is wrong with the last is said before the first is worked on
-        check_flags(str(run), task_of(find_network(run, checkpoint)[0].method), said)
+        recipe, _ = find_network(run, checkpoint)
+        check_flags(str(run), task_of(recipe.method), said)
+        parse(recipe.to_dict(), overrides)
     every = []
     for run in runs:
         folder = run if out is None else out if len(runs) == 1 else out / run.resolve().name
         opened = open_run(run, checkpoint)
-        sizes = chosen_sizes(opened.recipe.evaluate.sizes, fractions, levels, parameters, learned)
-        given = {name: value for name, value in changed.items() if value is not None}
-        options = dataclasses.replace(opened.recipe.evaluate, sizes=sizes, **given)
-        every.append(_evaluate(opened, options, split, folder, shlex.join(["vnd", "evaluate", str(run), *words])))
+        options = parse(opened.recipe.to_dict(), overrides).evaluate
+        options = dataclasses.replace(options, sizes=chosen_sizes(options.sizes, **sizes), **given)
+        every.append(
+            _evaluate(opened, options, split, folder, shlex.join(["vnd", "evaluate", str(run), *words, *overrides]))
+        )
     if out is not None and len(runs) > 1:
         write_rows(every, out)
-        Console().print(
-            f"all rows: {(out / 'rows.csv').resolve()}, rows.json", soft_wrap=True, highlight=False, markup=False
-        )
+        say(f"all rows: {(out / 'rows.csv').resolve()}, rows.json")
 
 
 def _evaluate(
@@ -113,33 +114,30 @@ def _evaluate(
 ) -> dict[str, Any]:
     """Evaluate one run with a progress bar, and write and show what came of it."""
     images = opened.test() if split == "test" else opened.splits.validation
-    console, said, task = Console(), Console(stderr=True), task_of(opened.recipe.method)
+    console, task = Console(stderr=True), task_of(opened.method)
     task.check_options(options)
-    with Progress(console=said, transient=True, disable=not said.is_terminal) as progress:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("evaluate", total=task.work(opened, options, images))
         results = results_of(opened, options, images, command, lambda count: progress.advance(bar, count))
     for note in results.get("notes", ()):
-        said.print(f"vnd: {note}", soft_wrap=True, highlight=False, markup=False)
+        say(f"vnd: {note}", error=True)
     results["split"] = split
     if split != "test":
         del results["data"]["test"]
     path = write(results, folder)
     for table in task.tables(results, split, options):
-        console.print(table)
-    console.print(
-        f"numbers: {path.resolve()}\n         {folder.resolve() / 'rows.csv'}\nreport:  {_page(path, folder)}",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
-    )
+        rich.print(table)
+    rows, page = folder.resolve() / "rows.csv", _page(path, folder)
+    say(f"numbers: {path.resolve()}\n         {rows}\nreport:  {page}")
     return results
 
 
 def check_flags(opened: str, task: Task, given: dict[str, Any]) -> None:
     """Refuse flags that make no sense for what a run does."""
-    for name in {name for known in TASKS.values() for name in known.options} - task.options:
+    takes = {known: known.options | known.own_options() for known in TASKS.values()}
+    for name in frozenset().union(*takes.values()) - takes[task]:
         if given.get(name) is not None:
-            kinds = " or ".join(known.kind for known in TASKS.values() if name in known.options)
+            kinds = " or ".join(known.kind for known, names in takes.items() if name in names)
             raise ValueError(f"evaluate: --{name} is for {kinds}, and {opened} is {task.kind}; leave it out")
 
 

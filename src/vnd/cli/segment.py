@@ -24,7 +24,7 @@ from vnd.cli.output import check_range, command, say, table
 from vnd.data.decode import LARGEST, Form, picture, probe
 from vnd.evaluation import fed, find_network, open_run
 from vnd.methods import Size, Sizes
-from vnd.methods.masks import Drawer, Segmenter
+from vnd.methods.vnd_punet import Drawer, Segmenter
 from vnd.report import image_grids as drawn
 from vnd.tasks import TrainedRun
 from vnd.tasks.segmentation import THRESHOLD, ready

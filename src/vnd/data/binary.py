@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vnd._text import one_line
-from vnd.data.images import DEFLATE, Images, check_labels, last_fifth
+from vnd.data.images import DEFLATE, Images, check_labels, last_fifth, present
 
 CHUNK = 2**20
 STEMS = {"train": "train", "test": "t10k"}
@@ -187,9 +187,7 @@ def read_cifar100(folder: Path, split: Literal["train", "test"]) -> Images:
 
 
 def _cifar_records(path: Path, label_bytes: int, classes: int) -> NDArray[np.uint8]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    size, length = path.stat().st_size, label_bytes + CIFAR_PIXELS
+    size, length = present(path).stat().st_size, label_bytes + CIFAR_PIXELS
     if not size or size % length:
         raise ValueError(f"{path}: is cut off in record {size // length}; a record has {length} bytes, the file {size}")
     records = np.memmap(path, np.uint8, "r", shape=(size // length, length))
@@ -217,9 +215,7 @@ def read_svhn(folder: Path, split: Literal["train", "test"]) -> Images:
 
     Netzer et al. (2011); 73,257 and 26,032 digits of 10 classes.
     """
-    path = folder / f"{split}_32x32.mat"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    path = present(folder / f"{split}_32x32.mat")
     pixels, labels = _load_mat(path)
     if pixels.shape[:3] != (32, 32, 3) or pixels.ndim != 4 or pixels.dtype != np.uint8:
         raise ValueError(f"{path}: X must be uint8 (32, 32, 3, N); got {pixels.dtype} {pixels.shape}")
@@ -261,8 +257,7 @@ def read_npz(path: Path, split: Literal["train", "test"]) -> Images:
     nearest of 0 … 255. y is (N,) or (N, 1), whole numbers from 0; it may be left out. Classes are 0 … the highest label
     of both splits. Nothing is unpickled.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    present(path)
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             names = {Path(name).stem: name for name in archive.namelist() if name.endswith(".npy")}

@@ -218,14 +218,8 @@ def cached(
 
     The file lies beside the data set, in `.FOLDER.vnd-cache/`, or, where that cannot be written, below `data_root()`;
     where neither can, the array stays in memory. A file whose bytes are not those that were written is made anew, with
-    a warning.
-
-    Args:
-        folder: The data set's folder.
-        label: Name of the split; a cache of the same label and another key is out of date, and removed.
-        name: What `cache_key` says.
-        shape: Of the array.
-        blocks: Its parts along the first dimension, in order; not asked for if the file is there.
+    a warning; one of the same label, the name of the split, and another name, which `cache_key` gives, is out of date,
+    and removed.
     """
     folder = folder.resolve()
     inner = hashlib.sha256(str(folder).encode()).hexdigest()[:16]

@@ -2,12 +2,12 @@
 
 import hashlib
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from vnd.data.decode import Form, decode, natural, pictures, probe, subfolders
-from vnd.data.images import Images, last_fifth
+from vnd.data.images import Images, last_fifth, present
 
 TINY_IMAGENET = Form(3, 64, 64)
 CELEBA = Form(3, 64, 64, resize=True, frame=(178, 218), crop=148)
@@ -17,6 +17,7 @@ CHAIRS = Form(3, 64, 64, resize=True)
 LIDC = Form(1, 128, 128, luma=True)
 LIDC_MASK = Form(1, 128, 128, luma=True, binary=True)
 GRADERS = 4
+Thing = TypeVar("Thing")
 
 
 def read_chest_xray(folder: Path, split: Literal["train", "test"]) -> Images:
@@ -48,15 +49,17 @@ def read_own(folder: Path, split: Literal["train", "test"]) -> Images:
             raise ValueError(f"{stray[0]}: is a class that {divided[0]} does not have")
         groups = [pictures(place / name) if (place / name).is_dir() else [] for name in classes]
     else:
-        groups = [_part(pictures(root), split) for root in roots]
+        by_class = [pictures(root) for root in roots]
+        groups = [_part(files, last_fifth(len(files)), split) for files in by_class]
     if not any(groups):
         raise ValueError(f"{folder}: must have at least two images of some class, to have a test split")
     return _labelled(folder, f"folder-{split}", groups, classes, probe(pictures(roots[0])[0]))
 
 
-def _part(files: list[Path], split: Literal["train", "test"]) -> list[Path]:
-    first = len(files) - last_fifth(len(files))
-    return files[first:] if split == "test" else files[:first]
+def _part(things: list[Thing], held: int, split: Literal["train", "test"]) -> list[Thing]:
+    """The last so many of some things, or those before them."""
+    first = len(things) - held
+    return things[first:] if split == "test" else things[:first]
 
 
 def _labelled(folder: Path, label: str, groups: list[list[Path]], classes: tuple[str, ...], form: Form) -> Images:
@@ -71,9 +74,7 @@ def read_tiny_imagenet(folder: Path, split: Literal["train", "test"]) -> Images:
     Stanford CS231n; 100,000 and 10,000 images of 200 classes, numbered in the order of `wnids.txt`. Grey images, of
     which there are some, become RGB by repeating.
     """
-    path = folder / "wnids.txt"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    path = present(folder / "wnids.txt")
     classes = tuple(path.read_text(encoding="utf-8", errors="replace").split())
     if not classes or len(set(classes)) != len(classes):
         raise ValueError(f"{path}: must name each class once; got {len(classes)} names, {len(set(classes))} different")
@@ -86,9 +87,7 @@ def read_tiny_imagenet(folder: Path, split: Literal["train", "test"]) -> Images:
 
 def _annotated(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
     """The images that `val_annotations.txt` names, and their classes: name, class and a box in a line, by tabs."""
-    path = folder / "val_annotations.txt"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    path = present(folder / "val_annotations.txt")
     there = {file.name: file for file in pictures(folder / "images", (".jpeg",))}
     numbers = {name: label for label, name in enumerate(classes)}
     labels = dict[str, int]()
@@ -118,16 +117,12 @@ def read_celeba(folder: Path, split: Literal["train", "test"]) -> Images:
     """
     place = next(folder / name for name in CELEBA_FOLDERS if (folder / name).is_dir() or name == ".")
     files = pictures(place, (".jpg", ".jpeg", ".png"))
-    lists = [
-        x
-        for x in (folder / CELEBA_PARTITION, folder / "Eval" / CELEBA_PARTITION, place.parent / CELEBA_PARTITION)
-        if x.is_file()
-    ]
+    beside = (x / CELEBA_PARTITION for x in (folder, folder / "Eval", place.parent))
+    lists = [x for x in beside if x.is_file()]
     if lists:
         files = [file for file, part in _partition(lists[0], files) if (part == "2") == (split == "test")]
     else:
-        first = len(files) - max(1, len(files) // 10)
-        files = files[first:] if split == "test" else files[:first]
+        files = _part(files, max(1, len(files) // 10), split)
     if not files:
         raise ValueError(f"{place}: holds no image of the {split} split")
     return Images(decode(place, f"celeba-{split}", files, CELEBA))
@@ -156,8 +151,7 @@ def read_chairs(folder: Path, split: Literal["train", "test"]) -> Images:
     chairs = [x for x in subfolders(folder) if (x / "renders").is_dir()]
     if len(chairs) < 2:
         raise ValueError(f"{folder}: must hold at least 2 folders CHAIR/renders; got {len(chairs)}")
-    first = len(chairs) - max(1, len(chairs) // 10)
-    numbered = list(enumerate(chairs))[slice(first, None) if split == "test" else slice(0, first)]
+    numbered = _part(list(enumerate(chairs)), max(1, len(chairs) // 10), split)
     renders = [(number, pictures(chair / "renders", (".png",))) for number, chair in numbered]
     files = [file for _, views in renders for file in views]
     groups = np.array([number for number, views in renders for _ in views], np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -61,12 +62,9 @@ class Images:
 
 
 def check(images: Images, where: str, *, classes_needed: int = 1) -> Images:
-    """Refuse a split that no training could use, in one line that names `where` and the index at fault.
+    """Refuse a split that no training could use, in one line that names `where` and the index at fault; or return it.
 
-    Args:
-        images: The split; it is returned.
-        where: Whose it is, for the message.
-        classes_needed: How many classes must occur in it, if it has labels.
+    If it has labels, `classes_needed` different ones must occur.
 
     >>> check(Images(np.zeros((2, 1, 8, 8), np.uint8), np.array([0, 7]), ("cat", "dog")), "pets train")
     Traceback (most recent call last):
@@ -97,6 +95,13 @@ def check(images: Images, where: str, *, classes_needed: int = 1) -> Images:
     return images
 
 
+def present(path: Path) -> Path:
+    """The path of a file, which must be there."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    return path
+
+
 def check_labels(labels: NDArray[Any], count: int | None, where: str, item: str = "image") -> None:
     """Refuse the first label that is not below `count`, or below 0; of labels that are whole numbers."""
     wrong = np.flatnonzero(labels < 0 if count is None else (labels < 0) | (labels >= count))
@@ -111,13 +116,8 @@ def hold_out(
     """Divide a split into training and validation images, both in the order they had.
 
     Which images are held out depends on their number, `count`, `seed` and `rule`, and on nothing else. Groups are held
-    out whole, one after the other until at least `count` images are, so that no patient is on both sides.
-
-    Args:
-        images: The split.
-        count: Images to hold out; 0 leaves the validation part empty.
-        seed: Of the random choice.
-        rule: `random`, or `last`: the last images, or the groups of the highest numbers.
+    out whole, one after the other until at least `count` images are, so that no patient is on both sides. The rule
+    `last` takes the last images, or the groups of the highest numbers.
 
     >>> train, validation = hold_out(Images(np.zeros((10, 1, 8, 8), np.uint8)), 3, seed=0)
     >>> len(train), len(validation)
@@ -148,11 +148,6 @@ def fit_to(images: Images, channels: int, size: int) -> Images:
 
     Grey becomes RGB by repeating; RGB becomes grey by the luma of ITU-R BT.601, $Y = .299 R + .587 G + .114 B$. Another
     size is reached by bilinear interpolation with antialiasing, whatever the aspect; masks take the nearest pixel.
-
-    Args:
-        images: The split.
-        channels: 1 or 3, or what the images have.
-        size: Height and width.
 
     >>> fit_to(Images(np.full((2, 1, 28, 28), 7, np.uint8)), 3, 32).pixels.shape
     (2, 3, 32, 32)

@@ -8,11 +8,10 @@ from vnd.methods.base import METHODS, TRAITS, Batch, Distills, Method, Size, Siz
 from vnd.methods.bn3 import BN3
 from vnd.methods.classification_baselines import FN3, IBNN, SVB, OrderedL0, Plain, USNet
 from vnd.methods.codes import AutoencoderMethod
-from vnd.methods.masks import Segmenter
 from vnd.methods.segmentation_baselines import BN3UNet, DropoutUNet, UNetEnsemble
 from vnd.methods.sn3 import SN3
 from vnd.methods.vnd_ae import VNDAE
-from vnd.methods.vnd_punet import PUNet, VNDPUNet
+from vnd.methods.vnd_punet import PUNet, Segmenter, VNDPUNet
 
 for _file in iter_modules(__path__):  # each registers the methods that it holds
     import_module(f"{__name__}.{_file.name}")
@@ -20,34 +19,7 @@ for _name in sorted(METHODS, key=lambda name: TRAITS[name].rank):
     METHODS[_name] = METHODS.pop(_name)
 
 __all__ = [
-    "BN3",
-    "FN3",
-    "IBNN",
-    "METHODS",
-    "SN3",
-    "SVB",
-    "SWAE",
-    "VAE",
-    "VNDAE",
-    "AutoencoderMethod",
-    "BN3UNet",
-    "Batch",
-    "BetaVAE",
-    "Distills",
-    "DropoutUNet",
-    "JointVAE",
-    "Method",
-    "NestedAE",
-    "OrderedL0",
-    "PUNet",
-    "Plain",
-    "Segmenter",
-    "Size",
-    "Sizes",
-    "Step",
-    "Terms",
-    "UNetEnsemble",
-    "USNet",
-    "VNDPUNet",
-    "register",
+    "BN3", "FN3", "IBNN", "METHODS", "SN3", "SVB", "SWAE", "VAE", "VNDAE", "AutoencoderMethod", "BN3UNet", "Batch",
+    "BetaVAE", "Distills", "DropoutUNet", "JointVAE", "Method", "NestedAE", "OrderedL0", "PUNet", "Plain", "Segmenter",
+    "Size", "Sizes", "Step", "Terms", "UNetEnsemble", "USNet", "VNDPUNet", "register",
 ]  # fmt: skip

@@ -17,7 +17,6 @@ from vnd.methods.codes import (
     CapacitySchedule,
     Code,
     DeterministicAutoencoder,
-    check_options,
     coded,
     masked,
 )
@@ -31,15 +30,7 @@ class VAE(AutoencoderMethod):
     $$\mathcal L = \frac{2 σ^2}{P} \Bigl[-\log p(x \mid h) + κ \sum_i κ_i\Bigr], \qquad h \sim q(h \mid x)$$
 
     Kingma and Welling (2014). Its length is the network's `code`.
-
-    Args:
-        likelihood_std: σ of a pixel between −1 and 1.
     """
-
-    likelihood_std: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """The negative bound on the likelihood, scaled."""
@@ -59,7 +50,6 @@ class BetaVAE(CapacitySchedule):
     in the place of the KL of `VAE`. Higgins et al. (2017), Burgess et al. (2018).
 
     Args:
-        likelihood_std: σ of a pixel between −1 and 1.
         form: Which of the two.
         beta: β.
         gamma: γ.
@@ -67,15 +57,11 @@ class BetaVAE(CapacitySchedule):
         over: T, in steps.
     """
 
-    likelihood_std: float = 1.0
     form: Literal["beta", "capacity"] = "beta"
     beta: float = 10.0
     gamma: float = 10.0
     capacity: float = 25.0
     over: int = 10_000
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Squared error and the penalty."""
@@ -100,7 +86,6 @@ class JointVAE(CapacitySchedule):
     network's `code` numbers the last K are the category, so that its decoder is as large as all others'.
 
     Args:
-        likelihood_std: σ of a pixel between −1 and 1.
         categories: K.
         temperature: Of the relaxed category.
         gamma: γ.
@@ -109,20 +94,12 @@ class JointVAE(CapacitySchedule):
         over: T, in steps.
     """
 
-    likelihood_std: float = 1.0
     categories: int = 40
     temperature: float = 0.5
     gamma: float = 10.0
     capacity: float = 20.0
     category_capacity: float = 20.0
     over: int = 25_000
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        if self.categories < 2:
-            raise ValueError(f"categories must be at least 2; got {self.categories}")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be greater than 0; got {self.temperature}")
 
     def heads(self, code: int) -> dict[str, int]:
         """Means and log variances of the Gaussian dimensions, logits of the category."""
@@ -178,21 +155,17 @@ class SWAE(DeterministicAutoencoder):
     (2019); the scale $1 / B (B - 1)$ is that of the code most use, which adds the absolute error to the squared one.
 
     Args:
-        likelihood_std: σ of a pixel between −1 and 1; it says what the distortion is in nats, and is not in the loss.
         projections: L.
         power: p.
         weight: w.
     """
 
-    likelihood_std: float = 1.0
     projections: int = 200
     power: float = 2.0
     weight: float = 100.0
 
     def __post_init__(self) -> None:
-        check_options(self)
-        if self.projections < 1:
-            raise ValueError(f"projections must be at least 1; got {self.projections}")
+        super().__post_init__()
         if self.power < 1 or self.weight < 0:
             raise ValueError(f"power must be at least 1 and weight 0 or more; got {self.power} and {self.weight}")
 
@@ -226,18 +199,16 @@ class NestedAE(DeterministicAutoencoder):
     Rippel et al. (2014). With one linear layer each way its codes are the principal components, in their order.
 
     Args:
-        likelihood_std: σ of a pixel between −1 and 1; it says what the distortion is in nats, and is not in the loss.
         base: Dimensions that are always kept.
         keep: Probability that a dimension is kept given the one before; None for lengths that are all alike likely.
     """
 
     ordered = True
-    likelihood_std: float = 1.0
     base: int = 1
     keep: float | None = None
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.keep is not None and not 0 < self.keep < 1:
             raise ValueError(f"keep must lie in (0, 1); got {self.keep}")
 

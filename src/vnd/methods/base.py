@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
@@ -120,16 +122,13 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for name in ("fractions", "levels"):
-            if not all(0 < value <= 1 for value in getattr(self, name)):
-                raise ValueError(f"{name} must lie in (0, 1]; got {list(getattr(self, name))}")
-        if not all(value > 0 for value in self.parameters):
-            raise ValueError(f"parameters must be greater than 0; got {list(self.parameters)}")
-        if self.learned < 0:
-            raise ValueError(f"learned must be 0 or more; got {self.learned}")
-        if not 0 < self.leading <= 1:
-            raise ValueError(f"leading must lie in (0, 1]; got {self.leading}")
-        if not (self.fractions or self.levels or self.parameters or self.learned):
-            raise ValueError("fractions, levels, parameters or learned must name at least one size; got none")
+            shares = getattr(self, name)
+            refuse_unless(all(0 < share <= 1 for share in shares), name, "lie in (0, 1]", shares)
+        refuse_unless(all(x > 0 for x in self.parameters), "parameters", "be greater than 0", self.parameters)
+        refuse_unless(self.learned >= 0, "learned", "be 0 or more", self.learned)
+        refuse_unless(0 < self.leading <= 1, "leading", "lie in (0, 1]", self.leading)
+        some = bool(self.fractions or self.levels or self.parameters or self.learned)
+        refuse_unless(some, "fractions, levels, parameters or learned", "name at least one size", "none")
 
 
 @dataclass(frozen=True)
@@ -142,45 +141,58 @@ class Size:
     fraction: float | None = None
 
 
-class Method(Protocol):
-    """A frozen dataclass of options, with what a system of the paper does in its own way."""
+class Method(ABC):
+    """A frozen dataclass of options, with what a system of the paper does in its own way.
 
-    @property
-    def task(self) -> str:
-        """What its model does with an image."""
+    Attributes:
+        task: What its model does with an image.
+    """
+
+    task = "classification"
 
     @property
     def num_loss_temperatures(self) -> int:
         """Number of networks of fixed size trained in every step: each can have a loss temperature of its own."""
+        return 0
 
+    @abstractmethod
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Make its model from a plain network."""
 
-    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+    def prepare(  # noqa: B027
+        self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]
+    ) -> None:
         """Do what comes before a step and needs no gradient; `average` is the mean over processes."""
 
+    @abstractmethod
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """The loss of a batch."""
 
     def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
         """Logits, (batch, classes), of those networks, from the smallest to the full one; none before all are there."""
+        return []
 
+    @abstractmethod
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
         """Those of the wanted sizes that it has."""
 
-    def recalibrate(
+    def recalibrate(  # noqa: B027
         self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
     ) -> None:
         """Make these widths ready for prediction with samples or with means, from a few batches of training data."""
 
+    @abstractmethod
     def extract(self, model: nn.Module, width: Width, keep: Keep = "mean") -> nn.Module:
         """The network of a width, as small as that: a copy, as `vnd.extract` makes one."""
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
-        """Predict by what `extract` gave, with some draws of the weights; 0 for their means."""
+        """Average probabilities over draws of the weights of what `extract` gave; with 0, those of their means."""
+        return nested.predict(network, x, samples=samples)
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
         """What a network that `extract` gave takes: its `parameters`, `macs` an example and `bytes`."""
+        counted = nested.profile(network, example_input=example)
+        return {"parameters": counted.parameters, "macs": counted.macs, "bytes": counted.bytes}
 
 
 @runtime_checkable
@@ -204,33 +216,9 @@ def register(name: str, traits: Traits | None = None) -> Callable[[type[Kind]], 
     return known
 
 
-class ClassificationDefaults:
-    """Defaults: a classification method without loss temperatures."""
-
-    @property
-    def task(self) -> str:
-        """It classifies."""
-        return "classification"
-
-    @property
-    def num_loss_temperatures(self) -> int:
-        """None."""
-        return 0
-
-    def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
-        """None."""
-        return []
-
-
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """Mean negative log-likelihood of the labels, in float32; they may be probabilities of classes."""
     return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
-
-
-def cost_of(network: nn.Module, example: Tensor) -> dict[str, int]:
-    """The parameters, multiply-accumulates an example and bytes of a plain network."""
-    counted = nested.profile(network, example_input=example)
-    return {"parameters": counted.parameters, "macs": counted.macs, "bytes": counted.bytes}
 
 
 def rules_of(rules: dict[str, dict[str, Any]]) -> dict[str, nested.Rule]:
@@ -248,39 +236,84 @@ def refuse_several_processes(who: str) -> None:
         raise ValueError(f"{who} are trained in one process; start vnd train without a launcher")
 
 
+LIMITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # option, of whatever method; what it must do
+    ("num_groups", lambda x: x >= 1, "be at least 1"),
+    ("label_smoothing", lambda x: 0 <= x < 1, "lie in [0, 1)"),
+    ("draws", lambda x: x >= 1, "be at least 1"),
+    ("measure_every", lambda x: x >= 0, "be 0 (never) or more"),
+    ("distill", lambda x: 0 <= x <= 1, "lie in [0, 1]"),
+    ("full_share", lambda x: 0 < x < 1, "lie in (0, 1)"),
+    ("fixed_budgets", lambda x: all(budget > 0 for budget in x), "be numbers of parameters, greater than 0"),
+    ("fixed_budgets", lambda x: list(x) == sorted(set(x)), "rise from the smallest to the largest"),
+    ("freeze_order_after", lambda x: 0 <= x <= 1, "lie in [0, 1]"),
+    ("sampled_share", lambda x: 0 < x <= 1, "lie in (0, 1]"),
+    ("uniform_share", lambda x: 0 <= x <= 1, "lie in [0, 1]"),
+    ("length_kl_weight", lambda x: x >= 0, "be 0 or more"),
+    ("fraction", lambda x: 0 < x <= 1, "lie in (0, 1]"),
+    ("label_weight", lambda x: x >= 0, "be 0 or more"),
+    ("bandwidths", lambda x: bool(x) and all(0 < m < math.inf for m in x), "be one or more positive numbers"),
+    ("likelihood_std", lambda x: 0 < x < math.inf, "be greater than 0"),
+    ("over", lambda x: x >= 1, "be at least 1 step"),
+    *((name, lambda x: x >= 0, "be 0 or more") for name in ("beta", "gamma", "capacity", "category_capacity")),
+    ("categories", lambda x: x >= 2, "be at least 2"),
+    ("temperature", lambda x: x > 0, "be greater than 0"),
+    ("projections", lambda x: x >= 1, "be at least 1"),
+    ("free_bits", lambda x: x >= 0, "be 0 or more"),
+    ("free_until", lambda x: x is None or 0 < x <= 1, "lie in (0, 1]"),
+    ("fractions", lambda x: all(0 < fraction <= 1 for fraction in x), "lie in (0, 1]"),
+    ("fixed_share", lambda x: 0 <= x < 1, "lie in [0, 1)"),
+    ("rate", lambda x: 0 < x < 1, "lie in (0, 1)"),
+    ("members", lambda x: x >= 1, "be at least 1"),
+)
+
+
 def check(method: Any) -> None:
-    """Refuse options out of range, by their names: those that a method has of the ones that several have."""
+    """Refuse options out of range, by their names."""
+    given = {f.name: getattr(method, f.name) for f in fields(method)}
+    for name, holds, wanted in LIMITS:
+        if name in given:
+            refuse_unless(holds(given[name]), name, wanted, given[name])
+    base, most = given.get("base", 1), given.get("num_groups")
+    if most is None:
+        refuse_unless(base >= 1, "base", "be at least 1 dimension", base)
+    else:
+        refuse_unless(0 <= base <= most, "base", f"lie in 0 … num_groups = {most}", base)
+    rules_of(given.get("rules", {}))
 
-    def refuse(name: str, wanted: str) -> None:
-        raise ValueError(f"{name} must {wanted}; got {getattr(method, name)}")
 
-    known = {f.name for f in fields(method)}
-    if "num_groups" in known and method.num_groups < 1:
-        refuse("num_groups", "be at least 1")
-    if "base" in known and not 0 <= method.base <= method.num_groups:
-        refuse("base", f"lie in 0 … num_groups = {method.num_groups}")
-    if "label_smoothing" in known and not 0 <= method.label_smoothing < 1:
-        refuse("label_smoothing", "lie in [0, 1)")
-    if "draws" in known and method.draws < 1:
-        refuse("draws", "be at least 1")
-    if "measure_every" in known and method.measure_every < 0:
-        refuse("measure_every", "be 0 (never) or more")
-    if "distill" in known and not 0 <= method.distill <= 1:
-        refuse("distill", "lie in [0, 1]")
-    if "full_share" in known and not 0 < method.full_share < 1:
-        refuse("full_share", "lie in (0, 1)")
-    if "fixed_budgets" in known and not all(budget > 0 for budget in method.fixed_budgets):
-        refuse("fixed_budgets", "be numbers of parameters, greater than 0")
-    if "fixed_budgets" in known and list(method.fixed_budgets) != sorted(set(method.fixed_budgets)):
-        refuse("fixed_budgets", "rise from the smallest to the largest")
-    if "freeze_order_after" in known and not 0 <= method.freeze_order_after <= 1:
-        refuse("freeze_order_after", "lie in [0, 1]")
-    if "sampled_share" in known and not 0 < method.sampled_share <= 1:
-        refuse("sampled_share", "lie in (0, 1]")
-    if "uniform_share" in known and not 0 <= method.uniform_share <= 1:
-        refuse("uniform_share", "lie in [0, 1]")
-    if "length_kl_weight" in known and method.length_kl_weight < 0:
-        refuse("length_kl_weight", "be 0 or more")
-    if "fraction" in known and not 0 < method.fraction <= 1:
-        refuse("fraction", "lie in (0, 1]")
-    rules_of(method.rules)
+def refuse_unless(holds: bool, name: str, wanted: str, got: Any) -> None:
+    """Refuse an option by its name, unless it does what it must."""
+    if not holds:
+        raise ValueError(f"{name} must {wanted}; got {list(got) if isinstance(got, tuple) else got}")
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Options of a method that trains a converted network on labels.
+
+    Args:
+        label_smoothing: Share of the target given to all classes alike.
+        rules: Exceptions by name pattern of a layer: {"features.0": {"nest": false, "log_alpha_init": -8}}.
+    """
+
+    label_smoothing: float = 0.0
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def _likelihood(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(model(images), labels, self.label_smoothing)
+
+
+@dataclass(frozen=True)
+class Grouped(Converted):
+    """Those of a method whose network has the widths of a nested one.
+
+    Args:
+        num_groups: Groups that the channels of a layer are split into.
+        base: Groups that are always kept.
+    """
+
+    num_groups: int = 32
+    base: int = 1

@@ -1,14 +1,14 @@
 """BN³: a Bayesian nested neural network, whose width is chosen at test time."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, nn
 
 import vnd.nn as nested
 from vnd.functional import LogUniformForm
-from vnd.methods.base import DASHED, Batch, Look, Step, Terms, Traits, check, cross_entropy, register
+from vnd.methods.base import DASHED, Batch, Grouped, Look, Step, Terms, Traits, register
 from vnd.methods.nested import (
     Nested,
     count_loss_temperatures,
@@ -44,16 +44,16 @@ from vnd.nn.ordering import Gradient, Sampler
     ),
 )
 @dataclass(frozen=True)
-class BN3(Nested):
+class BN3(Grouped, Nested):
     r"""Learn the order of a network's channels together with a posterior over its weights.
 
     $$\mathcal L = \frac1B \sum_b -\log p(y_b \mid x_b, w, z) + \frac{κ}{N}\, \mathrm{KL}(q(w, z) \,\|\, p(w, z))$$
 
     with w and z drawn anew in every step. Paper: Eq. (7), (18), Alg. 1.
 
+    Its options are those of `Grouped`, `label_smoothing` being the full network's in a sandwich (see there), and these.
+
     Args:
-        num_groups: Groups that the channels of a layer are split into.
-        base: Groups that are always kept.
         bayesian: A posterior over the weights, or point weights.
         coupling: One draw of the length for all layers ("quantile"), or one each ("independent", the paper).
         gradient: How the loss reaches the order; see `OrderingUnit`.
@@ -82,12 +82,8 @@ class BN3(Nested):
         estimator: How layers sample their weights.
         rescale: "expected" multiplies kept units by their probability in evaluation, as the paper does.
         sampler: "released" repeats a slip of the authors' code; see `OrderingUnit`.
-        label_smoothing: Share of the target given to all classes alike; in a sandwich the full network's, see there.
-        rules: Exceptions by name pattern of a layer: {"features.0": {"nest": false, "log_alpha_init": -8}}.
     """
 
-    num_groups: int = 32
-    base: int = 1
     bayesian: bool = True
     coupling: Coupling = "quantile"
     gradient: Gradient = "difference"
@@ -110,11 +106,9 @@ class BN3(Nested):
     estimator: Estimator = "local"
     rescale: Rescale = "none"
     sampler: Sampler = "exact"
-    label_smoothing: float = 0.0
-    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.fixed_budgets and not self.sandwich:
             raise ValueError(
                 f"fixed_budgets are trained in a sandwich; set sandwich, or leave out {list(self.fixed_budgets)}"
@@ -159,12 +153,9 @@ class BN3(Nested):
         if self.sandwich:
             likelihood = sandwich(model, batch, self, step.log_loss_temperature)
         else:
-            likelihood = in_parts(batch, self.draws, lambda x, y: self._likelihood(model, x, y))
+            likelihood = in_parts(batch, self.draws, partial(self._likelihood, model))
         divergence = nested.kl(model, self.kl_keep_prob)
         total = likelihood + step.kl_weight / step.num_data * divergence + order_term(self, model)
         if self.length_kl_weight:
             total = total + self.length_kl_weight * nested.length_kl(model)
         return Terms(total, {"nll": likelihood.detach(), "kl": divergence.detach()})
-
-    def _likelihood(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(model(images), labels, self.label_smoothing)

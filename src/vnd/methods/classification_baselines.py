@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+import vnd.nn as nested
 from vnd.functional import LogUniformForm
 from vnd.methods.base import (
     DASH_DOTS,
     DASHED,
     DOTTED,
     Batch,
+    Converted,
+    Grouped,
     Look,
     Step,
     Terms,
     Traits,
-    check,
-    cost_of,
     cross_entropy,
     mc,
     register,
 )
-from vnd.methods.fixed_width import Single, copied, narrowed, variational_loss, with_means
+from vnd.methods.fixed_width import Single, copied, narrowed, with_means
 from vnd.methods.nested import (
     FixedOrder,
     Nested,
@@ -62,7 +64,7 @@ from vnd.nn.width import Width
     ),
 )
 @dataclass(frozen=True)
-class FN3(FixedOrder):
+class FN3(Grouped, FixedOrder):
     r"""Train all widths of a network at once, every length as likely as another.
 
     $$\mathcal L = \mathbb E_{z \sim \text{uniform lengths}} \frac1B \sum_b -\log p(y_b \mid x_b, θ, z)$$
@@ -70,23 +72,12 @@ class FN3(FixedOrder):
     Paper: Sec. 6.1; Cui et al. (2020), an extension of slimmable networks to fine-grained widths.
 
     Args:
-        num_groups: Groups that the channels of a layer are split into.
-        base: Groups that are always kept.
         coupling: One width for all layers ("quantile"), or a length drawn for each ("independent").
         draws: Draws of the masks in a step, each on its part of the batch.
-        label_smoothing: Share of the target given to all classes alike.
-        rules: Exceptions by name pattern of a layer.
     """
 
-    num_groups: int = 32
-    base: int = 1
     coupling: Coupling = "quantile"
     draws: int = 1
-    label_smoothing: float = 0.0
-    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""
@@ -94,7 +85,7 @@ class FN3(FixedOrder):
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch."""
-        likelihood = in_parts(batch, self.draws, lambda x, y: cross_entropy(model(x), y, self.label_smoothing))
+        likelihood = in_parts(batch, self.draws, partial(self._likelihood, model))
         return Terms(likelihood, {"nll": likelihood.detach()})
 
 
@@ -110,7 +101,7 @@ class FN3(FixedOrder):
     ),
 )
 @dataclass(frozen=True)
-class USNet(FixedOrder):
+class USNet(Grouped, FixedOrder):
     r"""Train the full, the smallest and randomly sampled widths in every step, the narrower taught by the full one.
 
     The loss is `sandwich`, with point weights and one width for all layers. Yu and Huang, *Universally slimmable
@@ -119,29 +110,18 @@ class USNet(FixedOrder):
     Note: The mean of the three losses, where theirs is the sum: the learning rate means the same as in other methods.
 
     Args:
-        num_groups: Groups that the channels of a layer are split into.
-        base: Groups that are always kept: the smallest width.
         draws: Sampled widths in a step, each on its part of the batch.
         distill: Share of the full network's answers in the targets of the narrower ones.
         full_share: Share of the full network's loss; the others share the rest.
         fixed_budgets: Widths of at most so many parameters that are trained in every step in place of the smallest.
         sampled_share: Share of the batch that sampled widths are run on with fixed budgets.
-        label_smoothing: Share of the target given to all classes alike, for the full network; see `sandwich`.
-        rules: Exceptions by name pattern of a layer.
     """
 
-    num_groups: int = 32
-    base: int = 1
     draws: int = 2
     distill: float = 1.0
     full_share: float = 1 / 3
     fixed_budgets: tuple[float, ...] = ()
     sampled_share: float = 0.25
-    label_smoothing: float = 0.0
-    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @property
     def uniform_share(self) -> float:
@@ -183,7 +163,7 @@ class USNet(FixedOrder):
     ),
 )
 @dataclass(frozen=True)
-class OrderedL0(Nested):
+class OrderedL0(Grouped, Nested):
     r"""Learn the order of a network's channels at a price for each that is expected to be kept.
 
     $$\mathcal L = \mathbb E_{z \sim β} \frac1B \sum_b -\log p(y_b \mid x_b, θ, z) + λ \sum_l d_l \sum_j j β_{lj}$$
@@ -195,32 +175,21 @@ class OrderedL0(Nested):
         not the bound itself (docs/errata.md).
 
     Args:
-        num_groups: Groups that the channels of a layer are split into.
-        base: Groups that are always kept.
         coupling: One draw of the length for all layers ("quantile"), or one each ("independent").
         gradient: How the loss reaches the order; see `OrderingUnit`.
         measure_every: With `gradient` "difference", steps between two measurements of a unit.
         draws: Draws of the masks in a step, each on its part of the batch.
         initial_logit: Where the keep logits start.
         charge: What is counted: "weights", d the weights of a channel, or "units", d = 1 and j in groups.
-        label_smoothing: Share of the target given to all classes alike.
-        rules: Exceptions by name pattern of a layer.
     """
 
     bayesian = False
-    num_groups: int = 32
-    base: int = 1
     coupling: Coupling = "quantile"
     gradient: Gradient = "difference"
     measure_every: int = 4
     draws: int = 1
     initial_logit: float = 3.0
     charge: Literal["weights", "units"] = "weights"
-    label_smoothing: float = 0.0
-    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Convert a plain network."""
@@ -233,13 +202,10 @@ class OrderedL0(Nested):
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the price of the expected width."""
-        likelihood = in_parts(batch, self.draws, lambda x, y: self._likelihood(model, x, y))
+        likelihood = in_parts(batch, self.draws, partial(self._likelihood, model))
         size = expected_size(model, self.charge)
         total = likelihood + step.kl_weight / step.num_data * size + order_term(self, model)
         return Terms(total, {"nll": likelihood.detach(), "size": size.detach()})
-
-    def _likelihood(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(model(images), labels, self.label_smoothing)
 
 
 def expected_size(model: nn.Module, charge: Literal["weights", "units"]) -> Tensor:
@@ -260,6 +226,18 @@ def expected_size(model: nn.Module, charge: Literal["weights", "units"]) -> Tens
     return torch.stack(sizes).sum()
 
 
+@dataclass(frozen=True)
+class Variational(Converted, Single):
+    """A network of one size with a posterior over its weights."""
+
+    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
+        """Mean negative log-likelihood of the batch, and the KL."""
+        likelihood = self._likelihood(model, *batch)
+        divergence = nested.kl(model)
+        total = likelihood + step.kl_weight / step.num_data * divergence
+        return Terms(total, {"nll": likelihood.detach(), "kl": divergence.detach()})
+
+
 @register(
     "ibnn",
     Traits(
@@ -271,7 +249,7 @@ def expected_size(model: nn.Module, charge: Literal["weights", "units"]) -> Tens
     ),
 )
 @dataclass(frozen=True)
-class IBNN(Single):
+class IBNN(Variational, Grouped):
     r"""Train one width by itself, with a posterior over its weights and no masks.
 
     $$\mathcal L = \frac1B \sum_b -\log p(y_b \mid x_b, w) + \frac{κ}{N}\, \mathrm{KL}(q(w) \,\|\, p(w))$$
@@ -282,35 +260,20 @@ class IBNN(Single):
 
     Args:
         fraction: Share of every layer's groups that the network has, in (0, 1].
-        num_groups: Groups that the channels of a layer are split into, as in the nested network beside it.
-        base: Groups that are always kept.
         log_alpha_init: Where log α starts.
         weight_prior: Form of the log-uniform prior's KL.
         estimator: How layers sample their weights.
-        label_smoothing: Share of the target given to all classes alike.
-        rules: Exceptions by name pattern of a layer.
     """
 
     fraction: float = 1.0
-    num_groups: int = 32
-    base: int = 1
     log_alpha_init: float = -3.0
     weight_prior: LogUniformForm = "vnd"
     estimator: Estimator = "local"
-    label_smoothing: float = 0.0
-    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """A narrower network, with a posterior over its weights."""
         options = {name: getattr(self, name) for name in ("log_alpha_init", "weight_prior", "estimator")}
         return narrowed(network, example, self, **options)
-
-    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
-        """Mean negative log-likelihood of the batch, and the KL."""
-        return variational_loss(model, batch, step, self.label_smoothing)
 
 
 WORD = 4  # bytes of a float32
@@ -327,7 +290,7 @@ WORD = 4  # bytes of a float32
     ),
 )
 @dataclass(frozen=True)
-class SVB(Single):
+class SVB(Variational):
     r"""Train one network with a posterior over its weights, and set those to zero that are noise.
 
     $$\mathcal L = \frac1B \sum_b -\log p(y_b \mid x_b, w) + \frac{κ}{N}\, \mathrm{KL}(q(w) \,\|\, p(w)), \qquad
@@ -340,27 +303,16 @@ class SVB(Single):
         threshold: t; 3 is a noise of 95 % of the weight's power.
         log_alpha_init: Where log α starts.
         estimator: How layers sample their weights.
-        label_smoothing: Share of the target given to all classes alike.
-        rules: Exceptions by name pattern of a layer: {"features.0": {"log_alpha_init": -8}}.
     """
 
     threshold: float = 3.0
     log_alpha_init: float = -8.0
     estimator: Estimator = "local"
-    label_smoothing: float = 0.0
-    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """The network, with a posterior over its weights."""
         options: dict[str, Any] = {"log_alpha_init": self.log_alpha_init, "estimator": self.estimator}
         return narrowed(network, example, self, **options, weight_prior="molchanov", free_variance=True)
-
-    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
-        """Mean negative log-likelihood of the batch, and the KL."""
-        return variational_loss(model, batch, step, self.label_smoothing)
 
     @torch.no_grad()
     def extract(self, model: nn.Module, width: Width, keep: Keep = "mean") -> nn.Module:
@@ -378,7 +330,7 @@ class SVB(Single):
 
         Multiply-accumulates are those of the dense network, and so is its latency: torch skips no zeros.
         """
-        dense = cost_of(network, example)
+        dense = super().cost(network, example)
         weights = sum(p.numel() for p in network.parameters() if p.dim() > 1)
         zeros = sum(int((p == 0).sum()) for p in network.parameters() if p.dim() > 1)
         stored = dense["bytes"] - WORD * zeros + (weights + 7) // 8
@@ -399,27 +351,19 @@ class SVB(Single):
     ),
 )
 @dataclass(frozen=True)
-class Plain(Single):
+class Plain(Grouped, Single):
     """Train a network by cross-entropy, as it is or as narrow as a nested one is tested at.
 
     Args:
         fraction: Share of every layer's groups that the network has, in (0, 1]: one run each makes a curve.
         shape: Groups that each unit has, as a result's rows give them, in the place of a fraction.
-        num_groups: Groups that the channels of a layer are split into.
-        base: Groups that are always kept.
-        label_smoothing: Share of the target given to all classes alike.
-        rules: Exceptions by name pattern of a layer: {"features.0": {"nest": false}} leaves it as wide as it is.
     """
 
     fraction: float = 1.0
     shape: dict[str, int] | None = None
-    num_groups: int = 32
-    base: int = 1
-    label_smoothing: float = 0.0
-    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.shape is not None and self.fraction != 1.0:
             raise ValueError(f"shape and fraction cannot both be given; got the fraction {self.fraction:g}")
 

@@ -13,16 +13,16 @@ sizes. The paper's factor of 0.00025 on the KL beside the mean squared error is 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from vnd.functional import length_mask, to_float32
-from vnd.methods.base import Batch, Size, Sizes, Step, Terms, refuse_several_processes
+from vnd.methods.base import Batch, Size, Sizes, Step, Terms, check, refuse_several_processes
 from vnd.methods.fixed_width import Single
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import Prediction
@@ -47,24 +47,61 @@ class Code:
         return 0.5 * (self.loc.square() + variance - 1 - variance.log())
 
 
-class AutoencoderMethod(Single, ABC):
-    """A method whose model is an auto-encoder; each has a `likelihood_std`, σ of a pixel between −1 and 1.
+class Coded(Single):
+    """A method whose network has a code, which may stop early: its sizes are lengths."""
 
-    The network has one size, and its decoder takes codes of every length.
-    """
-
-    likelihood_std: float
     base = 1  # dimensions that a code has at least
     ordered = False  # whether a code may stop early
+    called = "code"
+    who = "auto-encoders"
 
-    @property
-    def task(self) -> str:
-        """It encodes."""
-        return "autoencoding"
+    @abstractmethod
+    def dimensions(self, model: nn.Module) -> int:
+        """Of the longest code."""
 
     def heads(self, code: int) -> dict[str, int]:
         """Outputs of the encoder for codes of so many dimensions: means and log variances."""
         return {"loc": code, "log_variance": code}
+
+    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+        """Refuse several processes."""
+        refuse_several_processes(self.who)
+
+    def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
+        """Shares of an ordered code, the same length twice being one; else the one that it was trained with."""
+        code = self.dimensions(model)
+        if self.ordered and not wanted.fractions:
+            raise ValueError(f"sizes of an ordered {self.called} are fractions of its length; give fractions")
+        found = {}
+        for fraction in wanted.fractions if self.ordered else (1.0,):
+            length = length_of(code, fraction, self.base)
+            found[length] = Size("uniform", f"{length} of {code}", fraction, fraction)
+        return list(found.values())
+
+    def length(self, model: nn.Module, size: Size) -> int:
+        """The length that a size is."""
+        assert size.fraction is not None
+        return length_of(self.dimensions(model), size.fraction, self.base)
+
+
+@dataclass(frozen=True)
+class AutoencoderMethod(Coded):
+    """A method whose model is an auto-encoder: the network has one size, and its decoder takes codes of every length.
+
+    Args:
+        likelihood_std: σ of a pixel between −1 and 1; of deterministic codes it says what the distortion is in nats,
+            and is not in the loss.
+    """
+
+    likelihood_std: float = 1.0
+    task = "autoencoding"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def dimensions(self, model: nn.Module) -> int:
+        """Of the longest code."""
+        return int(coded(model).config["latent_dim"])
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """The network with the heads of this method."""
@@ -80,19 +117,11 @@ class AutoencoderMethod(Single, ABC):
             )
         return type(network)(**network.config | {"heads": self.heads(network.config["latent_dim"])})
 
-    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
-        """Refuse several processes."""
-        refuse_several_processes("auto-encoders")
-
     def show(self, model: nn.Module, x: Tensor) -> None:
-        """Compute the loss of images: their codes are drawn, and as long as in training."""
+        """Compute the loss, which reads images alone: their codes are drawn, and as long as in training."""
         step = Step(index=0, kl_weight=torch.ones((), device=x.device), temperature=1.0, num_data=len(x))
         with torch.enable_grad():  # without it a category would be drawn as in a test
             self.loss(model, (x, torch.zeros(len(x), device=x.device)), step)
-
-    @abstractmethod
-    def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
-        """What is minimised; it reads the images of a batch alone."""
 
     def encode(self, model: nn.Module, x: Tensor) -> Code:
         """The code of a batch of images."""
@@ -127,24 +156,7 @@ class AutoencoderMethod(Single, ABC):
 
     def draw(self, model: nn.Module, count: int, length: int | None = None) -> Tensor:
         """Codes drawn from the prior, (count, b)."""
-        network = coded(model)
-        return torch.randn(count, network.config["latent_dim"], device=network.expand.weight.device)[:, :length]
-
-    def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
-        """Shares of an ordered code, the same length twice being one; else the one that it was trained with."""
-        code = coded(model).config["latent_dim"]
-        if self.ordered and not wanted.fractions:
-            raise ValueError("sizes of an ordered code are fractions of its length; give fractions")
-        found = {}
-        for fraction in wanted.fractions if self.ordered else (1.0,):
-            length = length_of(code, fraction, self.base)
-            found[length] = Size("uniform", f"{length} of {code}", fraction, fraction)
-        return list(found.values())
-
-    def length(self, model: nn.Module, size: Size) -> int:
-        """The length that a size is."""
-        assert size.fraction is not None
-        return length_of(coded(model).config["latent_dim"], size.fraction, self.base)
+        return torch.randn(count, self.dimensions(model), device=coded(model).expand.weight.device)[:, :length]
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
         """Refused: it answers with images, not with probabilities."""
@@ -214,19 +226,6 @@ class LearnsLength(Protocol):
         """Lengths drawn from the prior, (count,), for codes (count, dimensions)."""
 
 
-def check_options(method: Any) -> None:
-    """Refuse options out of range, by their names: those that a method has of the ones that several have."""
-    if not 0 < method.likelihood_std < math.inf:
-        raise ValueError(f"likelihood_std must be greater than 0; got {method.likelihood_std}")
-    if method.base < 1:
-        raise ValueError(f"base must be at least 1 dimension; got {method.base}")
-    if getattr(method, "over", 1) < 1:
-        raise ValueError(f"over must be at least 1 step; got {method.over}")
-    for name in ("beta", "gamma", "capacity", "category_capacity", "free_bits"):
-        if getattr(method, name, 0) < 0:
-            raise ValueError(f"{name} must be 0 or more; got {getattr(method, name)}")
-
-
 def coded(model: nn.Module) -> CodedNetwork:
     """The auto-encoder that a model is."""
     root = unwrap(model)
@@ -262,12 +261,7 @@ def length_of(code: int, fraction: float, base: int = 1) -> int:
 def shortest(method: AutoencoderMethod, model: nn.Module, x: Tensor, code: Code, target: float) -> Tensor:
     """The shortest code of each image, (batch,), whose mean squared error is at most a target; all of it if none is.
 
-    Args:
-        method: Says how codes are read and decoded.
-        model: Its auto-encoder, in evaluation mode.
-        x: Images.
-        code: What the encoder says of them.
-        target: Largest mean squared error of a pixel between 0 and 1.
+    The model is in evaluation mode; the error is that of a pixel between 0 and 1.
     """
     full = method.full(code)
     found = torch.full((len(x),), full, device=x.device)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor, nn
 
 import vnd.nn as nested
-from vnd.methods.base import Batch, ClassificationDefaults, Size, Sizes, Step, Terms, cost_of, cross_entropy, rules_of
+from vnd.methods.base import Method, Size, Sizes, rules_of
 from vnd.models.initialise import initialise
-from vnd.nn import BayesLayer, Prediction
+from vnd.nn import BayesLayer
 from vnd.nn.extract import ORIGINS, Keep
 from vnd.nn.state import Shape
 from vnd.nn.width import Width
 
 
-class Single(ClassificationDefaults):
-    """A method whose model has one size."""
-
-    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
-        """Nothing."""
+class Single(Method):
+    """A method whose model has one size; its statistics are those of training, or of a moving average's weights."""
 
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
         """The one that it has, whatever is wanted."""
@@ -31,11 +27,6 @@ class Single(ClassificationDefaults):
             Size("learned", "own shape", None) if shape else Size("uniform", f"{100 * fraction:.4g} %", None, fraction)
         ]
 
-    def recalibrate(
-        self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
-    ) -> None:
-        """Nothing: its statistics are those of training, or those that came with a moving average of its weights."""
-
     def show(self, model: nn.Module, x: Tensor) -> None:
         """Run images through the model as its training does, so that BatchNorm sees what it sees there."""
         model(x)
@@ -43,22 +34,6 @@ class Single(ClassificationDefaults):
     def extract(self, model: nn.Module, width: Width, keep: Keep = "mean") -> nn.Module:
         """A copy of the network, with or without its posterior: nothing is done to the one in training."""
         return with_means(model) if keep == "mean" else copied(model)
-
-    def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
-        """Average the probabilities over draws of the weights, if they have a posterior."""
-        return nested.predict(network, x, samples=samples)
-
-    def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
-        """That of the network."""
-        return cost_of(network, example)
-
-
-def variational_loss(model: nn.Module, batch: Batch, step: Step, smoothing: float) -> Terms:
-    r"""The loss of a network with a posterior over its weights, $\mathrm{NLL} + \frac{κ}{N} \mathrm{KL}$."""
-    likelihood = cross_entropy(model(batch[0]), batch[1], smoothing)
-    divergence = nested.kl(model)
-    total = likelihood + step.kl_weight / step.num_data * divergence
-    return Terms(total, {"nll": likelihood.detach(), "kl": divergence.detach()})
 
 
 def narrowed(

@@ -14,26 +14,23 @@ from torch import Tensor, nn
 import vnd.nn as nested
 from vnd._text import short
 from vnd.distributions import BernoulliChain
-from vnd.methods.base import Batch, ClassificationDefaults, Size, Sizes, Step, cost_of, cross_entropy, rules_of
+from vnd.methods.base import Batch, Method, Size, Sizes, cross_entropy, rules_of
 from vnd.nn.extract import Keep
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
 from vnd.nn.width import Width
 
 
-class Nested(ClassificationDefaults):
+class Nested(Method):
     """A method whose model is one nested network, read at many widths.
 
     Attributes:
         bayesian: Whether its weights have a posterior.
+        budgeted: What the shapes of a budget are: "learned", or "uniform", the same share of every layer.
     """
 
     bayesian: bool
-
-    @property
-    def budgeted(self) -> Literal["uniform", "learned"]:
-        """What the shapes of a budget are: "learned", or "uniform" where the order of the layers is fixed."""
-        return "learned"
+    budgeted: Literal["uniform", "learned"] = "learned"
 
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
         """Uniform fractions, learned levels, and learned shapes of so many parameters."""
@@ -61,14 +58,6 @@ class Nested(ClassificationDefaults):
             return _masked(model, width, samples=keep == "posterior")
         return nested.extract(model, width, keep, warn=False)
 
-    def predict(self, network: nn.Module, x: Tensor, samples: int) -> nested.Prediction:
-        """Average the probabilities over draws of the weights."""
-        return nested.predict(network, x, samples=samples)
-
-    def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
-        """That of the extracted network."""
-        return cost_of(network, example)
-
     def _fitting(self, model: nn.Module, budget: float) -> Size:
         return Size(self.budgeted, f"≤ {short(budget)}", nested.shape(model, parameters=budget))
 
@@ -77,14 +66,7 @@ class FixedOrder(Nested):
     """A nested method of point weights whose lengths are uniform and never learned."""
 
     bayesian = False
-
-    @property
-    def budgeted(self) -> Literal["uniform", "learned"]:
-        """The same share of every layer, always."""
-        return "uniform"
-
-    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
-        """Nothing."""
+    budgeted: Literal["uniform", "learned"] = "uniform"
 
 
 def _masked(model: nn.Module, width: Width, samples: bool) -> nn.Module:
@@ -100,9 +82,15 @@ def _spread(model: nn.Module, count: int) -> list[float]:
     """Numbers of parameters, spread evenly by ratio from the smallest network to the full one."""
     if count < 1:
         return []
-    small = nested.profile(model, nested.shape(model, fraction=1e-9), count_macs=False).parameters
-    full = nested.profile(model, 1.0, count_macs=False).parameters
+    small, full = ends(model)
     return [full] if count == 1 else [round(small * (full / small) ** (i / (count - 1))) for i in range(count)]
+
+
+def ends(model: nn.Module) -> tuple[int, int]:
+    """Parameters of the smallest network and of the full one."""
+    shapes = nested.shape(model, fraction=1e-9), 1.0
+    least, full = (nested.profile(model, shape, count_macs=False).parameters for shape in shapes)
+    return least, full
 
 
 def _told_apart(model: nn.Module, sizes: list[Size]) -> list[Size]:
@@ -297,11 +285,6 @@ def prepare_sandwich(model: nn.Module, fixed_budgets: tuple[float, ...], settled
     """Cut the smallest network and, of a settled order, the fixed budgets out of a nested one, once.
 
     They run on its own weights. From when the fixed budgets are cut the order stays: its logits learn no more.
-
-    Args:
-        model: A nested network.
-        fixed_budgets: Learned shapes of at most so many parameters.
-        settled: Whether the order is settled.
     """
     sizes = fixed_sizes(model)
     if sizes is UNCUT:
@@ -351,8 +334,7 @@ def with_fixed_budgets(model: nn.Module, fixed_budgets: tuple[float, ...]) -> nn
         return model
     if not can_be_trained_small(model):
         raise ValueError("fixed_budgets: no slice of this network computes what it does when masked; leave them out")
-    full = nested.profile(model, 1.0, count_macs=False).parameters
-    least = nested.profile(model, nested.shape(model, fraction=1e-9), count_macs=False).parameters
+    least, full = ends(model)
     for budget in fixed_budgets:
         if not least <= budget < full:
             raise ValueError(

@@ -10,10 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from vnd.functional import to_float32
-from vnd.methods.base import DASH_DOTS, DOTTED, Batch, Size, Step, Terms, Traits, mc, refuse_several_processes, register
+from vnd.methods.base import (
+    DASH_DOTS,
+    DOTTED,
+    Batch,
+    Size,
+    Step,
+    Terms,
+    Traits,
+    check,
+    mc,
+    refuse_several_processes,
+    register,
+)
 from vnd.methods.bn3 import BN3
 from vnd.methods.fixed_width import Single
-from vnd.methods.masks import Drawer, Segmenter, check_unet, evaluating, likelihood
+from vnd.methods.vnd_punet import Drawer, Segmenter, check_unet, evaluating, likelihood
 from vnd.models.unet import EnsembleUNet, UNet
 from vnd.nn import BayesLayer
 from vnd.nn.state import unwrap
@@ -88,8 +100,7 @@ class DropoutUNet(Segmenter, Single):
     rate: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < 1:
-            raise ValueError(f"rate must lie in (0, 1); got {self.rate}")
+        check(self)
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """The network with dropout."""
@@ -131,8 +142,7 @@ class UNetEnsemble(Segmenter, Single):
     members: int = 4
 
     def __post_init__(self) -> None:
-        if self.members < 1:
-            raise ValueError(f"members must be at least 1; got {self.members}")
+        check(self)
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """So many networks like the given one."""

@@ -15,7 +15,7 @@ from torch.distributions import Dirichlet
 import vnd.nn as nested
 from vnd.functional import concentration, to_float32
 from vnd.methods.base import Batch, Step, Terms, Traits, check, register
-from vnd.methods.nested import Nested
+from vnd.methods.nested import Nested, ends
 from vnd.nn import BayesLayer, OrderingUnit, Shape
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
@@ -41,9 +41,6 @@ def squared_mmd(
         y: T ≥ 2 points for each, (T, ..., C).
         bandwidths: The lengths m, in units of the root of the scale.
         scale: A squared length above 0, of shape (...) or one for all; None for `median_distance`.
-
-    Returns:
-        An estimate for each example, (...), float32 or wider.
 
     Note: With the scale None the estimate is unbiased for a kernel that was chosen from the same points.
 
@@ -74,15 +71,12 @@ def median_distance(x: Tensor, y: Tensor, floor: float = 1e-4, across: bool = Fa
     Of an even number of pairs, the mean of the middle two. No gradient passes through it.
 
     Args:
-        x: S ≥ 2 points for each example, (S, ..., C).
-        y: T ≥ 2 points for each, (T, ..., C).
+        x: As in `squared_mmd`.
+        y: As in `squared_mmd`.
         floor: The least squared length: points that all but coincide, as the answers of a sure teacher do, are not
             told apart by less.
         across: Only pairs of a point of x and one of y. Where one cloud is tight, has more points and is far from the
             other, the pooled median is the distance within it, and no kernel reaches across: nothing pulls.
-
-    Returns:
-        A squared length for each example, (...), float32 or wider.
 
     >>> median_distance(torch.tensor([[0.0], [1.0]]), torch.tensor([[3.0], [7.0]]))  # of 1, 4, 9, 16, 36, 49
     tensor(12.5000)
@@ -145,8 +139,7 @@ def leading(teacher: nn.Module, share: float) -> Shape:
 
 def fitting(teacher: nn.Module, parameters: float) -> Shape:
     """The learned shape of at most so many parameters: the groups that are kept most often, whatever their layer."""
-    least = nested.profile(teacher, nested.shape(teacher, fraction=1e-9), count_macs=False).parameters
-    full = nested.profile(teacher, 1.0, count_macs=False).parameters
+    least, full = ends(teacher)
     if not least <= parameters < full:
         raise ValueError(f"sn3: parameters must be from {least:,} to below {full:,} here; got {parameters:,.0f}")
     shape = nested.shape(teacher, parameters=parameters)
@@ -181,10 +174,7 @@ def coarsened(unit: OrderingUnit, kept: int) -> tuple[int, Tensor]:
 def prune(teacher: nn.Module, keep: Shape | float, example: Tensor) -> nn.Module:
     """The leading groups of a nested network as a smaller nested one: means and order, and the last layer's variances.
 
-    Args:
-        teacher: A nested network.
-        keep: The groups of every unit that are kept, or the share of them.
-        example: An input.
+    `keep` has the groups of every unit, or is the share of them.
     """
     state = state_of(teacher)
     if state.rows or state.elements:
@@ -303,12 +293,8 @@ class SN3(Nested):
         for name in ("samples", "student_samples"):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least} for {self.divergence}; got {getattr(self, name)}")
-        if self.label_weight < 0:
-            raise ValueError(f"label_weight must be 0 or more; got {self.label_weight}")
         if list(self.widths) != sorted({share for share in self.widths if 0 < share < 1}):
             raise ValueError(f"widths must lie in (0, 1) and rise; got {list(self.widths)}")
-        if not self.bandwidths or not all(0 < m < math.inf for m in self.bandwidths):
-            raise ValueError(f"bandwidths must be one or more positive numbers; got {list(self.bandwidths)}")
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Prune the teacher; the network that is given only says what both are."""

@@ -14,7 +14,7 @@ from vnd.distributions import BernoulliChain, Downhill
 from vnd.distributions.kl import chain_kl
 from vnd.functional import length_mask, log_uniform_kl
 from vnd.methods.base import Batch, Step, Terms, Traits, mc, register
-from vnd.methods.codes import CapacitySchedule, Code, check_options, coded, length_of, masked, of_pixel, squared_error
+from vnd.methods.codes import CapacitySchedule, Code, coded, length_of, masked, of_pixel, squared_error
 
 
 @register("vnd_ae", Traits(rank=8, name="VND-AE", order="learned", looks=mc("#0072b2", "o")))
@@ -38,7 +38,6 @@ class VNDAE(CapacitySchedule):
     $q_j ∝ p_j e^{-\sum_{i \le j} κ_i}$ (App. A.5): `rate_least` in the log says what the learned lengths could save.
 
     Args:
-        likelihood_std: σ of a pixel between −1 and 1.
         base: Dimensions that are always kept.
         prior_length: Expected length under the prior, base included; None for uniform lengths.
         initial_logit: Where the keep logits start: at 0 codes would be two dimensions long.
@@ -56,7 +55,6 @@ class VNDAE(CapacitySchedule):
     """
 
     ordered = True
-    likelihood_std: float = 1.0
     base: int = 1
     prior_length: float | None = None
     initial_logit: float = 4.0
@@ -70,19 +68,13 @@ class VNDAE(CapacitySchedule):
     prior: Literal["normal", "log_uniform"] = "normal"
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.prior_length is not None and not self.prior_length > self.base:
             raise ValueError(f"prior_length must be greater than base = {self.base}; got {self.prior_length}")
-        if not all(0 < fraction <= 1 for fraction in self.fractions):
-            raise ValueError(f"fractions must lie in (0, 1]; got {list(self.fractions)}")
         if self.weights and (len(self.weights) != len(self.fractions) or not all(w > 0 for w in self.weights)):
             raise ValueError(f"weights must be above 0, one for each of fractions; got {list(self.weights)}")
-        if not 0 <= self.fixed_share < 1:
-            raise ValueError(f"fixed_share must lie in [0, 1); got {self.fixed_share}")
         if self.decodes < 1 or (self.decodes > 1 and self.each_image == "all"):
             raise ValueError(f"decodes must be at least 1, and 1 with each_image all; got {self.decodes}")
-        if self.free_until is not None and not 0 < self.free_until <= 1:
-            raise ValueError(f"free_until must lie in (0, 1]; got {self.free_until}")
 
     def heads(self, code: int) -> dict[str, int]:
         """Means, log variances, and keep logits of the dimensions beyond the base."""

@@ -19,21 +19,17 @@ TOLERANCE = 1e-6  # by which rounding may take pixels beyond 0 … 1
 
 
 def frechet_distance(a: Tensor, b: Tensor) -> Tensor:
-    r"""Squared Fréchet distance of the normal distributions with two sets' means and covariances.
+    r"""Squared Fréchet distance of the normal distributions with the means and covariances of two sets of features.
 
     $$\|\mu_a - \mu_b\|^2 + \operatorname{tr} \Sigma_a + \operatorname{tr} \Sigma_b
     - 2 \operatorname{tr} (\Sigma_a \Sigma_b)^{1/2}$$
 
-    with the covariances over N − 1. Symmetric, not negative, and zero for two equal sets. Of features of Inception it
-    is the FID of Heusel et al. (2017).
+    with sets (N, D) and (M, D) of two rows or more, and the covariances over N − 1. Symmetric, not negative, and zero
+    for two equal sets. Of features of Inception it is the FID of Heusel et al. (2017).
 
     Note: With $\Sigma = R^\top R$ the last trace is the sum of the singular values of $R_a R_b^\top$. So no root is
         taken of eigenvalues that are zero up to rounding, and fewer rows than columns cost no digits. The distance
         itself is biased upwards in a finite set: compare sets of equally many rows only.
-
-    Args:
-        a: Features (N, D), N ≥ 2; finite.
-        b: Features (M, D), M ≥ 2; finite.
 
     >>> frechet_distance(torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0], [5.0]]))
     tensor(9., dtype=torch.float64)
@@ -61,10 +57,6 @@ def inception_score(probs: Tensor, splits: int = 10) -> tuple[Tensor, Tensor]:
 
     Note: The parts are as the rows come: images in the order of their classes score too low. torch-fidelity shuffles.
 
-    Args:
-        probs: Class probabilities (N, C).
-        splits: Number of parts, 1 to N.
-
     >>> inception_score(torch.eye(4), splits=1)
     (tensor(4., dtype=torch.float64), tensor(0., dtype=torch.float64))
     """
@@ -83,9 +75,6 @@ def pairwise_distance(features: Tensor) -> Tensor:
     r"""Mean Euclidean distance over all pairs of rows: how diverse a set is.
 
     $$\frac{2}{N (N - 1)} \sum_{m < n} \|f_m - f_n\|$$
-
-    Args:
-        features: Features (N, D), at least two rows; finite.
 
     >>> pairwise_distance(torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0]]))
     tensor(3.3333, dtype=torch.float64)
@@ -107,13 +96,7 @@ def reconstruction_error(images: Tensor, reconstructions: Tensor, summed: bool =
 
     $$\frac{1}{CHW} \sum_{chw} (x_{chw} - \hat x_{chw})^2$$
 
-    Args:
-        images: Images (N, …), floats between 0 and 1.
-        reconstructions: Of the same shape; floats on the same scale, which may leave it.
-        summed: Sum over the pixels, without dividing.
-
-    Returns:
-        One number an image, (N,), in float64.
+    Images (N, …) are floats between 0 and 1; reconstructions may leave that range.
 
     >>> reconstruction_error(torch.zeros(2, 1, 2, 2), torch.full((2, 1, 2, 2), 0.5))
     tensor([0.2500, 0.2500], dtype=torch.float64)

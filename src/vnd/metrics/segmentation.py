@@ -84,12 +84,7 @@ def generalized_energy_distance(samples: Tensor, graders: Tensor, unbiased: bool
 
 
 def generalized_energy_distance_of(table: Tensor, n: int, unbiased: bool = False) -> Tensor:
-    """`generalized_energy_distance` from the distances of all masks of an image from all, (B,).
-
-    Args:
-        table: `pair_distances` of n samples and, after them, of the graders, (B, n + G, n + G).
-        n: Number of samples.
-        unbiased: Whether the U-statistic is meant.
+    """`generalized_energy_distance` from `pair_distances` of n samples and, after them, G graders, (B, n + G, n + G).
 
     >>> masks = torch.tensor([[[[1, 0]], [[1, 0]], [[1, 0]], [[1, 1]]]])
     >>> generalized_energy_distance_of(pair_distances(masks), n=2)
@@ -111,15 +106,10 @@ def expected_energy_distance(masks: Tensor, probs: Tensor, graders: Tensor, n: i
 
     $$2\, \mathbb E\, d(S, Y) - \Big(1 - \frac 1n\Big)\, \mathbb E\, d(S, S') - \frac{1}{G^2} \sum_{g, h} d(Y_g, Y_h)$$
 
-    with S and S′ independent, mask k with probability $p_k$, and Y one of the graders: two of n samples are one and
-    the same in one of n pairs. This is what a network that knows the distribution reaches; it is not the least there
-    is, since the masks in the middle of the others are nearer to the graders where n is small.
-
-    Args:
-        masks: What may be drawn, (B, K, H, W).
-        probs: How probable each is, (B, K).
-        graders: Masks (B, G, H, W).
-        n: How many samples.
+    with S and S′ independent, mask k of `masks` (B, K, H, W) with probability $p_k$ of `probs` (B, K), and Y one of the
+    graders (B, G, H, W): two of n samples are one and the same in one of n pairs. This is what a network that knows the
+    distribution reaches; it is not the least there is, since the masks in the middle of the others are nearer to the
+    graders where n is small.
 
     >>> masks, graders = torch.tensor([[[[1, 0]], [[1, 1]]]]), torch.tensor([[[[1, 0]], [[1, 1]]]])
     >>> expected_energy_distance(masks, torch.tensor([[0.5, 0.5]]), graders, n=4)

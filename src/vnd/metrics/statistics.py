@@ -152,7 +152,8 @@ def bootstrap_interval(
 ) -> list[Interval]:
     r"""Mean over images, and where it would lie with other groups of the same kind, one interval a column.
 
-    A resample has as many groups as there are, drawn with replacement, each with all of its images:
+    A resample has as many groups as there are, drawn with replacement, each with all of its images, the same ones for
+    all columns; without `groups` each image is its own:
 
     $$\bar x^* = \frac{\sum_k w_k \sum_{i \in k} x_i}{\sum_k w_k\, n_k}, \qquad
     w \sim \mathrm{Multinomial}\big(K; \tfrac 1K, …, \tfrac 1K\big)$$
@@ -162,13 +163,6 @@ def bootstrap_interval(
 
     Note: One group has no spread to go by: low = high = mean, and `count`, the number of groups, says so. Percentiles
         of few groups are too short; below ten of them take the interval for a rough one.
-
-    Args:
-        values: Finite numbers, (images, columns); all columns have the same resamples.
-        groups: Group of each image; if None, each is its own.
-        level: Share of the resamples that lie within, between 0 and 1.
-        resamples: Number of resamples.
-        seed: Of the draws.
 
     >>> values = torch.tensor([[0.0], [0.0], [1.0], [1.0], [2.0]])
     >>> bootstrap_interval(values, ["a", "a", "b", "b", "c"])
@@ -224,12 +218,10 @@ def pearson(scores: Tensor) -> Tensor:
     $$r_{ij} = \frac{\sum_n (u_{in} - \bar u_i)(u_{jn} - \bar u_j)}
     {\sqrt{\sum_n (u_{in} - \bar u_i)^2 \sum_n (u_{jn} - \bar u_j)^2}}$$
 
-    Exactly symmetric, within −1 … 1, and 1 on the diagonal. Paper: Sec. 3.5, the analysis behind SN³.
+    of one row a width (W, N), such as the predictive entropies of N images. Exactly symmetric, within −1 … 1, and 1 on
+    the diagonal. Paper: Sec. 3.5, the analysis behind SN³.
 
     Note: A constant row, which the formula leaves undefined, has the correlation 0 with every other.
-
-    Args:
-        scores: One row a width (W, N), such as the predictive entropies of N images; finite.
 
     >>> pearson(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [5.0, 5.0, 5.0]]))
     tensor([[ 1., -1.,  0.],
@@ -252,9 +244,7 @@ def smallest_width(correlation: Tensor, threshold: float = 0.9) -> int:
 
     Paper: Sec. 3.5 keeps a quarter of the units, from where on the correlation is "strong"; it names no threshold.
 
-    Args:
-        correlation: The matrix (W, W) of `pearson`, widths in rising order.
-        threshold: From −1 to below 1, so that the full width itself always exceeds it.
+    The matrix is that of `pearson`, widths in rising order; a threshold below 1 is always exceeded by the full width.
 
     >>> smallest_width(torch.tensor([[1.0, 0.8, 0.7], [0.8, 1.0, 0.95], [0.7, 0.95, 1.0]]))
     1

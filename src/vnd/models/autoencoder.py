@@ -260,13 +260,9 @@ def _check_truth(owner: str, **options: object) -> None:
 def checked_heads(
     owner: str, heads: Mapping[str, int] | None, latent_dim: int, option: str = "latent_dim"
 ) -> dict[str, int]:
-    """The heads' sizes by their names; a name must be one that torch takes for a layer in `nn.ModuleDict`.
+    """The heads' sizes by their names; None for `loc` alone, whose largest size is the network's `option`.
 
-    Args:
-        owner: The network that has them.
-        heads: Their sizes; None for `loc` alone.
-        latent_dim: The largest size of `loc`.
-        option: What the network's argument of that number is called.
+    A name must be one that torch takes for a layer in `nn.ModuleDict`.
     """
     if heads is None:
         return {"loc": latent_dim}

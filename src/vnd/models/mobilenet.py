@@ -17,17 +17,11 @@ class InvertedResidual(nn.Module):
 
     $$ y = x + P(\mathrm{ReLU6}(D(\mathrm{ReLU6}(E(x))))) $$
 
-    E is a 1×1 convolution to t times the channels (the identity if t = 1), D a depthwise 3×3 one that carries the
-    stride, P a 1×1 one, each followed by BatchNorm. x is added only where the stride is 1 and the channels agree.
-    The channels between E and P belong to this block alone: they are what is nested.
+    E is a 1×1 convolution to t = `expansion` times the channels (the identity if t = 1), D a depthwise 3×3 one that
+    carries the stride, P a 1×1 one, each followed by BatchNorm. x is added only where the stride is 1 and the channels
+    agree. The channels between E and P belong to this block alone: they are what is nested.
 
     Paper: App. C.1, MobileNetV2.
-
-    Args:
-        in_channels: Channels of x.
-        out_channels: Channels of y.
-        stride: Stride of the depthwise convolution.
-        expansion: t.
 
     Shape: (B, in_channels, H, W) to (B, out_channels, ⌈H / stride⌉, ⌈W / stride⌉).
 

@@ -17,17 +17,10 @@ class GroupedBottleneck(nn.Module):
     $$ y = \mathrm{ReLU}(S(x) + E(\mathrm{ReLU}(G(\mathrm{ReLU}(R(x)))))) $$
 
     R and E are 1×1 convolutions, G a 3×3 one in `groups` groups that carries the stride, each followed by BatchNorm;
-    S is the identity, or a strided 1×1 convolution with BatchNorm where the shapes differ. The channels on either side
-    of G belong to this block alone: they are what is nested, inside each group.
+    S is the identity, or a strided 1×1 convolution with BatchNorm where the shapes differ. The `middle` channels on
+    either side of G belong to this block alone: they are what is nested, inside each group.
 
     Paper: App. C.1, ResNeXt-Cifar.
-
-    Args:
-        in_channels: Channels of x.
-        middle: Channels before and after G, a multiple of `groups`.
-        out_channels: Channels of y.
-        groups: Number of groups, the cardinality.
-        stride: Stride of G and S.
 
     Shape: (B, in_channels, H, W) to (B, out_channels, ⌈H / stride⌉, ⌈W / stride⌉).
 

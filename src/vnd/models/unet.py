@@ -153,12 +153,7 @@ class LatentNet(nn.Module):
 
     $$\mathrm{heads}(x)_k = W_k\, \overline{e_{L-1}(x)} + a_k$$
 
-    with $e_l$ the blocks of the UNet's encoder.
-
-    Args:
-        in_channels: Channels of the images.
-        channels: Channels of each level.
-        heads: The size of each output by its name.
+    with $e_l$ the blocks of the UNet's encoder, of so many `channels` a level.
 
     Shape: (B, in_channels, H, W) to (B, size) by name.
     """
@@ -188,10 +183,6 @@ class Combiner(nn.Module):
 
     The first is the convolution of [f, h], h repeated at every position, taken apart: what the features give is
     computed once for all latents of an image, and a latent that stops at b is one that is zero from there on.
-
-    Args:
-        channels: Channels of the features, and of the layers within.
-        latent: Dimensions of the latent.
 
     Shape: features (B, channels, H, W) and latents (…, B, b), b ≤ `latent`, to logits (…, B, H, W).
     """

@@ -4,6 +4,7 @@ from vnd.nn.bayesian import BayesConv1d, BayesConv2d, BayesConv3d, BayesConvTran
 from vnd.nn.conversion import Rule, to_nested
 from vnd.nn.describe import describe
 from vnd.nn.extract import extract
+from vnd.nn.importance import TaylorOrder, taylor_order
 from vnd.nn.measured_gradient import difference_term, step_order, update_differences
 from vnd.nn.objective import kl, length_kl, parameter_groups, set_temperature
 from vnd.nn.ordering import OrderingUnit, OrderReport, Quantile, couple
@@ -30,6 +31,7 @@ __all__ = [
     "Rule",
     "Selective",
     "Shape",
+    "TaylorOrder",
     "cascade",
     "couple",
     "describe",
@@ -46,6 +48,7 @@ __all__ = [
     "set_width",
     "shape",
     "step_order",
+    "taylor_order",
     "to_nested",
     "update_differences",
     "width",

@@ -19,7 +19,7 @@ from vnd.nn.bayesian import BAYES_OF, Estimator, Noise
 from vnd.nn.dependency import MIXING, Analysis, Group, Segment, analyse
 from vnd.nn.describe import droppable_share
 from vnd.nn.extract import ORIGINS, is_depthwise
-from vnd.nn.importance import reorder
+from vnd.nn.importance import TaylorOrder, check_order, reorder
 from vnd.nn.norms import MASKED_OF, CalibratedNorm, calibrated
 from vnd.nn.ordering import Gradient, OrderingUnit, Quantile, Sampler
 from vnd.nn.state import InputMask, NestedState, OutputMask, ProductMask, arguments_of, state_of, unwrap
@@ -75,7 +75,7 @@ def to_nested(
     base: int = 1,
     bayesian: bool = True,
     rules: Mapping[str, Rule] | None = None,
-    order: Literal["magnitude"] | None = None,
+    order: Literal["magnitude"] | TaylorOrder | None = None,
     *,
     placement: Placement = "after",
     coupling: Coupling = "quantile",
@@ -116,7 +116,8 @@ def to_nested(
         base: Number of groups that are always kept.
         bayesian: A posterior over the weights, or point weights (FN³).
         rules: Exceptions by name pattern (`fnmatch`), of layers or of modules that hold them; the later ones win.
-        order: "magnitude" first sorts the channels of a pretrained network by importance, its function unchanged.
+        order: First sorts the channels of a pretrained network by importance, its function unchanged: "magnitude" of
+            its weights, or what `vnd.taylor_order` measured on data.
         placement: "before_norm" masks a layer's output right away, as the released code does: for reproduction only,
             such a network cannot be extracted.
         coupling: One draw of u for all units ("quantile"), or one each ("independent", the paper).
@@ -151,8 +152,7 @@ def to_nested(
     for name, value, kind in choices:
         if value not in get_args(kind):
             raise ValueError(f"to_nested: {name} must be {' or '.join(map(repr, get_args(kind)))}; got {value!r}")
-    if order not in (None, "magnitude"):
-        raise ValueError(f"to_nested: order must be 'magnitude' or None; got {order!r}")
+    check_order(order, model)
     if base > num_groups:
         raise ValueError(f"to_nested: base must lie in 0 … num_groups = {num_groups}; got {base}")
     if isinstance(weight_prior, float | int) and not weight_prior > 0:
@@ -203,7 +203,7 @@ def _build(
     refused: dict[str, str],
     options: dict[str, Any],
     example: tuple[tuple[Any, ...], dict[str, Any]],
-    order: str | None,
+    order: Literal["magnitude"] | TaylorOrder | None,
 ) -> nn.Module:
     chosen, whole = _choose(analysis, rules, defaults, refused)
     unit_options = {k: v for k, v in options.items() if k not in ("placement", "coupling", "layers")}
@@ -250,8 +250,8 @@ def _build(
         arguments={},
         example=example,
     )
-    if order == "magnitude":
-        reorder(net, state)
+    if order is not None:
+        reorder(net, state, order)
     _swap_layers(net, state, rules, defaults, options["placement"], analysis)
     _swap_norms(net, set(state.functional))
     modules = dict(net.named_modules())

@@ -39,6 +39,28 @@ Done = Callable[[int], None]  # called with a number of images that were worked 
 
 
 @dataclass(frozen=True)
+class AutoencodingEvaluation(Evaluation):
+    """What is evaluated of an auto-encoder.
+
+    Args:
+        num_generated: Images that are drawn at each length, to be held against test images; 0 for none.
+        inception: File with the weights of FID's Inception; None for EfficientNet-Lite0, and then it is no FID.
+        target: Mean squared error that the shortest codes are sought for; None for the one at half the length.
+    """
+
+    num_generated: int = 10_000
+    inception: str | None = None
+    target: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.target is not None and not self.target > 0:
+            raise ValueError(f"target must be greater than 0; got {self.target}")
+        if self.num_generated < 0:
+            raise ValueError(f"num_generated must be at least 0; got {self.num_generated}")
+
+
+@dataclass(frozen=True)
 class Coded:
     """An auto-encoder, the images that it is read on, and their codes."""
 
@@ -67,68 +89,6 @@ class Coded:
     def code(self) -> int:
         """Dimensions of a code."""
         return int(coded(self.model).config["latent_dim"])
-
-
-@torch.no_grad()
-def evaluate(run: TrainedRun, options: Evaluation, test: Images, done: Done | None = None) -> dict[str, Any]:
-    r"""Read an auto-encoder at its lengths: rows of errors and rates, generated images, lengths by image.
-
-    A row is one reading of the code. "fixed": one length for all images. "posterior": each image at the median length
-    that its own posterior says. "target": each image at the shortest length whose error is at most a target. The error
-    is that of the most likely codes; the distortion, in nats, is that of codes drawn from the posterior, lengths
-    included where they have one, so that with the rate it is the negative bound on the log-likelihood:
-    $-\mathrm{ELBO} = \text{distortion} + \text{rate}$.
-
-    Args:
-        run: The auto-encoder.
-        options: Which lengths; how many images are drawn; the target.
-        test: The images.
-        done: Called again and again with a number of images, in all at most as many as `work` says.
-    """
-    start, method, model = time.perf_counter(), run.method, run.model
-    assert isinstance(method, AutoencoderMethod)
-    notes: list[str] = []
-    sizes = method.sizes(model, options.sizes)
-    made = _gallery(method, model, run.device, options, notes)
-    images = Passes(test, run.normalise, run.device)
-    found = Coded(method, model, images, [method.encode(model, x) for x in images], done or (lambda count: None))
-    rows = [read_fixed(found, method.length(model, size), size) for size in sizes]
-    lengths: dict[str, Tensor] = {}
-    others: list[dict[str, Any]] = []
-    if isinstance(method, LearnsLength):
-        lengths["posterior"] = torch.cat([method.lengths(code).cpu() for code in found.codes])
-        others.append(read_posterior(found, method, lengths["posterior"]))
-    if method.ordered:
-        target = options.target or _half(found, rows)
-        lengths["target"], row = read_target(found, target)
-        others.append(row)
-    if made is not None:
-        about = made.compare(test, found.done)
-        for row in rows:
-            row |= made.read(method, model, row["length"], found.done)
-    results = {
-        "machine": machine(run.device),
-        "latent_dim": found.code,
-        "likelihood_std": method.likelihood_std,
-        "features": None if made is None else about,
-        "rows": rows,
-        "tidy": [*rows, *others],
-        "lengths": {name: torch.bincount(own, minlength=found.code + 1).tolist() for name, own in lengths.items()},
-        "complexity": _complexity(test, lengths, notes),
-        "notes": notes,
-    }
-    return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
-
-
-def work(run: TrainedRun, options: Evaluation, test: Images) -> int:
-    """How many images `evaluate` works on, each as often as it does; no fewer than it says, for a progress bar."""
-    method = run.method
-    assert isinstance(method, AutoencoderMethod)
-    lengths = len(method.sizes(run.model, options.sizes))
-    passes = lengths + isinstance(method, LearnsLength) + 2 * method.ordered
-    return passes * len(test) + (
-        min(len(test), options.num_generated) + lengths * options.num_generated if options.num_generated else 0
-    )
 
 
 def read_fixed(found: Coded, length: int, size: Size | None = None) -> dict[str, Any]:
@@ -248,7 +208,7 @@ def _half(found: Coded, rows: list[dict[str, Any]]) -> float:
 
 
 def _gallery(
-    method: AutoencoderMethod, model: nn.Module, device: torch.device, options: Evaluation, notes: list[str]
+    method: AutoencoderMethod, model: nn.Module, device: torch.device, options: AutoencodingEvaluation, notes: list[str]
 ) -> Gallery | None:
     """What generated images are measured by; None, and a note that says why, where none can be."""
     if not options.num_generated:
@@ -429,7 +389,7 @@ class Autoencoding(Task):
 
     name = "autoencoding"
     kind, noun = "an auto-encoder", "auto-encoder"
-    options = frozenset(("num_generated", "inception", "target"))
+    evaluation = AutoencodingEvaluation
     scored = ("mean squared error", "{:.5f}".format)
     compare = ("data", "network", "image")
     widths = ("network", ("latent_dim",))
@@ -453,7 +413,7 @@ class Autoencoding(Task):
         """Refuse another number of classes, where the network has any."""
         check_classes(recipe, images)
 
-    def check_options(self, options: Evaluation) -> None:
+    def check_options(self, options: AutoencodingEvaluation) -> None:
         """Refuse Inception where nothing is drawn."""
         if options.inception is not None and not options.num_generated:
             raise ValueError(
@@ -472,14 +432,62 @@ class Autoencoding(Task):
         """What the error lacks to 1."""
         return 1 - mean
 
-    def evaluate(self, run: TrainedRun, options: Evaluation, test: Images, done: Done) -> dict[str, Any]:
-        """Rows of lengths; `done` counts images."""
-        return evaluate(run, options, test, done)
+    @torch.no_grad()
+    def evaluate(
+        self, run: TrainedRun, options: AutoencodingEvaluation, test: Images, done: Done = lambda count: None
+    ) -> dict[str, Any]:
+        r"""Read an auto-encoder at its lengths: rows of errors and rates, generated images, lengths by image.
 
-    def work(self, run: TrainedRun, options: Evaluation, test: Images) -> int:
-        """Images."""
-        return work(run, options, test)
+        A row is one reading of the code. "fixed": one length for all images. "posterior": each image at the median
+        length that its own posterior says. "target": each image at the shortest length whose error is at most a target.
+        The error is that of the most likely codes; the distortion, in nats, is that of codes drawn from the posterior,
+        lengths included where they have one, so that with the rate it is the negative bound on the log-likelihood:
+        $-\mathrm{ELBO} = \text{distortion} + \text{rate}$. `done` counts images.
+        """
+        start, method, model = time.perf_counter(), run.method, run.model
+        assert isinstance(method, AutoencoderMethod)
+        notes: list[str] = []
+        sizes = method.sizes(model, options.sizes)
+        made = _gallery(method, model, run.device, options, notes)
+        images = Passes(test, run.normalise, run.device)
+        found = Coded(method, model, images, [method.encode(model, x) for x in images], done)
+        rows = [read_fixed(found, method.length(model, size), size) for size in sizes]
+        lengths: dict[str, Tensor] = {}
+        others: list[dict[str, Any]] = []
+        if isinstance(method, LearnsLength):
+            lengths["posterior"] = torch.cat([method.lengths(code).cpu() for code in found.codes])
+            others.append(read_posterior(found, method, lengths["posterior"]))
+        if method.ordered:
+            target = options.target or _half(found, rows)
+            lengths["target"], row = read_target(found, target)
+            others.append(row)
+        if made is not None:
+            about = made.compare(test, found.done)
+            for row in rows:
+                row |= made.read(method, model, row["length"], found.done)
+        results = {
+            "machine": machine(run.device),
+            "latent_dim": found.code,
+            "likelihood_std": method.likelihood_std,
+            "features": None if made is None else about,
+            "rows": rows,
+            "tidy": [*rows, *others],
+            "lengths": {name: torch.bincount(own, minlength=found.code + 1).tolist() for name, own in lengths.items()},
+            "complexity": _complexity(test, lengths, notes),
+            "notes": notes,
+        }
+        return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
 
-    def tables(self, results: dict[str, Any], split: str, options: Evaluation) -> list[Table]:
+    def work(self, run: TrainedRun, options: AutoencodingEvaluation, test: Images) -> int:
+        """Images, each as often as it is worked on; no fewer than `evaluate` says."""
+        method = run.method
+        assert isinstance(method, AutoencoderMethod)
+        lengths = len(method.sizes(run.model, options.sizes))
+        passes = lengths + isinstance(method, LearnsLength) + 2 * method.ordered
+        return passes * len(test) + (
+            min(len(test), options.num_generated) + lengths * options.num_generated if options.num_generated else 0
+        )
+
+    def tables(self, results: dict[str, Any], split: str, options: AutoencodingEvaluation) -> list[Table]:
         """One line a length rule."""
         return [codes_table(results, split)]

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -15,9 +15,10 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from vnd import metrics
-from vnd._text import short
+from vnd._text import check_known, short
 from vnd.data.batches import Normalise, Passes, in_order
 from vnd.data.images import Images
+from vnd.data.registry import DATASETS
 from vnd.methods import Method, Size
 from vnd.methods.classification_baselines import fit_temperature, scaled
 from vnd.models.autoencoder import CodedNetwork
@@ -25,8 +26,53 @@ from vnd.nn import BayesLayer, OrderingUnit
 from vnd.nn.profile import latency
 from vnd.nn.state import Shape, unwrap
 from vnd.nn.width import sample_shapes
-from vnd.tasks.base import COSTS, PERCENT, Evaluation, Inference, Task, machine, register
+from vnd.tasks.base import COSTS, PERCENT, SHAPED, Evaluation, Task, check_bn_images, machine, register
 from vnd.tasks.trained import TrainedRun, repeatable
+
+Inference = Literal["mc", "mean", "mc_mask", "temperature_scaled"]
+
+
+@dataclass(frozen=True)
+class ClassificationEvaluation(Evaluation):
+    """What is evaluated of a classifier.
+
+    Args:
+        samples: Draws of the weights a prediction averages over; 0 for their means.
+        inference: How the network predicts, the main way first. "mc": an average over draws of the weights; "mean":
+            their means alone, in one pass (DT-BN³); "mc_mask": an average over random masks, each with a draw of the
+            weights, as in training (BN³-MC); "temperature_scaled": as "mc", with a temperature for each size that is
+            fitted on the validation images (FN³-TS).
+        repeats: Evaluations, each with other draws of the weights and other images for BatchNorm's statistics.
+        bn_images_sweep: Further numbers of such images that the main reading is evaluated with; 0 for all.
+        ood: A data set that the network should be unsure about; None for none.
+        ood_folder: Where its official files lie; None for the data root.
+        bins: Of the calibration error.
+        risk: Share of wrong answers that is allowed among those that a network gives and does not withhold.
+    """
+
+    samples: int = 6
+    inference: tuple[Inference, ...] = ("mc",)
+    repeats: int = 1
+    bn_images_sweep: tuple[int, ...] = ()
+    ood: str | None = None
+    ood_folder: str | None = None
+    bins: int = 15
+    risk: float = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in (("samples", 0), ("bins", 1), ("repeats", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
+        check_bn_images("bn_images_sweep", *self.bn_images_sweep)
+        if not self.inference or set(self.inference) - set(get_args(Inference)):
+            raise ValueError(f"inference must be some of {', '.join(get_args(Inference))}; got {list(self.inference)}")
+        if self.inference[0] == "mc_mask":
+            raise ValueError("inference must begin with one that has sizes, not mc_mask; got mc_mask first")
+        if self.ood is not None:
+            check_known("ood", self.ood, DATASETS)
+        if not 0 < self.risk < 1:
+            raise ValueError(f"risk must lie in (0, 1); got {self.risk}")
 
 
 @dataclass(frozen=True)
@@ -82,7 +128,11 @@ def row_of(method: Method, small: nn.Module, size: Size, example: Tensor) -> dic
 
 
 def measure(
-    run: TrainedRun, options: Evaluation, test: Images, outside: Images | None = None, validation: Images | None = None
+    run: TrainedRun,
+    options: ClassificationEvaluation,
+    test: Images,
+    outside: Images | None = None,
+    validation: Images | None = None,
 ) -> Iterator[Measured]:
     """Evaluate a network at every size, in every reading, as often as asked; one at a time, so that a bar can move.
 
@@ -107,7 +157,7 @@ def measure(
             yield measurements.read_masks(first, repeat)
 
 
-def check_inference(model: nn.Module, options: Evaluation) -> None:
+def check_inference(model: nn.Module, options: ClassificationEvaluation) -> None:
     """Refuse ways of inference that a network cannot have."""
     if "mc_mask" in options.inference and not hasattr(unwrap(model), "_vnd_state"):
         raise ValueError(
@@ -119,7 +169,12 @@ class _Measurements:
     """What all measurements have in common: the images, which go to the device once, and the costs."""
 
     def __init__(
-        self, run: TrainedRun, options: Evaluation, test: Images, outside: Images | None, validation: Images | None
+        self,
+        run: TrainedRun,
+        options: ClassificationEvaluation,
+        test: Images,
+        outside: Images | None,
+        validation: Images | None,
     ) -> None:
         def passes(images: Images) -> Passes:
             return Passes(images, run.normalise, run.device)
@@ -268,7 +323,7 @@ LEVELS = (0.25, 0.5, 1.0)  # those of a cascade; the smallest passes on too much
 
 def evaluate(
     run: TrainedRun,
-    options: Evaluation,
+    options: ClassificationEvaluation,
     test: Images,
     validation: Images,
     outside: Images | None = None,
@@ -357,7 +412,7 @@ def _diagram(one: Measured, labels: Tensor, bins: int) -> dict[str, Any]:
     }
 
 
-def _of_validation(run: TrainedRun, one: Measured, options: Evaluation, validation: Images) -> Answers:
+def _of_validation(run: TrainedRun, one: Measured, options: ClassificationEvaluation, validation: Images) -> Answers:
     """What the network of a size says of the validation images."""
     samples = 0 if one.row["inference"] == "mean" else options.samples
     network = run.extract(one.size, "posterior" if samples else "mean", one.row["bn_images"])
@@ -545,9 +600,7 @@ class Classification(Task):
 
     name = "classification"
     kind, noun = "a classifier", "classifier"
-    options = frozenset(
-        ("levels", "parameters", "learned", "augmented", "samples", "inference", "repeats", "bn_images_sweep")
-    )
+    evaluation, options = ClassificationEvaluation, SHAPED
     scored = ("accuracy", lambda share: f"{100 * share:.2f} %")
     compare = ("data", "network")
     widths = ("method", ("fraction", "shape"))
@@ -596,7 +649,7 @@ class Classification(Task):
                 "of images; use it with a method that segments, such as vnd_punet"
             )
 
-    def check_model(self, model: nn.Module, options: Evaluation) -> None:
+    def check_model(self, model: nn.Module, options: ClassificationEvaluation) -> None:
         """Refuse ways of inference that it cannot have."""
         check_inference(model, options)
 
@@ -609,19 +662,19 @@ class Classification(Task):
         return mean
 
     def evaluate(
-        self, run: TrainedRun, options: Evaluation, test: Images, done: Callable[[int], None]
+        self, run: TrainedRun, options: ClassificationEvaluation, test: Images, done: Callable[[int], None]
     ) -> dict[str, Any]:
         """Rows of sizes and ways of inference; `done` counts rows."""
         found = evaluate(run, options, test, run.splits.validation, run.outside(options), lambda row: done(1))
         return found | {"augmented": run.recipe.augmented(run.augmented)}
 
-    def work(self, run: TrainedRun, options: Evaluation, test: Images) -> int:
+    def work(self, run: TrainedRun, options: ClassificationEvaluation, test: Images) -> int:
         """Rows."""
         masks = "mc_mask" in options.inference
         ways = len(options.inference) - masks + len(options.bn_images_sweep)
         return options.repeats * (len(run.method.sizes(run.model, options.sizes)) * ways + masks)
 
-    def tables(self, results: dict[str, Any], split: str, options: Evaluation) -> list[Table]:
+    def tables(self, results: dict[str, Any], split: str, options: ClassificationEvaluation) -> list[Table]:
         """One table a way of inference."""
         first = sizes_table(results["rows"], f"{results['title']}: {split}, {results['samples']} samples")
         others = {way: rows_of(results["tidy"], way, results["bn_images"]) for way in options.inference[1:]}

@@ -17,9 +17,9 @@ from vnd import metrics
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
 from vnd.methods import METHODS, Size
-from vnd.methods.masks import Drawer, Segmenter
 from vnd.methods.nested import Nested
-from vnd.tasks.base import Evaluation, Task, machine, register
+from vnd.methods.vnd_punet import Drawer, Segmenter
+from vnd.tasks.base import SHAPED, Evaluation, Task, machine, register
 from vnd.tasks.trained import TrainedRun, repeatable
 
 THRESHOLD = 0.5  # probability from which on a pixel is foreground
@@ -31,73 +31,25 @@ Done = Callable[[int], None]  # called with a number of images that were worked 
 Truth = tuple[Tensor, Tensor]  # masks (images, kinds, height, width), and how likely each is, (images, kinds)
 
 
-@torch.no_grad()
-def evaluate(
-    run: TrainedRun, options: Evaluation, test: Images, done: Done | None = None, truth: Truth | None = None
-) -> dict[str, Any]:
-    r"""Draw masks at each size and hold them against the graders': rows of distances, and how sure the pixels are.
-
-    Of an image with samples $s_1 … s_n$ and graders $y_1 … y_G$, "ged" is the V-statistic
-    $2\, \overline{d(s, y)} - \overline{d(s, s')} - \overline{d(y, y')}$ with d = 1 − IoU of the foreground, and
-    "ged_unbiased" leaves out the pairs of a sample with itself. Every image has as many samples as the largest of
-    `options.num_mask_samples`; for a smaller n it has the mean over disjoint groups of n of these, which has the same
-    expectation and less noise. What else there is, is of all samples: IoU matched with the graders, diversity, and of
-    their mean probability the Dice coefficient with one grader, the entropy and the calibration error.
-
-    Images of one owner (a patient) are alike and may be many: "ged_by_group" is the mean over groups of their means,
-    and "ged_interval" a 95 % interval of "ged" by resampling groups, or images where nobody owns them. Of a method
-    that has but a few masks of an image, "ged_unbiased" is None for more samples than these, since its samples are no
-    independent draws, and "diversity" is that of these few.
+@dataclass(frozen=True)
+class SegmentationEvaluation(Evaluation):
+    """What is evaluated of a network that segments.
 
     Args:
-        run: The network.
-        options: Which sizes; `counts`, the numbers of samples. Sizes that the method has beside these come last.
-        test: The images, with masks of the graders.
-        done: Called again and again with a number of images, in all as many as `work` says.
-        truth: The distribution that graders draw from, where that is known: then rows have the GED that its own
-            samples would have, "expected_ged".
+        num_mask_samples: Numbers of masks that are drawn for an image and held against its graders', from few to many.
+        bins: Of the calibration error.
     """
-    start, method, notes = time.perf_counter(), run.method, list[str]()
-    assert isinstance(method, Segmenter)
-    distinct, groups = method.distinct(run.model), groups_of(test)
-    if test.masks is None:
-        raise ValueError("evaluate: the images have no masks to be held against; give a set that has")
-    rows, bins = list[dict[str, Any]](), dict[str, Any]()
-    expected = None if truth is None else _expected(truth, test, options)
-    if again := [str(count) for count in options.num_mask_samples if distinct is not None and count > distinct]:
-        few, them = (f"{distinct} masks", "them") if distinct != 1 else ("one mask", "it")
-        none = f"no unbiased GED of {', '.join(again)} samples"
-        notes.append(f"{_name(method)} has {few} of an image, and further samples repeat {them}: {none}")
-    for size in _sizes(run, options):
-        since = time.perf_counter()
-        measured = _Measured(options.num_mask_samples, distinct, metrics.PixelSums(options.bins))
-        draw = ready(run, size, options.bn_images)
-        with repeatable():
-            for x, graders in graded(test, run.normalise, run.device):
-                measured.add(draw(x, options.num_mask_samples[-1]), graders, notes)
-                if done is not None:
-                    done(len(x))
-        row, bins[size.label] = measured.row(groups)
-        about = {"label": size.label, "kind": size.kind, "fraction": size.fraction, **_cost(run, size, test)}
-        rows.append({**about, **row, "expected_ged": expected, "seconds": round(time.perf_counter() - since, 2)})
-    results = {
-        "machine": machine(run.device),
-        "graders": test.masks.shape[1],
-        "samples": list(options.num_mask_samples),
-        "threshold": THRESHOLD,
-        "groups": groups,
-        "rows": rows,
-        "tidy": [line for row in rows for line in tidy(row)],
-        "reliability": bins,
-        "graders_own": _own(test),
-        "notes": list(dict.fromkeys(notes)),
-    }
-    return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
 
+    num_mask_samples: tuple[int, ...] = (1, 4, 8, 16)
+    bins: int = 15
 
-def work(run: TrainedRun, options: Evaluation, test: Images) -> int:
-    """How many images `evaluate` works on, each as often as it does."""
-    return len(_sizes(run, options)) * len(test)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        counts = list(self.num_mask_samples)
+        if not counts or counts[0] < 1 or counts != sorted(set(counts)):
+            raise ValueError(f"num_mask_samples must be numbers of masks that rise from 1 or more; got {counts}")
+        if self.bins < 1:
+            raise ValueError(f"bins must be at least 1; got {self.bins}")
 
 
 def groups_of(images: Images) -> list[str] | list[int] | None:
@@ -227,7 +179,7 @@ class _Measured:
         return row, {name: getattr(pixels, name).tolist() for name in ("count", "confidence", "frequency")}
 
 
-def _sizes(run: TrainedRun, options: Evaluation) -> list[Size]:
+def _sizes(run: TrainedRun, options: SegmentationEvaluation) -> list[Size]:
     """The wanted sizes that there are, then what else the method can be read at."""
     method = run.method
     assert isinstance(method, Segmenter)
@@ -239,7 +191,7 @@ def _name(method: object) -> str:
     return next((name for name, kind in METHODS.items() if type(method) is kind), type(method).__name__)
 
 
-def _expected(truth: Truth, test: Images, options: Evaluation) -> dict[str, float]:
+def _expected(truth: Truth, test: Images, options: SegmentationEvaluation) -> dict[str, float]:
     """Mean GED of samples of the true distribution, for each number of them."""
     masks, probs = truth
     graders = torch.from_numpy(test.masks)
@@ -345,7 +297,7 @@ class Segmentation(Task):
 
     name = "segmentation"
     kind, noun = "a network that segments", "segmenter"
-    options = frozenset(("levels", "parameters", "learned", "augmented", "num_mask_samples"))
+    evaluation, options = SegmentationEvaluation, SHAPED
     scored = ("GED", "{:.4f}".format)
     compare = ("data", "image")
     has_masks = validates_draws = True
@@ -380,15 +332,68 @@ class Segmentation(Task):
         """The GED of a few masks that are drawn."""
         return distance_of(method, model, size, images, normalise)
 
-    def evaluate(self, run: TrainedRun, options: Evaluation, test: Images, done: Done) -> dict[str, Any]:
-        """Rows of sizes; `done` counts images."""
-        return evaluate(run, options, test, done, run.truth(test))
+    @torch.no_grad()
+    def evaluate(
+        self, run: TrainedRun, options: SegmentationEvaluation, test: Images, done: Done = lambda count: None
+    ) -> dict[str, Any]:
+        r"""Draw masks at each size and hold them against the graders': rows of distances, and how sure the pixels are.
 
-    def work(self, run: TrainedRun, options: Evaluation, test: Images) -> int:
-        """Images."""
-        return work(run, options, test)
+        Of an image with samples $s_1 … s_n$ and graders $y_1 … y_G$, "ged" is the V-statistic $2\, \overline{d(s, y)} -
+        \overline{d(s, s')} - \overline{d(y, y')}$ with d = 1 − IoU of the foreground, and "ged_unbiased" leaves out the
+        pairs of a sample with itself. Every image has as many samples as the largest of `options.num_mask_samples`; for
+        a smaller n it has the mean over disjoint groups of n of these, which has the same expectation and less noise.
+        What else there is, is of all samples: IoU matched with the graders, diversity, and of their mean probability
+        the Dice coefficient with one grader, the entropy and the calibration error.
 
-    def tables(self, results: dict[str, Any], split: str, options: Evaluation) -> list[Table]:
+        Images of one owner (a patient) are alike and may be many: "ged_by_group" is the mean over groups of their
+        means, and "ged_interval" a 95 % interval of "ged" by resampling groups, or images where nobody owns them. Of a
+        method that has but a few masks of an image, "ged_unbiased" is None for more samples than these, since its
+        samples are no independent draws, and "diversity" is that of these few.
+
+        Sizes that the method has beside the wanted ones come last. Where it is known what graders draw from, rows have
+        the GED that samples of that would have, "expected_ged". `done` counts images.
+        """
+        start, method, notes = time.perf_counter(), run.method, list[str]()
+        assert isinstance(method, Segmenter)
+        distinct, groups = method.distinct(run.model), groups_of(test)
+        if test.masks is None:
+            raise ValueError("evaluate: the images have no masks to be held against; give a set that has")
+        truth, rows, bins = run.truth(test), list[dict[str, Any]](), dict[str, Any]()
+        expected = None if truth is None else _expected(truth, test, options)
+        if again := [str(count) for count in options.num_mask_samples if distinct is not None and count > distinct]:
+            few, them = (f"{distinct} masks", "them") if distinct != 1 else ("one mask", "it")
+            none = f"no unbiased GED of {', '.join(again)} samples"
+            notes.append(f"{_name(method)} has {few} of an image, and further samples repeat {them}: {none}")
+        for size in _sizes(run, options):
+            since = time.perf_counter()
+            measured = _Measured(options.num_mask_samples, distinct, metrics.PixelSums(options.bins))
+            draw = ready(run, size, options.bn_images)
+            with repeatable():
+                for x, graders in graded(test, run.normalise, run.device):
+                    measured.add(draw(x, options.num_mask_samples[-1]), graders, notes)
+                    done(len(x))
+            row, bins[size.label] = measured.row(groups)
+            about = {"label": size.label, "kind": size.kind, "fraction": size.fraction, **_cost(run, size, test)}
+            rows.append({**about, **row, "expected_ged": expected, "seconds": round(time.perf_counter() - since, 2)})
+        results = {
+            "machine": machine(run.device),
+            "graders": test.masks.shape[1],
+            "samples": list(options.num_mask_samples),
+            "threshold": THRESHOLD,
+            "groups": groups,
+            "rows": rows,
+            "tidy": [line for row in rows for line in tidy(row)],
+            "reliability": bins,
+            "graders_own": _own(test),
+            "notes": list(dict.fromkeys(notes)),
+        }
+        return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
+
+    def work(self, run: TrainedRun, options: SegmentationEvaluation, test: Images) -> int:
+        """Images, each as often as it is worked on."""
+        return len(_sizes(run, options)) * len(test)
+
+    def tables(self, results: dict[str, Any], split: str, options: SegmentationEvaluation) -> list[Table]:
         """One line a size."""
         return [masks_table(results, split)]
 

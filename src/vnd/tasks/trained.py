@@ -20,7 +20,7 @@ from vnd.methods import Method, Size
 from vnd.nn.extract import Keep
 
 if TYPE_CHECKING:
-    from vnd.tasks.base import Evaluation, Task
+    from vnd.tasks.base import Task
 
 BestOrLast = Literal["best", "last"]
 
@@ -148,7 +148,7 @@ class TrainedRun:
         images = load(data.name, "test", None if data.folder is None else Path(data.folder))
         return images if data.size is None else fit_to(images, images.pixels.shape[1], data.size)
 
-    def outside(self, options: Evaluation) -> Images | None:
+    def outside(self, options: Any) -> Images | None:
         """The images out of domain, brought to the size and the channels of the training images."""
         if options.ood is None:
             return None
@@ -162,7 +162,9 @@ class TrainedRun:
 
     def truth(self, images: Images) -> tuple[Tensor, Tensor] | None:
         """What the graders of the test images draw from, where that is known, in the size that it is known in."""
-        known, data = DATASETS[self.recipe.data.name].truth, self.recipe.data
+        if (data := self.recipe and self.recipe.data) is None:
+            return None
+        known = DATASETS[data.name].truth
         if known is None or data.size is not None or images is self.splits.validation:
             return None
         masks, probs = known("test")

@@ -18,12 +18,10 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
 from vnd._options import one_line, refusal, spelled
-from vnd._text import nearest
-from vnd.data.registry import DATASETS
+from vnd._text import check_known, nearest
 from vnd.methods import METHODS
 from vnd.models import MODELS
-from vnd.tasks import Evaluation
-from vnd.train.recipe import SECTIONS, Data, Network, Recipe
+from vnd.train.recipe import SECTIONS, Network, Recipe, sections_of
 
 WHO = ("name", "kind")  # keys that say what their siblings mean
 OF_LAYERS = ("rules", "shape")  # options of methods that name the layers of a network
@@ -60,9 +58,8 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
         known = parser.parse_args(spelled(overrides, parser), namespace=known)
         values = known.as_dict()
         _check_finite(values)
-        kinds = {**SECTIONS, "method": METHODS[method]}
+        kinds = {**sections_of(method), "method": METHODS[method]}
         parts = {name: _make(kind, values.get(name, {}), name) for name, kind in kinds.items()}
-        _check_data(parts["data"], parts["evaluate"])
     except ArgumentError as error:
         raise ValueError(f"{where}: {_of_group(error, leaves) or refusal(error)}") from None
     except ValueError as error:
@@ -83,7 +80,7 @@ def parser_of(method: str, network: str) -> ArgumentParser:
     parser = ArgumentParser(prog="vnd train RECIPE", exit_on_error=False, allow_abbrev=False)
     parser.add_class_arguments(METHODS[method], "method")
     parser.add_class_arguments(MODELS[network], "network", instantiate=False)
-    for name, kind in SECTIONS.items():
+    for name, kind in sections_of(method).items():
         parser.add_class_arguments(kind, name)
     return parser
 
@@ -102,9 +99,10 @@ def help_parser(recipe: Recipe) -> ArgumentParser:
 def _choice(given: dict[str, Any], section: str, known: Iterable[str], where: str) -> str:
     part = given.get(section)
     name = part.get("name") if isinstance(part, dict) else None
-    if name not in list(known):
-        wanted = f"{section}.name must be one of {', '.join(known)}"
-        raise ValueError(f"{where}: {wanted}; got {name!r}{_like(str(name), known)}")
+    try:
+        check_known(f"{section}.name", name, known)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     return str(name)
 
 
@@ -135,12 +133,6 @@ def _filled(given: dict[str, Any], leaves: set[str], prefix: str = "") -> dict[s
         for name, value in given.items()
         if value is not None or f"{prefix}{name}" in leaves
     }
-
-
-def _check_data(data: Data, evaluate: Evaluation) -> None:
-    for key, name in (("data.name", data.name), ("evaluate.ood", evaluate.ood)):
-        if name is not None and name not in DATASETS:
-            raise ValueError(f"{key} must be one of {', '.join(DATASETS)}; got {name!r}{_like(name, DATASETS)}")
 
 
 def _check_words(overrides: list[str], parser: ArgumentParser) -> None:

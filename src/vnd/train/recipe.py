@@ -12,11 +12,13 @@ from typing import Any, Literal
 import yaml
 from torch import nn
 
+from vnd._text import check_known
 from vnd.data.augment import Augment
-from vnd.methods import Method
+from vnd.data.registry import DATASETS
+from vnd.methods import METHODS, Method
 from vnd.models import build
 from vnd.optim import Optimizer, Schedule
-from vnd.tasks import Evaluation
+from vnd.tasks import Evaluation, task_of
 
 Precision = Literal["no", "bf16", "fp16"]
 LARGEST_SEED = 2**63 - 1  # that torch's generators take
@@ -65,6 +67,7 @@ class Data:
     repeat_epochs: int = 0
 
     def __post_init__(self) -> None:
+        check_known("name", self.name, DATASETS)
         _at_least("validation", self.validation, 1)
         _at_least("repeat_epochs", self.repeat_epochs, 0)
         _at_least("split_seed", self.split_seed, 0)
@@ -156,6 +159,11 @@ SECTIONS: dict[str, type] = {
 }  # fmt: skip
 
 
+def sections_of(method: str) -> dict[str, type]:
+    """The sections of a recipe with a method: what is evaluated is its task's."""
+    return SECTIONS | {"evaluate": task_of(METHODS[method]).evaluation}
+
+
 @dataclass(frozen=True)
 class Recipe:
     """All that decides a run; `about` is one line for people."""
@@ -168,7 +176,7 @@ class Recipe:
     optimizer: Optimizer
     schedule: Schedules
     train: Train
-    evaluate: Evaluation
+    evaluate: Any  # of the class that the task has
 
     def augmented(self, wanted: bool | None = None) -> bool:
         """Whether BatchNorm's statistics are those of images as in training; None for what the recipe says."""
