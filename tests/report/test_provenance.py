@@ -124,6 +124,8 @@ def test_the_origin_of_a_run_is_what_lies_beside_it(tmp_path: Path) -> None:
     assert (found.machine, found.torch, found.commit) == ("NVIDIA H200", "2.11.0+cu130", "a2f2da58b+")
     assert found.commands == ("vnd train bn3.yaml --out a --x=b", "vnd evaluate a --checkpoint=last")
     assert origin(read([kept(tmp_path, run)]).runs[0]) == found
+    (run / "environment.json").write_text('{"cpus": 16}')
+    assert origin(open_run(run / "results.json")).machine == "16 CPU cores"
     for broken in ('{"git": ', "[]", '{"git": 3, "gpus": 2}'):
         (run / "environment.json").write_text(broken)
         found = origin(open_run(run / "results.json"))

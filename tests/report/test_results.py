@@ -42,6 +42,7 @@ OPTIONAL = (  # what else may be missing, the page of a task of which the report
     *("chosen", "tidy", "series", "samples", "rows.0.shape", "chosen.reason", "examples.ood", "curves.5.kl"),
 )
 RATIO = "a number in 0 … 1"
+BINS = {"count": [1], "confidence": [0.5], "frequency": [0.5]}
 WRONG: list[tuple[Any, str, Any, str]] = [  # of which file, where, what, and what is said
     (sizes, "format", 1, "format must be 2; got 1"),
     (sizes, "format", True, "format must be 2; got true"),
@@ -90,6 +91,8 @@ WRONG: list[tuple[Any, str, Any, str]] = [  # of which file, where, what, and wh
     (MASKS, "rows.0.ged_interval.4", [2, 1], "rows.0.ged_interval.4 must be two ends that rise; got [2, 1]"),
     (MASKS, "groups", ["a"], "groups must be one an image, 6; got 1"),
     (MASKS, "reliability", {"a": {}}, "reliability.a.count is missing"),
+    (MASKS, "reliability", {"a": BINS}, 'reliability must have labels of rows as keys; got "a"'),
+    (sizes, "columns.0.key", "label", 'rows.0.label must be a finite number; got "100 %"'),
 ]
 
 
@@ -159,6 +162,15 @@ def test_what_is_not_json_is_refused(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "results.json"
     path.write_bytes(text)
     assert refused(path).startswith(f"report: {path} must be JSON in UTF-8: ")
+
+
+def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
+    for name, todo in (
+        ("results.json", f"run `vnd evaluate {tmp_path}` first"),
+        ("a.json", "give a run folder or its"),
+    ):
+        with pytest.raises(FileNotFoundError, match=rf"^report: {tmp_path}/{name} is missing; {todo}"):
+            read(tmp_path / name)
 
 
 def test_the_chosen_row() -> None:

@@ -311,6 +311,8 @@ def test_one_training_a_size_is_one_row_and_learned_shapes_are_another() -> None
     assert [fit.measures["accuracy"].mean for fit in fits] == pytest.approx([0.7, 0.905, 0.805])
     assert [fit.measures["accuracy"].count for fit in fits] == [1, 2, 2]
     assert sizes.within(*shaped[1:], 149) is None
+    head, lines = table_of(sizes.budget(block(*runs), MARKDOWN)[0])
+    assert [line[head.index("Worst ECE")].split()[-1] for line in lines] == ["100", "150"]
 
 
 def test_random_masks_fit_no_size() -> None:
