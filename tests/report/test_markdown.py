@@ -8,10 +8,10 @@ import pytest
 from fake_codes import fake_code
 from fake_runs import fake_run
 from fake_segments import fake_segment
-from pages import HOSTILE, put
+from pages import HOSTILE, block, put
 
 from vnd.report import html
-from vnd.report.html import BEGIN, END, code, read, words, write_markdown
+from vnd.report.html import BEGIN, END, Options, _tables, code, parts_of, read, words, write_markdown
 
 KINDS = {"sizes": lambda: fake_run(learned=2, studies=True), "codes": fake_code, "masks": fake_segment}
 
@@ -69,6 +69,13 @@ def test_the_table_of_methods_has_the_numbers_of_the_file(tmp_path: Path) -> Non
     assert f"| {100 * full['accuracy']:.2f}<br><small>9.23 M</small> |" in line
     assert f"| {100 * full['auroc']:.2f} | {full['nll']:.3f} | 1 | 15 min |" in line
     assert "| 100 % | 9.23 M | 369 M |" in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_of_validation_images_are_called_so(kind: str) -> None:
+    found = block(KINDS[kind]() | {"split": "validation"})
+    text = "".join("\n".join(_tables(part)) for part in parts_of(found, Options("markdown")))
+    assert "All numbers are of validation images, not of test images." in text
 
 
 def test_hostile_text_is_no_markup(tmp_path: Path) -> None:
