@@ -13,7 +13,6 @@ import pytest
 import vnd
 from vnd.cli import COMMANDS
 
-LIGHT = [name for name in COMMANDS if name != "train"]  # whose help has the keys of a recipe
 SAY = "\nimport sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
 
 
@@ -30,7 +29,10 @@ def loaded(words: str) -> set[str]:
         "import vnd; vnd.report; import vnd._text, vnd._files",
         "from vnd.cli import main; main(['--help'])",
         "from vnd.cli import main; main(['data', '--help'])",
-        *(f"from vnd.cli import main\ntry: main({name.split()} + ['--help'])\nexcept SystemExit: 0" for name in LIGHT),
+        *(
+            f"from vnd.cli import main\ntry: main({name.split()} + ['--help'])\nexcept SystemExit: 0"
+            for name in COMMANDS
+        ),
     ],
 )
 def test_what_needs_no_torch_loads_none(words: str) -> None:

@@ -511,7 +511,7 @@ def test_what_cannot_be_saved_is_refused_before_anything_is_written(tmp_path):
     prior = BernoulliChain(2 * parameter)  # part of a graph, so that it cannot be copied
     vnd.save(unet(rules={"encoder.0.0": Rule(prior=prior)}), tmp_path / "fine")
     for net, words in (
-        (nn.Sequential(small()), "save it by itself"),
+        (nn.Sequential(small(), small()), "save each by itself: 0, 1"),
         (Extra(2, 2), "extra_state"),
         (odd, "temperature"),
     ):

@@ -1,7 +1,19 @@
-"""Text for people: short numbers, suggestions for a mistyped word, an error on one line."""
+"""Text for people: tables, short numbers, suggestions for a mistyped word, an error on one line; and what they write.
 
+Options are spelled in our way for jsonargparse, and what it refuses is said in our words: for commands and for keys of
+recipes.
+"""
+
+from __future__ import annotations
+
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+    from rich.table import Table
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6, lead: str = ",") -> str:
@@ -37,7 +49,68 @@ def _three_digits(number: float) -> str:
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
+def table(columns: Iterable[str], left: Iterable[str] = (), wrapped: Iterable[str] = (), **look: Any) -> Table:
+    """A table without lines, whose columns are numbers at the right, but for some, and in one line, but for some."""
+    from rich.table import Table
+
+    made = Table(box=None, title_justify="left", caption_justify="left", **{"padding": (0, 2, 0, 0), **look})
+    for column in columns:
+        made.add_column(column, no_wrap=column not in wrapped, overflow="fold")
+        made.columns[-1].justify = "left" if column in left else "right"
+    return made
+
+
+def on_one_line(error: BaseException) -> str:
+    """Message of an error on one line."""
+    return " ".join(str(error).split())
+
+
 def one_line(error: BaseException) -> str:
     """Message of an error on one line, not too long; with its type unless it is a ValueError."""
-    words = " ".join(str(error).split())
-    return words[:300] if isinstance(error, ValueError) and words else f"{type(error).__name__}: {words[:300]}"
+    words = on_one_line(error)[:300]
+    return words if isinstance(error, ValueError) and words else f"{type(error).__name__}: {words}"
+
+
+KINDS = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "tuple": "a list",
+    "dict": "a mapping", "NoneType": "none",
+}  # fmt: skip
+LISTS = re.compile(r"\b(Sequence|tuple|list)\[")  # types
+
+
+def spelled(args: Iterable[str], parser: ArgumentParser) -> list[str]:
+    """The arguments as jsonargparse reads them: options as in Python, lists in brackets."""
+    known, spelled, is_list = parser._option_string_actions, list[str](), False
+    for word in args:
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            plain = f"--{name[2:].replace('-', '_')}"
+            is_list = bool(LISTS.search(str(getattr(known.get(plain), "_typehint", ""))))
+            value = _bracketed(value) if is_list else value
+            spelled.append(f"{plain if plain in known else name}{equals}{value}")
+        else:
+            spelled.append(_bracketed(word) if is_list else word)
+            is_list = False
+    return spelled
+
+
+def _bracketed(words: str) -> str:
+    """0.25,1 → [0.25,1]; what is a list in YAML stays."""
+    return f"[{words}]" if words and not re.fullmatch(r"\s*(\[.*\]|null)\s*", words) else words
+
+
+def refusal(error: BaseException) -> str:
+    """Message of jsonargparse about a value, in our words and on one line."""
+    message = re.fullmatch(r'Parser key "(.+?)": (.+)', on_one_line(error))
+    if message is None:
+        return on_one_line(error)
+    single = re.fullmatch(r"Expected an? (.+?)\.? Got value: (.+)", message[2])
+    several = re.fullmatch(r".+? Subtypes: [\[(](.+?)[\])] Errors: .+ Given value: (.+)", message[2])
+    if (wanted := single or several) is None:
+        return f"{message[1]}: {message[2]}"
+    kinds = re.sub(
+        r"<class '([^']+)'>|Literal\[(.+?)\]", lambda m: KINDS.get(m[1], m[1]) if m[1] else f"one of {m[2]}", wanted[1]
+    )
+    kinds = kinds.replace("typing.", "").replace("collections.abc.Sequence[float]", "a list of numbers")
+    kinds = kinds.replace("collections.abc.Sequence[int]", "a list of whole numbers")
+    return f"{message[1]} must be {kinds.replace(', ', ' or ') if several else kinds}; got {wanted[2]}"

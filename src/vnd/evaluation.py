@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vnd._files import write_text
+from vnd._files import write_json, write_text
 from vnd.data.batches import Normalise
 from vnd.data.images import Images
 from vnd.serialization import load
@@ -139,7 +139,7 @@ def write(results: dict[str, Any], folder: Path) -> Path:
     """Write `results.json` and its tidy rows as `rows.csv`; the path of the first."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "rows.csv", as_csv(tidy_rows([results])))
-    write_text(folder / "results.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    write_json(folder / "results.json", results)  # last: who finds it takes the run for evaluated
     return folder / "results.json"
 
 
@@ -147,7 +147,7 @@ def write_rows(every: list[dict[str, Any]], folder: Path) -> None:
     """Write the tidy rows of some results, all in one, as `rows.csv` and `rows.json`."""
     rows = tidy_rows(every)
     write_text(folder / "rows.csv", as_csv(rows))
-    write_text(folder / "rows.json", json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    write_json(folder / "rows.json", rows)
 
 
 def tidy_rows(every: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ network, `tensors-….safetensors` holds the tensors.
 from __future__ import annotations
 
 import copy
+import os
 import threading
 import warnings
 from pathlib import Path
@@ -20,8 +21,8 @@ from vnd import _manifest, _text
 from vnd.distributions import BernoulliChain
 from vnd.models import MODELS, build
 from vnd.nn import Rule, Shape, to_nested
-from vnd.nn.extract import ORIGINS, extract, shared_tensors
-from vnd.nn.state import NestedState, batch_norms, unwrap
+from vnd.nn.extract import ORIGINS, extract, replace_part, shared_tensors
+from vnd.nn.state import NestedState, batch_norms, nested_part, path_of, unwrap
 
 FORMAT = 1
 MANIFEST = "network.json"
@@ -50,14 +51,15 @@ def save(net: nn.Module, folder: str | Path) -> Path:
     ...     sorted(path.suffix for path in vnd.save(net, folder).iterdir())
     ['.json', '.safetensors']
     """
-    root, folder = unwrap(net), Path(folder)
-    state: NestedState | None = getattr(root, "_vnd_state", None)
+    root, nested, folder = unwrap(net), nested_part(net), _path(folder, "save")
+    state: NestedState | None = getattr(nested, "_vnd_state", None)
     tensors = _state(root)
     manifest: dict[str, Any] = {"kind": "plain"}
     if state is not None:
+        manifest |= _named_part(path_of(root, nested))
         manifest |= {"kind": "nested", "conversion": _encode(state.arguments), "example": _shapes(state.example)}
         manifest["statistics"] = []
-        valid = [key for key in state.statistics if state.valid_statistics(root, key) is not None]
+        valid = [key for key in state.statistics if state.valid_statistics(nested, key) is not None]
         for index, (shape, samples) in enumerate(valid):
             norms = state.statistics[shape, samples]
             manifest["statistics"].append({"shape": dict(shape), "samples": samples})
@@ -69,7 +71,7 @@ def save(net: nn.Module, folder: str | Path) -> Path:
         if state.origin is not None:
             manifest["of"] = _encode_origin(state.origin)
     elif root in ORIGINS:
-        manifest |= {"kind": "extracted", **_encode_origin(ORIGINS[root])}
+        manifest |= {"kind": "extracted", **_encode_origin(ORIGINS[root]), **_named_part(ORIGINS[root].get("part", ""))}
     fault = _unfit(root, tensors)
     if fault is not None:
         warnings.warn(f"save: {fault}; load will refuse this network", stacklevel=2)
@@ -104,7 +106,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
     >>> torch.equal(again(torch.ones(1, 2)), net(torch.ones(1, 2)))
     True
     """
-    folder = Path(folder)
+    folder = _path(folder, "load")
     manifest, tensors = _manifest.read(NETWORK, folder)
     try:
         with torch.random.fork_rng(devices=[]):  # building draws weights, which nobody will see
@@ -116,6 +118,12 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
     if fault is not None:
         raise ValueError(f"load: the network in {folder} is of no use: {fault}")
     return net.eval()
+
+
+def _path(folder: Any, who: str) -> Path:
+    if not isinstance(folder, str | os.PathLike):
+        raise ValueError(f"{who}: folder must be a path; got a {type(folder).__name__}")
+    return Path(folder)
 
 
 def _unfit(net: nn.Module, tensors: dict[str, Tensor]) -> str | None:
@@ -141,15 +149,22 @@ def _unfit(net: nn.Module, tensors: dict[str, Tensor]) -> str | None:
 
 def _state(root: nn.Module) -> dict[str, Tensor]:
     """The tensors of a network's state."""
-    inner = next((n for n, m in root.named_modules() if n and hasattr(m, "_vnd_state")), None)
-    if inner is not None:
-        raise ValueError(f"save: {inner} is a nested network within a {type(root).__name__}; save it by itself")
+    nested = [name for name, module in root.named_modules() if hasattr(module, "_vnd_state")]
+    if len(nested) > 1:
+        raise ValueError(
+            f"save: {type(root).__name__} holds several nested networks; save each by itself: {', '.join(nested)}"
+        )
     state = root.state_dict()
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"save: {name} is a {type(value).__name__} and not a tensor; only tensors can be saved")
     held = ("_vnd_widths", "_vnd_statistics")  # written one by one, by the names of their norms
-    return {name: value for name, value in state.items() if name not in held}
+    return {name: value for name, value in state.items() if name.rpartition(".")[2] not in held}
+
+
+def _named_part(path: str) -> dict[str, str]:
+    """The entry of a manifest that says which part of a larger model is nested, or was cut."""
+    return {"part": path} if path else {}
 
 
 def _rebuild(manifest: dict[str, Any], tensors: dict[str, Tensor], model: nn.Module | None) -> nn.Module:
@@ -166,7 +181,9 @@ def _rebuild(manifest: dict[str, Any], tensors: dict[str, Tensor], model: nn.Mod
         model = build(known["name"], **known["config"])
     if kind == "plain":
         return model
-    return _shortened(manifest, model) if kind == "nested" else _extracted(manifest, model)
+    path = manifest.get("part", "")
+    part = model.get_submodule(path)
+    return replace_part(model, path, _shortened(manifest, part) if kind == "nested" else _extracted(manifest, part))
 
 
 def _nested(entry: dict[str, Any], model: nn.Module) -> nn.Module:
@@ -214,11 +231,13 @@ def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) 
     for name, value in (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)):
         if name in dtypes:
             value.data = value.data.to(dtypes[name])
-    state: NestedState | None = getattr(net, "_vnd_state", None)
+    part = nested_part(net)
+    state: NestedState | None = getattr(part, "_vnd_state", None)
     if state is None:
         net.load_state_dict(parameters)
         return
-    net.load_state_dict({"_vnd_converted_at": torch.tensor(0), **parameters})
+    prefix = path_of(net, part) + "." if part is not net else ""
+    net.load_state_dict({f"{prefix}_vnd_converted_at": torch.tensor(0), **parameters})
     sizes = {name: (norm.num_features,) for name, norm in batch_norms(net)}
     for index, entry in enumerate(manifest["statistics"]):
         statistics = dict[str, tuple[Tensor, Tensor]]()
@@ -229,9 +248,9 @@ def _fill(net: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) 
             statistics[name] = mean, variance
         key = Shape(entry["shape"]), bool(entry["samples"])
         state.statistics[key] = statistics
-        state.stamps[key] = state.stamp(net)
+        state.stamps[key] = state.stamp(part)
     state.settled = False
-    state.activate(net)
+    state.activate(part)
 
 
 def _tied(net: nn.Module, tensors: dict[str, Tensor]) -> list[list[str]]:

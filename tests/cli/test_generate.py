@@ -19,7 +19,7 @@ import vnd
 from refusals import fails
 from train.small import recipe, write_blobs
 from vnd.cli import main
-from vnd.cli.latent_views import LatentViews, scene
+from vnd.cli.generate import LatentViews, scene
 from vnd.evaluation import open_run
 from vnd.models.autoencoder import reached
 from vnd.report import image_grids

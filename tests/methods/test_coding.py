@@ -26,7 +26,7 @@ from vnd.methods import METHODS, VAE, VNDAE, AutoencoderMethod, NestedAE, Sizes,
 from vnd.methods.codes import LOG_VARIANCE, Code, coded, distortion, length_of, masked, shortest, squared_error
 from vnd.models import AutoEncoder, ConvNet
 from vnd.models.autoencoder import CodedNetwork, PrefixLinear
-from vnd.tasks.autoencoding import error_of
+from vnd.tasks import TASKS
 from vnd.train.loop import fit, make_accelerator
 from vnd.train.state import TrainState
 
@@ -199,7 +199,7 @@ def test_the_error_of_validation_is_that_of_pixels_between_0_and_1() -> None:
     model = model_of(method)
     pixels = np.random.default_rng(0).integers(0, 256, (9, 1, 8, 8), np.uint8)
     size = method.sizes(model, Sizes(fractions=(0.5,)))[0]
-    found = error_of(method, model, size, Images(pixels), Normalise((0.5,), (0.5,), "cpu"))
+    found = TASKS["autoencoding"].validate(method, model, size, Images(pixels), Normalise((0.5,), (0.5,), "cpu"))
     assert model.training
     x = torch.from_numpy(pixels / 255.0).float()
     with torch.no_grad():
@@ -398,7 +398,10 @@ def test_the_best_network_has_the_least_error_and_is_saved(tmp_path: Path, unlab
         normalise = run.splits.normalise("cpu")
         assert normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).flatten().tolist() == [-1.0, 1.0]
         sizes = wanted.method.sizes(run.model, Sizes(fractions=(0.5, 1.0)))
-        found = [error_of(wanted.method, run.model, size, run.splits.validation, normalise) for size in sizes]
+        found = [
+            TASKS["autoencoding"].validate(wanted.method, run.model, size, run.splits.validation, normalise)
+            for size in sizes
+        ]
         assert sum(found) / 2 == pytest.approx(error, rel=1e-5)
 
 

@@ -307,7 +307,7 @@ def test_a_width_without_statistics_warns_as_predict_does():
         ({"levels": (0.26, 0.5)}, "cascade: levels must grow"),  # two fractions of one shape
         ({"levels": ()}, r"cascade: levels must be a list of one width or more; got \(\)"),
         ({"levels": 0.5}, "cascade: levels must be a list of one width or more; got 0.5"),
-        ({"levels": (0.5, 1)}, "ambiguous"),
+        ({"levels": (0.5, 2)}, "ambiguous"),
         ({"threshold": math.nan}, "cascade: threshold must be a number, infinity too; got nan"),
         ({"threshold": "0.5"}, "cascade: threshold must be a number, infinity too; got '0.5'"),
         ({"threshold": [0.5]}, "cascade: threshold must be one number, or 2, one a level but the last; got 1"),

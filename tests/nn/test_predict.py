@@ -310,22 +310,6 @@ def test_predictions_at_a_calibrated_width_use_the_statistics_of_samples():
     assert torch.equal(seen[0], state_of(net).statistics[shape, True]["1"][1])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"link": "probit"},
-            "predict: link must be one of 'softmax', 'dirichlet', 'sigmoid', 'identity'; got 'probit'",
-        ),
-        ({"samples": -1}, r"predict: samples must be a whole number, 0 \(posterior means\) or more; got -1"),
-        ({"width": 2}, "ambiguous"),
-    ],
-)
-def test_bad_arguments_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        vnd.predict(network(), X, **options)
-
-
 def test_replicas_in_threads_are_refused():
     net = nn.DataParallel(network())
     vnd.predict(net, X, samples=0)

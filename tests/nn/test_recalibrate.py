@@ -653,17 +653,3 @@ def test_whole_numbers_and_masks_to_be_added_are_no_faults():
     assert all(x.isfinite().all() for x in kept(net))
     with pytest.raises(ValueError, match="batch 0 must be finite"):
         vnd.recalibrate(net, [(ids, mask * math.nan)])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"samples": "all"}, "recalibrate: samples must be True, False or 'both'; got 'all'"),
-        ({"samples": 6}, "recalibrate: samples must be True, False or 'both'; got 6"),
-        ({"batches": None}, "recalibrate: batches must be an iterable of batches; got a NoneType"),
-        ({"widths": 2}, "ambiguous"),
-    ],
-)
-def test_bad_arguments_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        vnd.recalibrate(**{"net": make("flatten")[1], "batches": batches(), **options})

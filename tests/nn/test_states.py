@@ -156,23 +156,6 @@ def test_bad_options_are_refused_in_one_line(options, words):
     assert "\n" not in str(caught.value)
 
 
-def test_bad_calls_are_refused_in_one_line():
-    net, x = make()
-    calls = {
-        "iterable of batches": lambda: vnd.recalibrate(net, x),
-        "at least one width": lambda: vnd.recalibrate(net, [x], widths=()),
-        "x must be a tensor": lambda: vnd.predict(net, [x]),
-        "rows must be at least 1": lambda: vnd.predict(net, x, rows=0),
-        "samples must be": lambda: vnd.predict(net, x, samples=1.5),
-        "model must be an nn.Module": lambda: vnd.to_nested("vgg", x),
-        "is not a nested network": lambda: vnd.predict(nn.Linear(2, 2), x, width=0.5),
-    }
-    for words, call in calls.items():
-        with pytest.raises(ValueError, match=words) as caught:
-            call()
-        assert "\n" not in str(caught.value)
-
-
 def test_an_extracted_posterior_predicts_with_its_own_samples():
     net, x = make(log_alpha_init=-1.0)
     train(net, x)

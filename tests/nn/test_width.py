@@ -92,7 +92,7 @@ def test_a_share_outside_of_zero_to_one_is_refused(kind, value):
         vnd.shape(make("uneven")[1], **{kind: value})
 
 
-@pytest.mark.parametrize("width", [1, 2, 0, True, "0.5", [0.5], {"0": 1}])
+@pytest.mark.parametrize("width", [2, 0, -1, True, "0.5", [0.5], {"0": 1}])
 def test_a_width_that_is_neither_shape_nor_float_is_refused_as_ambiguous(width):
     net, x = make("uneven")[1:]
     for use in (

@@ -21,7 +21,7 @@ from vnd.methods.fixed_width import Single
 from vnd.models import UNet
 from vnd.tasks import TASKS, TrainedRun
 from vnd.tasks import segmentation as segmenting
-from vnd.tasks.segmentation import SegmentationEvaluation, distance_of, masks_table
+from vnd.tasks.segmentation import SegmentationEvaluation
 
 SIDE, COUNT, GRADERS = 6, 11, 3
 evaluate, work = TASKS["segmentation"].evaluate, TASKS["segmentation"].work
@@ -34,6 +34,8 @@ class Brush(Segmenter, Single):
     def __init__(self) -> None:
         self.thresholds: list[Tensor] = []
         self.calibrated: list[tuple[Any, bool, int]] = []
+
+    build = loss = None  # type: ignore[assignment]  # it is never trained
 
     def recalibrate(self, model: nn.Module, batches: Any, widths: list[Any], samples: bool) -> None:
         self.calibrated.append((widths, samples, sum(len(x) for x in batches())))
@@ -209,7 +211,7 @@ def test_what_is_known_of_graders_gives_an_expectation(monkeypatch: pytest.Monke
 
 def test_validation_is_the_distance_of_four_masks() -> None:
     images, method = made(), Brush()
-    found = distance_of(
+    found = TASKS["segmentation"].validate(
         method, nn.Linear(1, 1), Size("uniform", "100 %", None, 1.0), images, Normalise((0.0,), (1.0,), "cpu")
     )
     hand = by_hand(images, method.thresholds[0][:, :, 0, 0])
@@ -284,7 +286,7 @@ def test_the_table_says_how_sure_the_largest_size_is(images: Images) -> None:
     results = evaluate(subject_of(Both()), OPTIONS, images) | {"title": "t"}
     console = Console(width=120)
     with console.capture() as caught:
-        console.print(masks_table(results, "test"))
+        console.print(*TASKS["segmentation"].tables(results, "test", OPTIONS))
     (row, _), printed = results["rows"], " ".join(caught.get().split())  # the caption may be wrapped
     assert "drawn" in printed
     if row["ged_interval"] is None:

@@ -1,26 +1,15 @@
 """What commands say on the screen, and the words with which they are given again."""
 
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 
 def say(text: str, error: bool = False) -> None:
     """Print lines as they are: without markup and colors, none broken; to standard error if asked."""
     Console(stderr=error).print(text, soft_wrap=True, highlight=False, markup=False)
-
-
-def table(columns: Iterable[str], left: Iterable[str] = (), wrapped: Iterable[str] = (), **look: Any) -> Table:
-    """A table without lines, whose columns are numbers at the right, but for some, and in one line, but for some."""
-    made = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", **look)
-    for column in columns:
-        made.add_column(column, no_wrap=column not in wrapped, overflow="fold")
-        made.columns[-1].justify = "left" if column in left else "right"
-    return made
 
 
 def command(*words: str | Path, **options: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
 
-from vnd._options import refusal, spelled
+from vnd._text import refusal, spelled
 
 HELP = {"-h", "--help"}
 
@@ -83,10 +83,12 @@ def _apart(args: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _keys_help(command: Callable[..., None], args: list[str]) -> str:
-    """The keys of the recipe that a command trains, with the values that they have there."""
+    """The keys of the recipe that a command trains, with the values that they have there, once it is named."""
     if "recipe" not in inspect.signature(command).parameters:
         return ""
+    named = next((word for word in args if not word.startswith("-")), None)
+    if named is None:  # to know the keys is to load torch
+        return "\nkeys of a recipe, and their values: vnd train RECIPE --help"
     from vnd.train.config import help_parser, parse
 
-    named = next((word for word in args if not word.startswith("-")), "demo")
     return f"\nkeys of the recipe {named}:\n{help_parser(parse(named)).format_help()}"

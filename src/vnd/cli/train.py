@@ -38,7 +38,7 @@ def train(
     settings, folder = _resumed(resume, recipe, out, overrides) if resume else _begun(recipe, out, overrides)
     changed = new_epochs is not None and new_epochs != settings.train.epochs
     if new_epochs is not None:
-        settings = settings.with_epochs(new_epochs)
+        settings = settings.with_train(epochs=new_epochs)
     if (folder / "last" / "network.json").exists() and not changed:
         say(f"{folder} is finished; evaluate it with: vnd evaluate {folder}")
         return

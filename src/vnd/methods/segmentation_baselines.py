@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal  # noqa: F401  # jsonargparse looks here for what inherited options name
 
 import torch
 from torch import Tensor, nn

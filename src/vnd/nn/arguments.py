@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.nn.state import NestedState
+from vnd.nn.state import nested_part, state_of
 
 Output = str | int | Callable[[Any], Tensor]
 
@@ -46,6 +46,8 @@ class Arguments:
         lead = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim()), None)
         if lead is None:
             raise ValueError(f"{who}: x must hold a tensor with examples along dimension 0; got {describe_value(x)}")
+        if lead.layout is not torch.strided:
+            raise ValueError(f"{who}: x must be dense, to be taken apart by examples; got layout {lead.layout}")
         return cls(args, kwargs, lead)
 
     def __len__(self) -> int:
@@ -172,31 +174,37 @@ def class_dim(shape: tuple[int, ...], dim: int | None, who: str) -> int:
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
-def batch_inputs(
-    state: NestedState, root: nn.Module, batch: Any, device: torch.device
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def batch_inputs(root: nn.Module, batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments of a nested network from a batch of data, which may have labels in it.
 
     The example of the conversion tells how many tensors the network reads: so many a tuple or list must begin with,
     and what follows is labels. It may begin with them in a tuple or a dict of their own, too. Of a dict what `forward`
-    does not know is left out.
+    does not know is left out. A model that holds a nested network was converted on no example of its own: it reads as
+    many tensors as its `forward` needs.
 
     Args:
-        state: Of the network.
-        root: The network, without wrappers.
+        root: The network or the model that holds it, without wrappers.
         batch: A tensor, a tuple or list, or a mapping.
         device: Where the tensors are brought to.
     """
     forward = _signature(root)
-    found = _read_batch(state.example, forward, batch)
+    example = state_of(root).example if nested_part(root) is root else _needed(forward)
+    found = _read_batch(example, forward, batch)
     if found is not None and forward is not None:
         try:
             forward.bind(*found[0], **found[1])
         except TypeError:
             found = None
     if found is None:
-        raise ValueError(f"a batch must be {_expected(state.example)}; got {describe_value(batch)}")
+        raise ValueError(f"a batch must be {_expected(example)}; got {describe_value(batch)}")
     return to_device(found[0], device), to_device(found[1], device)
+
+
+def _needed(forward: inspect.Signature | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """An example of the arguments that `forward` needs: a tensor for each that has no default, and at least one."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    known = [] if forward is None else [p for p in forward.parameters.values() if p.kind in positional]
+    return tuple(torch.zeros(0) for _ in range(max(1, sum(p.default is p.empty for p in known)))), {}
 
 
 def tensors_of(x: Any) -> Iterator[Tensor]:
@@ -293,7 +301,7 @@ def to_device(x: Any, device: torch.device) -> Any:
     """Arguments with their tensors on a device."""
     if isinstance(x, Tensor):
         return x.to(device)
-    if type(x) is dict:
+    if isinstance(x, Mapping):
         return {name: to_device(value, device) for name, value in x.items()}
     return type(x)(to_device(value, device) for value in x) if type(x) in (tuple, list) else x
 

@@ -19,7 +19,7 @@ from vnd.nn import context
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.norms import CalibratedNorm
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.state import NestedState, lock_of, unwrap
+from vnd.nn.state import NestedState, lock_of, nested_part, unwrap
 
 _CALLS = threading.local()  # what undoes the calls under way, the innermost last
 
@@ -39,7 +39,7 @@ def _is_wrapper(module: nn.Module) -> bool:
 def as_defaults(net: nn.Module) -> Iterator[None]:
     """Run a network, of which all or parts were compiled, with what the context says as its defaults."""
     root = unwrap(net)
-    with lock_of(root):
+    with lock_of(nested_part(root)):
         undo: list[Callable[[], Any]] = []
         try:
             _set(root, undo)
@@ -59,7 +59,7 @@ def serve(net: nn.Module) -> None:
 
 
 def _before(wrapper: nn.Module, args: Any) -> None:
-    state: NestedState | None = getattr(unwrap(wrapper), "_vnd_state", None)
+    state: NestedState | None = getattr(nested_part(wrapper), "_vnd_state", None)
     if state is not None:
         context.said_of(state)  # refuses other threads
     call = as_defaults(wrapper)
@@ -74,7 +74,7 @@ def _after(wrapper: nn.Module, args: Any, output: Any) -> None:
 
 
 def _set(root: nn.Module, undo: list[Callable[[], Any]]) -> None:
-    state: NestedState | None = getattr(root, "_vnd_state", None)
+    state: NestedState | None = getattr(nested_part(root), "_vnd_state", None)
     if state is not None and state.unseen:
         undo.append(lambda: setattr(state, "unseen", bool(state.blocks)))
         state.unseen = False

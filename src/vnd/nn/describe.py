@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from vnd.nn.profile import Counter
-from vnd.nn.state import state_of, unwrap
+from vnd.nn.state import nested_part, state_of
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,6 @@ def droppable_share(net: nn.Module) -> float:
     full = counter.profile(state.full).parameters
     left: float = counter.profile({name: unit.base for name, unit in state.units.items()}).parameters
     for name, key in state.elements.items():
-        unit, weight = state.units[key], unwrap(net).get_submodule(name).weight
+        unit, weight = state.units[key], nested_part(net).get_submodule(name).weight
         left -= weight.numel() * (1 - len(unit.kept_channels(unit.base)) / unit.channels)  # type: ignore[operator]
     return 1 - left / max(1, full)

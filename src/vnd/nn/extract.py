@@ -16,7 +16,7 @@ from vnd.nn.bayesian import BayesLayer
 from vnd.nn.dependency import Layout
 from vnd.nn.norms import ACTIVE, CalibratedNorm, _MaskedNorm
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.state import NestedState, OutputMask, Setting, Shape, state_of, unwrap
+from vnd.nn.state import NestedState, OutputMask, Setting, Shape, nested_part, path_of, state_of, unwrap
 
 if TYPE_CHECKING:
     from vnd.nn.width import Width
@@ -37,7 +37,7 @@ def extract(net: nn.Module, width: Width = None, keep: Keep = "mean", *, warn: b
     `recalibrate` made for this width, or else those of training, and a warning: recalibrate first.
 
     Args:
-        net: A nested network.
+        net: A nested network, or a model that holds one: a copy of all of it, with a smaller part.
         width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
         keep: "mean": torch's own layers, with the posterior means. "posterior": Bayesian layers of the smaller size,
             without masks. "nested": a nested network whose units end there, to be trained, or cut again; its order, its
@@ -62,7 +62,7 @@ def extract(net: nn.Module, width: Width = None, keep: Keep = "mean", *, warn: b
     _check_form(state, setting.shape, keep)
     small = slice_network(net, setting.shape, keep)
     if warn and keep != "nested":
-        state.look_up(unwrap(net), replace(setting, sampled=keep == "posterior"))
+        state.look_up(nested_part(net), replace(setting, sampled=keep == "posterior"))
     return small
 
 
@@ -87,8 +87,10 @@ def _check_form(state: NestedState, shape: Shape, keep: Keep) -> None:
 @torch.no_grad()
 def slice_network(net: nn.Module, shape: Shape, keep: Keep = "mean") -> nn.Module:
     """Slice a network to a shape, whether or not it computes the same; see `extract`."""
+    root, part = unwrap(net), nested_part(net)
+    if part is not root:
+        return replace_part(root, path_of(root, part), slice_network(part, shape, keep))
     state, groups = state_of(net), dict(shape)
-    root = unwrap(net)
     small = _copy(root, state, keep)
     statistics = None if keep == "nested" else state.valid_statistics(root, (shape, keep == "posterior"))
     if state.options["rescale"] and keep != "nested":
@@ -125,6 +127,30 @@ def slice_network(net: nn.Module, shape: Shape, keep: Keep = "mean") -> nn.Modul
     _own(small, root)
     _share(small, shared_tensors(root))
     return small
+
+
+def replace_part(root: nn.Module, path: str, new: nn.Module) -> nn.Module:
+    """A copy of a model with another network in the place of one of its parts; what both hold is tied as it was."""
+    part = root.get_submodule(path)
+    if part is root:
+        return new
+    theirs = dict(new.named_modules())
+    memo: dict[int, Any] = {id(m): theirs[name] for name, m in part.named_modules() if name in theirs}
+    inside = {*part.modules()}
+    outer = {id(x) for m in root.modules() if m not in inside for x in (*m._parameters.values(), *m._buffers.values())}
+    for table in ("named_parameters", "named_buffers"):
+        tensors = dict(getattr(new, table)(remove_duplicate=False))
+        for name, tensor in getattr(part, table)(remove_duplicate=False):
+            if id(tensor) in outer and name in tensors:
+                if tensors[name].shape != tensor.shape:
+                    raise ValueError(
+                        f"extract: {path}.{name} is cut, but a layer outside of {path} shares it; nest the whole model"
+                    )
+                memo[id(tensor)] = tensors[name]
+    copied = copy.deepcopy(root, memo)
+    if new in ORIGINS:
+        ORIGINS[copied] = ORIGINS[new] | {"part": path}
+    return copied
 
 
 def _copy(root: nn.Module, state: NestedState, keep: Keep) -> nn.Module:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import torch
@@ -145,6 +147,10 @@ def parameter_groups(
     >>> [(group["name"], group["lr"]) for group in groups]
     [('weights', 0.1), ('undecayed', 0.1), ('log_alpha', 0.1), ('chain', 0.3)]
     """
+    given = {"lr": lr, "log_alpha_lr": log_alpha_lr, "chain_lr": chain_lr, "weight_decay": weight_decay}
+    for name, value in given.items():
+        if isinstance(value, Real) and not 0 <= value < math.inf:
+            raise ValueError(f"parameter_groups: {name} must be finite and at least 0; got {value}")
     kinds: dict[str, list[nn.Parameter]] = {"weights": [], "undecayed": [], "log_alpha": [], "chain": []}
     for name, parameter in unwrap(net).named_parameters():
         last = name.rpartition(".")[2]
@@ -177,7 +183,7 @@ def set_temperature(net: nn.Module, temperature: float) -> None:
     >>> [float(unit.temperature) for unit in net.modules() if isinstance(unit, vnd.OrderingUnit)]
     [0.5]
     """
-    if not 0 < temperature < float("inf"):
+    if not isinstance(temperature, Real | Tensor) or not 0 < temperature < math.inf:
         raise ValueError(f"set_temperature: temperature must be finite and greater than 0; got {temperature}")
     for module in unwrap(net).modules():
         if isinstance(module, OrderingUnit):

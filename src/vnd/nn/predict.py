@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
@@ -13,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from vnd.functional import concentration, to_float32
-from vnd.nn.arguments import Arguments, Output, check_output, class_dim, pick_tensor
+from vnd.nn.arguments import Arguments, Output, check_output, class_dim, pick_tensor, tensors_of
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.compiled import as_defaults, is_compiled
 from vnd.nn.context import here, saying
 from vnd.nn.recalibrate import sampling
-from vnd.nn.state import NestedState, lock_of, state_of, unwrap
+from vnd.nn.state import NestedState, lock_of, nested_part, state_of, unwrap
 from vnd.nn.width import Width, setting_of
 
 Link = Literal["softmax", "dirichlet", "sigmoid", "identity"]
@@ -89,20 +91,11 @@ def predict(
     >>> vnd.predict(net, {"input": tokens[:, 0]}, output=lambda out: 2 * out).probs.shape
     torch.Size([2, 3])
     """
-    if link is not None and link not in get_args(Link):
-        raise ValueError(f"predict: link must be one of {', '.join(map(repr, get_args(Link)))}; got {link!r}")
-    if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int)):
-        raise ValueError(f"predict: dim must be a whole number or None; got {dim!r}")
-    check_output(output, "predict")
-    inputs = Arguments.of(x, "predict")
-    if isinstance(rows, int) and rows < 1:
-        raise ValueError(f"predict: rows must be at least 1; got {rows}")
-    if not isinstance(samples, int) or samples < 0:
-        raise ValueError(f"predict: samples must be a whole number, 0 (posterior means) or more; got {samples}")
-    root = unwrap(net)
+    inputs = _checked(net, x, samples, link, seed, rows, dim, output)
+    root, part = unwrap(net), nested_part(net)
     if net is not root and any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in net.modules()):
         raise ValueError("predict: nn.DataParallel runs a network in threads, which no width reaches; give its .module")
-    state: NestedState | None = getattr(root, "_vnd_state", None)
+    state: NestedState | None = getattr(part, "_vnd_state", None)
     if state is None and width is not None:
         state_of(net)  # refuses it: there is no width to set
     stands_for: Link = link or ("softmax" if state is None else state.arguments.get("link", "softmax"))
@@ -113,19 +106,68 @@ def predict(
         stack.enter_context(evaluating(root))
         generator = None
         if seed is not None and is_compiled(net):  # its code draws from the global generator: one call at a time
-            stack.enter_context(lock_of(root))
+            stack.enter_context(lock_of(part))
             stack.enter_context(
                 torch.random.fork_rng(devices=[inputs.lead.get_device()] if inputs.lead.is_cuda else [])
             )
-            torch.manual_seed(seed)
+            torch.manual_seed(int(seed))
         elif seed is not None:
-            generator = torch.Generator(inputs.lead.device).manual_seed(seed)
+            generator = torch.Generator(inputs.lead.device).manual_seed(int(seed))
         if state is not None:
             setting = setting_of(net, width)
-            stack.enter_context(saying(state.said(root, replace(setting, sampled=drawing))))
+            stack.enter_context(saying(state.said(part, replace(setting, sampled=drawing))))
         stack.enter_context(sampling(root, drawing, generator))
-        parts = _run(net, inputs, count, rows or ROWS, reading)
+        try:
+            parts = _run(net, inputs, count, rows or ROWS, reading)
+        except (RuntimeError, ValueError) as error:
+            if (explained := _explained(error, inputs, root)) is error:
+                raise
+            raise explained from error
     return _summarise(parts, stands_for, count, dim)
+
+
+def _checked(net: Any, x: Any, samples: Any, link: Any, seed: Any, rows: Any, dim: Any, output: Any) -> Arguments:
+    """The inputs; a ValueError of one line if these or an option cannot be meant."""
+    if not isinstance(net, nn.Module):
+        raise ValueError(f"predict: net must be an nn.Module; got a {type(net).__name__}")
+    if link is not None and link not in get_args(Link):
+        raise ValueError(f"predict: link must be one of {', '.join(map(repr, get_args(Link)))}; got {link!r}")
+    if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int)):
+        raise ValueError(f"predict: dim must be a whole number or None; got {dim!r}")
+    check_output(output, "predict")
+    if not _whole(samples, 0):
+        raise ValueError(f"predict: samples must be a whole number, 0 (posterior means) or more; got {samples}")
+    if rows is not None and not _whole(rows, 1):
+        raise ValueError(f"predict: rows must be at least 1, a whole number, or None; got {rows}")
+    if seed is not None and not _whole(seed, -(2**63), 2**64 - 1):
+        raise ValueError(f"predict: seed must be a whole number of 64 bits, or None; got {seed}")
+    return Arguments.of(x, "predict")
+
+
+def _whole(value: Any, least: int, most: float = math.inf) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most
+
+
+def _explained(error: Exception, x: Arguments, root: nn.Module) -> Exception:
+    """An error of a forward pass, with its reason where that is an input unlike those that the network is made for.
+
+    Nothing is refused before it fails: sizes may differ from those of the conversion's example.
+    """
+    state: NestedState | None = getattr(root, "_vnd_state", None)
+    like = next((parameter for parameter in root.parameters() if parameter.is_floating_point()), None)
+    example = None if state is None else next((y for y in tensors_of(state.example) if y.dim()), None)
+    wanted = x.lead if example is None else example
+    dtype = like.dtype if like is not None and wanted.is_floating_point() else wanted.dtype
+    fits = (x.lead.dtype, x.lead.shape[1:]) == (dtype, wanted.shape[1:])
+    if fits or not x.single or type(error) not in (RuntimeError, ValueError) or str(error).startswith("predict: "):
+        return error
+    sizes = ", ".join(map(str, ("batch", *wanted.shape[1:])))
+    words = f"of {dtype}, as the network's parameters are"
+    if example is not None:
+        words = f"{dtype} of shape ({sizes}), as the example of the conversion was"
+    return type(error)(
+        f"predict: x must be {words}; got {x.lead.dtype} of shape {tuple(x.lead.shape)}: {' '.join(str(error).split())}"
+    )
 
 
 _EVALUATING: WeakKeyDictionary[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = WeakKeyDictionary()

@@ -17,7 +17,7 @@ from vnd.nn.bayesian import BayesLayer
 from vnd.nn.dependency import Layout
 from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, is_depthwise, slice_network
 from vnd.nn.norms import ACTIVE, CalibratedNorm
-from vnd.nn.state import Shape, arguments_of, state_of, unwrap
+from vnd.nn.state import Shape, arguments_of, nested_part, state_of, unwrap
 from vnd.nn.width import Width, as_shape
 
 LAYERS = (nn.Linear, *CONVOLUTIONS)  # whose multiply-accumulates are counted
@@ -39,7 +39,8 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
     Multiply-accumulates are those of convolutions and linear layers, counted while running the example.
 
     Args:
-        net: A nested network; or any other, of its one width, which needs an example.
+        net: A nested network; or any other, of its one width, or a model that holds a nested network, which need an
+            example.
         width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
         example_input: A tensor, a tuple of arguments or a dict; that of the conversion if None.
         count_macs: Whether to run the example.
@@ -50,7 +51,7 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
     >>> vnd.profile(net, 0.5)
     Profile(parameters=27, macs=20, bytes=108)
     """
-    if not count_macs and hasattr(unwrap(net), "_vnd_state"):
+    if not count_macs and hasattr(nested_part(net), "_vnd_state"):
         return Counter(net).profile(as_shape(net, width))
     small = _small(net, width)
     parameters = list(small.parameters())
@@ -81,15 +82,17 @@ class Counter:
         self.weights: list[int] = []  # ids of the weights of linear layers and convolutions, in the order of modules
         self.selections: list[Size] = []  # indices that stand before layers whose own rows are cut
         dropped = {id(part) for unit in self.state.units.values() for part in unit.modules()}
-        for name, module in unwrap(net).named_modules():
+        nested = {id(module): name for name, module in nested_part(net).named_modules()}
+        for module in unwrap(net).modules():
             if id(module) not in dropped:
-                self._add(name, module)
+                self._add(nested.get(id(module)), module)
 
-    def _add(self, name: str, module: Any) -> None:
+    def _add(self, name: str | None, module: Any) -> None:
+        """Count a module, by its name in the nested network; None for one of a larger model around it."""
         state = self.state
-        inputs, outputs = self._size(state.inputs.get(name)), self._size(state.outputs.get(name))
+        inputs, outputs = self._size(state.inputs.get(name or "")), self._size(state.outputs.get(name or ""))
         if name in state.rows:
-            inputs = self._read(name, module)
+            inputs = self._read(name or "", module)
             self.selections.append(inputs)
         dims = _cut_dims(module, inputs, outputs)
         for key, tensor in (*module._parameters.items(), *module._buffers.items()):
@@ -97,7 +100,7 @@ class Counter:
             if tensor is None or noise or (isinstance(module, CalibratedNorm) and key in ACTIVE):
                 continue
             sizes = dims.get(key, {})
-            if name not in state.inputs and name not in state.outputs:
+            if name is not None and name not in state.inputs and name not in state.outputs:
                 layouts = state.parameters.get(f"{name}.{key}" if name else key, ())
                 sizes |= {dim: self._size(layout) for dim, layout in enumerate(layouts)}
             cut = {dim: size for dim, size in sizes.items() if size is not None}
@@ -200,13 +203,19 @@ def _set_modes(modes: list[tuple[nn.Module, bool]]) -> None:
 
 
 def _small(net: nn.Module, width: Width) -> nn.Module:
-    if width is None and not hasattr(unwrap(net), "_vnd_state"):
+    if width is None and not hasattr(nested_part(net), "_vnd_state"):
         return net
     return slice_network(net, as_shape(net, width))
 
 
 def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if example is None:
+        root = unwrap(net)
+        if not hasattr(root, "_vnd_state"):
+            raise ValueError(
+                f"example_input must be an input of the {type(root).__name__} to run it on, which was not converted on "
+                "one; got None"
+            )
         like = next((p for p in net.parameters() if p.is_floating_point()), None)
         args, kwargs = state_of(net).example
         return _fit(args, like), _fit(kwargs, like)

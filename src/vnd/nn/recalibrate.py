@@ -17,7 +17,18 @@ from vnd.nn.arguments import batch_inputs, tensors_of
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.context import Draw, here, put, saying
 from vnd.nn.extract import extract
-from vnd.nn.state import NestedState, Setting, Shape, Statistics, batch_norms, lock_of, state_of, unwrap
+from vnd.nn.state import (
+    NestedState,
+    Setting,
+    Shape,
+    Statistics,
+    batch_norms,
+    lock_of,
+    nested_part,
+    path_of,
+    state_of,
+    unwrap,
+)
 from vnd.nn.width import Width, as_shape
 
 
@@ -66,17 +77,20 @@ def recalibrate(
     if not widths:
         raise ValueError("recalibrate: widths must name at least one width; got none")
     shapes = list(dict.fromkeys(as_shape(net, width) for width in widths))
-    root = unwrap(net)
-    _warn_of_left_out(root, state)
+    root, part = unwrap(net), nested_part(net)
+    path = path_of(root, part)
+    _warn_of_left_out(root, part)
     if not norms:
         return
     device = next(root.parameters()).device
     kinds = (False, True) if samples == "both" else (bool(samples),)
     sliced = {kind: _sliced(root, state, shapes, kind) for kind in kinds}
-    averages = {(shape, kind): _Average(sliced[kind].get(shape, root), norms) for kind in kinds for shape in shapes}
+    averages = {
+        (shape, kind): _Average(sliced[kind].get(shape, root), path, norms) for kind in kinds for shape in shapes
+    }
     with nullcontext() if all(sliced.values()) else _collecting(root, norms):
         for number, batch in enumerate(batches):
-            args, kwargs = _checked(state, root, batch, number, device)
+            args, kwargs = _checked(root, batch, number, device)
             for (shape, kind), average in averages.items():
                 with nullcontext() if sliced[kind] else _masked(root, state, shape, kind):
                     average.add(*args, **kwargs)
@@ -92,16 +106,29 @@ def recalibrate(
     state.let_go()
     for key, statistics in found.items():  # not before all of them are known to be good
         state.statistics[key] = statistics
-        state.stamps[key] = state.stamp(root)
+        state.stamps[key] = state.stamp(part)
     state.settled = False
-    with lock_of(root):
-        state.activate(root)
+    with lock_of(part):
+        state.activate(part)
     if (setting := here(state)) is not None:
-        put(state.look_up(root, setting))  # for the rest of the block that this is in
+        put(state.look_up(part, setting))  # for the rest of the block that this is in
 
 
-def _warn_of_left_out(root: nn.Module, state: NestedState) -> None:
+def _warn_of_left_out(root: nn.Module, part: nn.Module) -> None:
     """Name the layers whose running statistics stay those of training at every width."""
+    state, nested = state_of(root), {*part.modules()}
+    kind = nn.modules.batchnorm._BatchNorm
+    outside = [
+        name
+        for name, m in root.named_modules()
+        if m not in nested and isinstance(m, kind) and m.running_mean is not None
+    ]
+    if outside:
+        warnings.warn(
+            f"recalibrate: {', '.join(outside)} is a BatchNorm outside of the nested network, whose statistics stay "
+            "those of training at every width; put it in before vnd.to_nested",
+            stacklevel=4,
+        )
     if state.functional:
         warnings.warn(
             f"recalibrate: {', '.join(state.functional)} normalises by F.batch_norm with statistics of its own, which "
@@ -117,12 +144,10 @@ def _warn_of_left_out(root: nn.Module, state: NestedState) -> None:
         )
 
 
-def _checked(
-    state: NestedState, root: nn.Module, batch: Any, number: int, device: torch.device
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _checked(root: nn.Module, batch: Any, number: int, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments in a batch; a ValueError that names its number if there are none, or they are not finite."""
     try:
-        args, kwargs = batch_inputs(state, root, batch, device)
+        args, kwargs = batch_inputs(root, batch, device)
     except ValueError as error:
         raise ValueError(f"recalibrate: batch {number}: {error}") from None
     lead = next((x for x in tensors_of((args, kwargs)) if x.dim()), None)
@@ -143,9 +168,10 @@ def _checked(
 class _Average:
     """The statistics of each batch that a network's BatchNorm layers show, averaged; every batch counts the same."""
 
-    def __init__(self, network: nn.Module, norms: dict[str, Any]) -> None:
+    def __init__(self, network: nn.Module, path: str, norms: dict[str, Any]) -> None:
         self.network, self.norms, self.count = network, norms, 0
-        own = [network.get_submodule(name) for name in norms]
+        part = network.get_submodule(path)
+        own = [part.get_submodule(name) for name in norms]
         self.shown = [norm.get_buffer(part) for norm in own for part in ("running_mean", "running_var")]
         self.totals = [torch.zeros_like(x) for x in self.shown]
 
@@ -188,7 +214,8 @@ def _sliced(root: nn.Module, state: NestedState, shapes: list[Shape], samples: b
     except (ValueError, TypeError, RuntimeError):  # it has no smaller form, cannot be copied, or memory ran out
         return {}
     for network in networks.values():
-        _show_batches(network, [network.get_submodule(name) for name, _ in batch_norms(root)])
+        part = network.get_submodule(path_of(root, nested_part(root)))
+        _show_batches(network, [part.get_submodule(name) for name, _ in batch_norms(root)])
         for module in network.modules():
             if isinstance(module, BayesLayer):
                 module.sampling = samples

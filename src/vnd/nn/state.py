@@ -532,6 +532,8 @@ def arguments_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def unwrap(net: nn.Module) -> nn.Module:
     """Look through the wrappers of `torch.compile` and of data-parallel training."""
+    if not isinstance(net, nn.Module):
+        raise ValueError(f"net must be an nn.Module; got a {type(net).__name__}")
     while True:
         inner = getattr(net, "_orig_mod", None) or (net.module if hasattr(net, "device_ids") else None)
         if not isinstance(inner, nn.Module):
@@ -539,16 +541,39 @@ def unwrap(net: nn.Module) -> nn.Module:
         net = inner
 
 
+def nested_part(net: nn.Module) -> nn.Module:
+    """The nested network in a module: the module itself without wrappers, or the only nested network within it.
+
+    A module without any, or with several, is given back itself, without its wrappers.
+    """
+    root = unwrap(net)
+    if hasattr(root, "_vnd_state"):
+        return root
+    parts = [module for module in root.modules() if hasattr(module, "_vnd_state")]
+    return parts[0] if len(parts) == 1 else root
+
+
+def path_of(root: nn.Module, part: nn.Module) -> str:
+    """The name of a part of a network, "" for the network itself."""
+    return next((name for name, module in root.named_modules() if module is part), "")
+
+
 def state_of(net: nn.Module) -> NestedState:
-    """The state of a nested network; a ValueError for any other."""
-    state = getattr(unwrap(net), "_vnd_state", None)
-    if not isinstance(state, NestedState):
-        raise ValueError(f"{type(unwrap(net)).__name__} is not a nested network; make it one with vnd.to_nested first")
-    return state
+    """The state of a nested network, or of the only one within a larger model; a ValueError for any other."""
+    state = getattr(nested_part(net), "_vnd_state", None)
+    if isinstance(state, NestedState):
+        return state
+    kind = type(unwrap(net)).__name__
+    if parts := [name for name, module in unwrap(net).named_modules() if hasattr(module, "_vnd_state")]:
+        raise ValueError(
+            f"{kind} holds {len(parts)} nested networks, each with a width of its own; give one of them: "
+            f"{', '.join(parts)}"
+        )
+    raise ValueError(f"{kind} is not a nested network; make it one with vnd.to_nested first")
 
 
 def batch_norms(net: nn.Module) -> Iterator[tuple[str, CalibratedNorm]]:
     """All BatchNorm layers of a nested network that keep running statistics, by name."""
-    for name, module in unwrap(net).named_modules():
+    for name, module in nested_part(net).named_modules():
         if isinstance(module, CalibratedNorm):
             yield name, module

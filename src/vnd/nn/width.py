@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from vnd.functional import log_survival
 from vnd.nn import context
 from vnd.nn.compiled import as_defaults, is_compiled, serve
 from vnd.nn.ordering import OrderingUnit, sampling_posterior
-from vnd.nn.state import NestedState, Setting, Shape, lock_of, state_of, unwrap
+from vnd.nn.state import NestedState, Setting, Shape, lock_of, nested_part, state_of
 
 Width = Shape | float | None
 
@@ -69,8 +70,10 @@ def shape(
     if level is not None:
         _check_share("level", level)
         return _level_shape(state, level)
-    budget = float(given[chosen[0]] or 0.0)
-    return _longest_prefix(state, cost_of(net, chosen[0], example_input), budget, chosen[0])
+    budget = given[chosen[0]]
+    if isinstance(budget, bool) or not isinstance(budget, Real):
+        raise ValueError(f"shape: {chosen[0]} must be a number; got {budget!r}")
+    return _longest_prefix(state, cost_of(net, chosen[0], example_input), float(budget), chosen[0])
 
 
 def _share(fraction: float, unit: OrderingUnit) -> int:
@@ -151,14 +154,17 @@ def _longest_prefix(state: NestedState, cost: Callable[[Shape], float], budget: 
 
 
 def as_shape(net: nn.Module, width: Width) -> Shape:
-    """A shape from a shape, a fraction in (0, 1], or None for the width that is set (full width if none is)."""
+    """A shape from a shape, a fraction in (0, 1], or None for the width that is set (full width if none is).
+
+    The whole number 1 is all of the network, as 1.0 is; others might count groups or channels, and are refused.
+    """
     state = state_of(net)
     if width is None:
         return state.setting().shape
     if isinstance(width, Shape):
         _check_shape(state, width)
         return width
-    if isinstance(width, float):
+    if isinstance(width, float) or (type(width) is int and width == 1):
         return shape(net, fraction=width)
     raise ValueError(f"width must be a Shape, a float fraction in (0, 1] or None; got {width!r}, which is ambiguous")
 
@@ -201,14 +207,14 @@ def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool
     >>> vnd.profile(net).parameters
     27
     """
-    state, root = state_of(net), unwrap(net)
+    state, part = state_of(net), nested_part(net)
     setting = Setting(state.full, free=True, sampled=samples) if width is None else setting_of(net, width, samples)
-    with lock_of(root):
+    with lock_of(part):
         state.default = setting
         for name, unit in state.units.items():
             unit.fixed_groups.fill_(-1 if setting.free else setting.shape[name])
-        state.activate(root, warn=warn and not root.training)
-    if root.training:
+        state.activate(part, warn=warn and not part.training)
+    if part.training:
         state.settled = False  # look again, and warn, at the next evaluation
 
 
@@ -227,20 +233,20 @@ def width(net: nn.Module, width: Width, *, samples: bool = False) -> Iterator[nn
     ...     net(torch.ones(4, 2)).shape
     torch.Size([4, 3])
     """
-    state, root = state_of(net), unwrap(net)
-    said = state.said(root, setting_of(net, width, samples))
+    state, part = state_of(net), nested_part(net)
+    said = state.said(part, setting_of(net, width, samples))
     serve(net)
-    if is_compiled(root):
+    if is_compiled(part):
         said["compiled", state] = as_defaults  # for every pass: parts of it cannot read the context
     with context.block(said):
-        _count(root, state, 1)
+        _count(part, state, 1)
         try:
             yield net
         finally:
-            _count(root, state, -1)
+            _count(part, state, -1)
 
 
-def _count(root: nn.Module, state: NestedState, change: int) -> None:
-    with lock_of(root):
+def _count(part: nn.Module, state: NestedState, change: int) -> None:
+    with lock_of(part):
         state.blocks += change
         state.unseen = state.blocks > 0

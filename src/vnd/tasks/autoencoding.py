@@ -15,9 +15,11 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from vnd import metrics
+from vnd._text import table
 from vnd.data.batches import Normalise, Passes, in_order
 from vnd.data.images import Images
 from vnd.methods import AutoencoderMethod, Size
+from vnd.methods.base import refuse_unless
 from vnd.methods.codes import (
     Code,
     LearnsLength,
@@ -54,10 +56,8 @@ class AutoencodingEvaluation(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.target is not None and not self.target > 0:
-            raise ValueError(f"target must be greater than 0; got {self.target}")
-        if self.num_generated < 0:
-            raise ValueError(f"num_generated must be at least 0; got {self.num_generated}")
+        refuse_unless(self.target is None or self.target > 0, "target", "be greater than 0", self.target)
+        refuse_unless(self.num_generated >= 0, "num_generated", "be at least 0", self.num_generated)
 
 
 @dataclass(frozen=True)
@@ -162,23 +162,6 @@ def png_sizes(images: Images) -> Tensor:
         Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).save(buffer, "PNG")
         sizes.append(buffer.tell())
     return torch.tensor(sizes)
-
-
-@torch.no_grad()
-def error_of(method: AutoencoderMethod, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
-    """Mean squared error of a pixel between 0 and 1, of images decoded from their most likely codes of a length."""
-    network = coded(model)
-    length = method.length(network, size)
-    training = network.training
-    network.eval()
-    try:
-        total = 0.0
-        for x in in_order(images, normalise, network.expand.weight.device):
-            decoded = method.decode(network, method.point(method.encode(network, x), length))
-            total += float(squared_error(x, decoded).sum())
-    finally:
-        network.train(training)
-    return of_pixel(total / len(images), int(images.pixels[0].size))
 
 
 def _summed(found: Coded, x: Tensor, code: Tensor) -> float:
@@ -336,41 +319,16 @@ def as_pixels(images: Tensor) -> Tensor:
     return ((images + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
 
-def codes_table(results: dict[str, Any], split: str) -> Table:
-    """One line a reading of the code; below it, what measures of features are of."""
-    features = results["features"] or {}
-    columns = {
-        "mse": ("MSE", ".5f"),
-        "summed": ("summed", ".4g"),
-        "rate": ("rate", ".2f"),
-        "distortion": ("distortion", ".2f"),
-        "negative_elbo": ("−ELBO", ".2f"),
-        "frechet": ("FID" if features.get("distance_name") == "FID" else "Fréchet", ".2f"),
-        "inception_score": ("score", ".3f"),
-        "diversity": ("diversity", ".3f"),
-    }
-    rows = results["tidy"]
-    about: dict[str, Any] = {
-        "title": Text(f"{results['title']}: {split}"),
-        "title_justify": "left",
-        "caption_justify": "left",
-    }
-    if features:
-        of = f"{features['distance_name']} and {features['score_name']}"
-        about["caption"] = Text(f"{of}: {features['num_generated']:,} drawn images, {features['real']:,} real ones")
-    table = Table(box=None, padding=(0, 1, 0, 0), **about)
-    table.add_column("length", no_wrap=True)
-    table.add_column("length rule", no_wrap=True)
-    shown = [key for key in columns if any(row.get(key) is not None for row in rows)]
-    for key in shown:
-        table.add_column(columns[key][0], justify="right", no_wrap=True)
-    for row in rows:
-        length = row["label"] if row["length_rule"] == "fixed" else f"{row['length']:.1f} of {results['latent_dim']}"
-        cells = ["–" if row.get(key) is None else f"{row[key]:{columns[key][1]}}" for key in shown]
-        table.add_row(length, row["length_rule"], *cells)
-    return table
-
-
+TABLE = {  # key of a row → heading, digits
+    "mse": ("MSE", ".5f"),
+    "summed": ("summed", ".4g"),
+    "rate": ("rate", ".2f"),
+    "distortion": ("distortion", ".2f"),
+    "negative_elbo": ("−ELBO", ".2f"),
+    "frechet": ("Fréchet", ".2f"),
+    "inception_score": ("score", ".3f"),
+    "diversity": ("diversity", ".3f"),
+}
 COLUMNS: list[dict[str, Any]] = [
     {"key": "mse", "heading": "MSE", "digits": 5, "better": "less"},
     {"key": "summed", "heading": "Summed error", "digits": 4, "form": "short", "better": "less"},
@@ -424,9 +382,21 @@ class Autoencoding(Task):
         """As in training: gradients are kept, too."""
         return min(BATCH, batch)
 
+    @torch.no_grad()
     def validate(self, method: Any, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
-        """The mean squared error of a pixel between 0 and 1, with the most likely codes."""
-        return error_of(method, model, size, images, normalise)
+        """Mean squared error of a pixel between 0 and 1, of images decoded from their most likely codes of a length."""
+        network = coded(model)
+        length = method.length(network, size)
+        training = network.training
+        network.eval()
+        try:
+            total = 0.0
+            for x in in_order(images, normalise, network.expand.weight.device):
+                decoded = method.decode(network, method.point(method.encode(network, x), length))
+                total += float(squared_error(x, decoded).sum())
+        finally:
+            network.train(training)
+        return of_pixel(total / len(images), int(images.pixels[0].size))
 
     def score(self, mean: float) -> float:
         """What the error lacks to 1."""
@@ -489,5 +459,20 @@ class Autoencoding(Task):
         )
 
     def tables(self, results: dict[str, Any], split: str, options: AutoencodingEvaluation) -> list[Table]:
-        """One line a length rule."""
-        return [codes_table(results, split)]
+        """One line a length rule; below it, what measures of features are of."""
+        features, rows = results["features"] or {}, results["tidy"]
+        look: dict[str, Any] = {"title": Text(f"{results['title']}: {split}"), "padding": (0, 1, 0, 0)}
+        if features:
+            of = f"{features['distance_name']} and {features['score_name']}"
+            look["caption"] = Text(f"{of}: {features['num_generated']:,} drawn images, {features['real']:,} real ones")
+        headings = TABLE | {"frechet": ("FID" if features.get("distance_name") == "FID" else "Fréchet", ".2f")}
+        shown = {key: both for key, both in headings.items() if any(row.get(key) is not None for row in rows)}
+        left = ["length", "length rule"]
+        made = table([*left, *(heading for heading, _ in shown.values())], left, **look)
+        for row in rows:
+            length = (
+                row["label"] if row["length_rule"] == "fixed" else f"{row['length']:.1f} of {results['latent_dim']}"
+            )
+            cells = ["–" if row.get(key) is None else f"{row[key]:{digits}}" for key, (_, digits) in shown.items()]
+            made.add_row(length, row["length_rule"], *cells)
+        return [made]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vnd.data.batches import Normalise, statistics
 from vnd.data.images import Images
 from vnd.methods import Method, Size, Sizes
-from vnd.methods.base import describe
+from vnd.methods.base import describe, refuse_unless
 from vnd.tasks.trained import BestOrLast, TrainedRun
 
 PERCENT: dict[str, Any] = {"form": "percent", "digits": 1}
@@ -56,8 +56,7 @@ class Evaluation:
 def check_bn_images(name: str, *counts: int) -> None:
     """Refuse numbers of images that have no statistics."""
     for count in counts:
-        if count < 0 or count == 1:
-            raise ValueError(f"{name} must be at least 2 images, or 0 for all; got {count}")
+        refuse_unless(count == 0 or count >= 2, name, "be at least 2 images, or 0 for all", count)
 
 
 def machine(device: torch.device) -> str:
@@ -168,8 +167,8 @@ def register(task: type[Task]) -> type[Task]:
 
 
 def task_of(method: Method | type[Method]) -> Task:
-    """The task of a method, which its options do not decide."""
-    return TASKS[(method.__new__(method) if isinstance(method, type) else method).task]
+    """The task of a method."""
+    return TASKS[method.task]
 
 
 def declare(task: Task, method: str, data: str) -> dict[str, Any]:

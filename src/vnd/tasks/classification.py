@@ -15,11 +15,12 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from vnd import metrics
-from vnd._text import check_known, short
+from vnd._text import check_known, short, table
 from vnd.data.batches import Normalise, Passes, in_order
 from vnd.data.images import Images
 from vnd.data.registry import DATASETS
 from vnd.methods import Method, Size
+from vnd.methods.base import refuse_unless
 from vnd.methods.classification_baselines import fit_temperature, scaled
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import BayesLayer, OrderingUnit
@@ -62,17 +63,15 @@ class ClassificationEvaluation(Evaluation):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, least in (("samples", 0), ("bins", 1), ("repeats", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
+            refuse_unless(getattr(self, name) >= least, name, f"be at least {least}", getattr(self, name))
         check_bn_images("bn_images_sweep", *self.bn_images_sweep)
-        if not self.inference or set(self.inference) - set(get_args(Inference)):
-            raise ValueError(f"inference must be some of {', '.join(get_args(Inference))}; got {list(self.inference)}")
-        if self.inference[0] == "mc_mask":
-            raise ValueError("inference must begin with one that has sizes, not mc_mask; got mc_mask first")
+        ways, known = list(self.inference), get_args(Inference)
+        refuse_unless(bool(ways) and {*ways} <= {*known}, "inference", f"be some of {', '.join(known)}", ways)
+        sized = ways[0] != "mc_mask"
+        refuse_unless(sized, "inference", "begin with one that has sizes, not mc_mask", "mc_mask first")
         if self.ood is not None:
             check_known("ood", self.ood, DATASETS)
-        if not 0 < self.risk < 1:
-            raise ValueError(f"risk must lie in (0, 1); got {self.risk}")
+        refuse_unless(0 < self.risk < 1, "risk", "lie in (0, 1)", self.risk)
 
 
 @dataclass(frozen=True)
@@ -544,16 +543,12 @@ TABLE: dict[str, tuple[str, Any]] = {  # key of a row → heading, and how a num
 
 def sizes_table(rows: list[dict[str, Any]], title: str, chosen: str | None = None) -> Table:
     """One line a size; the chosen one is marked."""
-    table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 1, 0, 0))
-    table.add_column("width", no_wrap=True)
     shown = [key for key in TABLE if any(key in row for row in rows)]
-    for key in shown:
-        table.add_column(TABLE[key][0], justify="right", no_wrap=True)
+    made = table(["width", *(TABLE[key][0] for key in shown)], ["width"], title=Text(title), padding=(0, 1, 0, 0))
     for row in rows:
-        style = "bold" if row["label"] == chosen else None
-        mark = " ←" if row["label"] == chosen else ""
-        table.add_row(f"{row['label']}{mark}", *[TABLE[key][1](row[key]) for key in shown], style=style)
-    return table
+        mark, style = (" ←", "bold") if row["label"] == chosen else ("", None)
+        made.add_row(f"{row['label']}{mark}", *[TABLE[key][1](row[key]) for key in shown], style=style)
+    return made
 
 
 COLUMNS: list[dict[str, Any]] = [

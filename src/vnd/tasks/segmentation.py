@@ -14,9 +14,11 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from vnd import metrics
+from vnd._text import table
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
 from vnd.methods import METHODS, Size
+from vnd.methods.base import refuse_unless
 from vnd.methods.nested import Nested
 from vnd.methods.vnd_punet import Drawer, Segmenter
 from vnd.tasks.base import SHAPED, Evaluation, Task, machine, register
@@ -46,10 +48,9 @@ class SegmentationEvaluation(Evaluation):
     def __post_init__(self) -> None:
         super().__post_init__()
         counts = list(self.num_mask_samples)
-        if not counts or counts[0] < 1 or counts != sorted(set(counts)):
-            raise ValueError(f"num_mask_samples must be numbers of masks that rise from 1 or more; got {counts}")
-        if self.bins < 1:
-            raise ValueError(f"bins must be at least 1; got {self.bins}")
+        rises = counts and counts[0] >= 1 and counts == sorted(set(counts))
+        refuse_unless(bool(rises), "num_mask_samples", "be numbers of masks that rise from 1 or more", counts)
+        refuse_unless(self.bins >= 1, "bins", "be at least 1", self.bins)
 
 
 def groups_of(images: Images) -> list[str] | list[int] | None:
@@ -91,18 +92,6 @@ def distances(table: Tensor, samples: int, count: int, unbiased: bool = False) -
 def table_of(samples: Tensor, graders: Tensor) -> Tensor:
     """Distances of all masks from all: of samples (B, n, H, W), then graders (B, G, H, W); pixels are counted here."""
     return metrics.pair_distances(torch.cat((samples, graders.bool()), 1))
-
-
-@torch.no_grad()
-def distance_of(method: Segmenter, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
-    """Mean GED of a split at a size of a calibrated network, with few samples, the same draws each time."""
-    device = next(model.parameters()).device
-    draw, found = method.drawer(model, size), list[Tensor]()
-    with repeatable():
-        for x, graders in graded(images, normalise, device):
-            samples = (draw(x, VALIDATED) > 0).transpose(0, 1)
-            found.append(distances(table_of(samples, graders), VALIDATED, VALIDATED))
-    return float(torch.cat(found).mean())
 
 
 def tidy(row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -235,33 +224,6 @@ TABLE = {  # key of a row → heading, digits; beside the distances
 }
 
 
-def masks_table(results: dict[str, Any], split: str) -> Table:
-    """One line a size; then what samples of the true distribution would have, where that is known."""
-    rows, own = results["rows"], results["graders_own"]
-    images = len(next(iter(rows[0]["per_image"].values())))
-    apart = f"{images:,} images, {results['graders']} grader{'s' * (results['graders'] > 1)}"
-    if own["diversity"] is not None:
-        apart += f", whose masks are {own['diversity']:.4f} apart"
-    foretold = "" if own["dice"] is None else f"; Dice of one grader by the others together {own['dice']:.4f}"
-    table = Table(
-        title=Text(f"{results['title']}: {split}"), title_justify="left", box=None, padding=(0, 1, 0, 0),
-        caption=Text("\n".join(filter(None, (apart + foretold, _of_groups(results))))), caption_justify="left",
-    )  # fmt: skip
-    table.add_column("size", no_wrap=True)
-    for count in results["samples"]:
-        table.add_column(f"GED {count}", justify="right", no_wrap=True)
-    shown = [key for key in TABLE if any(row.get(key) is not None for row in rows)]
-    for key in shown:
-        table.add_column(TABLE[key][0], justify="right", no_wrap=True)
-    for row in rows:
-        others = ["–" if row[key] is None else f"{row[key]:.{TABLE[key][1]}f}" for key in shown]
-        table.add_row(row["label"], *[f"{ged:.4f}" for ged in row["ged"].values()], *others)
-    if rows[0]["expected_ged"] is not None:
-        expected = [f"{ged:.4f}" for ged in rows[0]["expected_ged"].values()]
-        table.add_row("truth", *expected, *[""] * len(shown))
-    return table
-
-
 def _of_groups(results: dict[str, Any]) -> str:
     """How sure the distance of the largest size is, and what it is where every owner of images counts once."""
     count, groups = str(results["samples"][-1]), results["groups"]
@@ -328,9 +290,15 @@ class Segmentation(Task):
         """Few: each batch is a draw of the weights, and a large one of large images."""
         return 32
 
+    @torch.no_grad()
     def validate(self, method: Any, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
-        """The GED of a few masks that are drawn."""
-        return distance_of(method, model, size, images, normalise)
+        """Mean GED at a size, of few masks that are drawn, the same each time."""
+        draw, found = method.drawer(model, size), list[Tensor]()
+        with repeatable():
+            for x, graders in graded(images, normalise, next(model.parameters()).device):
+                samples = (draw(x, VALIDATED) > 0).transpose(0, 1)
+                found.append(distances(table_of(samples, graders), VALIDATED, VALIDATED))
+        return float(torch.cat(found).mean())
 
     @torch.no_grad()
     def evaluate(
@@ -394,8 +362,26 @@ class Segmentation(Task):
         return len(_sizes(run, options)) * len(test)
 
     def tables(self, results: dict[str, Any], split: str, options: SegmentationEvaluation) -> list[Table]:
-        """One line a size."""
-        return [masks_table(results, split)]
+        """One line a size; then what samples of the true distribution would have, where that is known."""
+        rows, own = results["rows"], results["graders_own"]
+        images = len(next(iter(rows[0]["per_image"].values())))
+        apart = f"{images:,} images, {results['graders']} grader{'s' * (results['graders'] > 1)}"
+        if own["diversity"] is not None:
+            apart += f", whose masks are {own['diversity']:.4f} apart"
+        foretold = "" if own["dice"] is None else f"; Dice of one grader by the others together {own['dice']:.4f}"
+        caption = Text("\n".join(filter(None, (apart + foretold, _of_groups(results)))))
+        shown = {key: both for key, both in TABLE.items() if any(row.get(key) is not None for row in rows)}
+        geds = [f"GED {count}" for count in results["samples"]]
+        headings = ["size", *geds, *(heading for heading, _ in shown.values())]
+        title = Text(f"{results['title']}: {split}")
+        made = table(headings, ["size"], title=title, caption=caption, padding=(0, 1, 0, 0))
+        for row in rows:
+            others = ["–" if row[key] is None else f"{row[key]:.{digits}f}" for key, (_, digits) in shown.items()]
+            made.add_row(row["label"], *[f"{ged:.4f}" for ged in row["ged"].values()], *others)
+        if rows[0]["expected_ged"] is not None:
+            expected = [f"{ged:.4f}" for ged in rows[0]["expected_ged"].values()]
+            made.add_row("truth", *expected, *[""] * len(shown))
+        return [made]
 
     def of_data(self, name: str) -> dict[str, Any]:
         """What was published of a data set."""

@@ -17,8 +17,7 @@ from typing import Any, get_args, get_type_hints
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
-from vnd._options import one_line, refusal, spelled
-from vnd._text import check_known, nearest
+from vnd._text import check_known, nearest, on_one_line, refusal, spelled
 from vnd.methods import METHODS
 from vnd.models import MODELS
 from vnd.train.recipe import SECTIONS, Network, Recipe, sections_of
@@ -40,10 +39,8 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
     overrides = list(overrides)
     for section in ("method", "network"):  # who they are decides which keys they have
         value = _named(overrides, f"--{section}.name")
-        part = given.get(section) or {}
-        if value is not None:
-            kept = part if isinstance(part, dict) and part.get("name") == value else {}
-            given[section] = {**kept, "name": value}
+        if value is not None and value != _name(given, section):
+            given[section] = {"name": value}
     method, network = _choice(given, "method", METHODS, where), _choice(given, "network", MODELS, where)
     parser = _shared_parser(method, network)
     leaves = _check_keys(given, parser, where)
@@ -97,8 +94,7 @@ def help_parser(recipe: Recipe) -> ArgumentParser:
 
 
 def _choice(given: dict[str, Any], section: str, known: Iterable[str], where: str) -> str:
-    part = given.get(section)
-    name = part.get("name") if isinstance(part, dict) else None
+    name = _name(given, section)
     try:
         check_known(f"{section}.name", name, known)
     except ValueError as error:
@@ -196,7 +192,7 @@ def _named(overrides: list[str], option: str) -> str | None:
 
 def _of_group(error: BaseException, leaves: set[str]) -> str | None:
     """What to say where a whole section was given on the command line, and has a key that nobody knows."""
-    said = re.fullmatch(r"Group '(.+)' does not accept option '(.+)'", one_line(error))
+    said = re.fullmatch(r"Group '(.+)' does not accept option '(.+)'", on_one_line(error))
     return said and f"unknown key '{said[1]}.{said[2]}'{_like(f'{said[1]}.{said[2]}', leaves)}"
 
 
@@ -305,7 +301,7 @@ def read_yaml(path: Path, where: str, wanted: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise ValueError(f"{where} does not exist") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{where} is not YAML: {one_line(error)}") from None
+        raise ValueError(f"{where} is not YAML: {on_one_line(error)}") from None
     given = load_yaml(text, where)
     if not isinstance(given, dict):
         raise ValueError(f"{where} must hold {wanted}; got {type(given).__name__}")
@@ -327,7 +323,7 @@ def load_yaml(text: str, where: str = "it") -> Any:
                 raise ValueError(f"line {line}: {sign}{event.anchor} must be spelt out; got an anchor or an alias")
         return yaml.load(text, _Loader)  # a safe one
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{where} is not YAML: {one_line(error)}") from None
+        raise ValueError(f"{where} is not YAML: {on_one_line(error)}") from None
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 

@@ -112,7 +112,7 @@ def check_same(recipe: Recipe, folder: Path, new_epochs: bool = False) -> None:
         return
     kept = parse_run(folder)
     if new_epochs:
-        kept = kept.with_epochs(recipe.train.epochs)
+        kept = kept.with_train(epochs=recipe.train.epochs)
     if kept != recipe:
         raise ValueError(f"train: {folder} holds a run of another recipe; give another folder, or go on with that one")
 

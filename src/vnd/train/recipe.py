@@ -16,6 +16,7 @@ from vnd._text import check_known
 from vnd.data.augment import Augment
 from vnd.data.registry import DATASETS
 from vnd.methods import METHODS, Method
+from vnd.methods.base import refuse_unless
 from vnd.models import build
 from vnd.optim import Optimizer, Schedule
 from vnd.tasks import Evaluation, task_of
@@ -91,8 +92,7 @@ class Schedules:
 
     def __post_init__(self) -> None:
         lowest = min(self.temperature.start, self.temperature.gamma if self.temperature.kind == "steps" else 1.0)
-        if not lowest > 0:
-            raise ValueError(f"temperature must stay greater than 0; got {lowest}")
+        refuse_unless(lowest > 0, "temperature", "stay greater than 0", lowest)
 
 
 @dataclass(frozen=True)
@@ -142,16 +142,12 @@ class Train:
         for name in ("epochs", "log_every", "validate_every", "save_every", "checkpoint_every"):
             _at_least(name, getattr(self, name), 1)
         _at_least("batch", self.batch, 2)
-        if not 0 <= self.seed < LARGEST_SEED:
-            raise ValueError(f"seed must lie in 0 … {LARGEST_SEED - 1}; got {self.seed}")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip must be greater than 0; got {self.clip}")
-        if not self.loss_temperature >= 0:
-            raise ValueError(f"loss_temperature must be 0 or more; got {self.loss_temperature}")
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise ValueError(f"ema must lie in (0, 1); got {self.ema}")
-        if not self.validate_at or not all(0 < fraction <= 1 for fraction in self.validate_at):
-            raise ValueError(f"validate_at must hold fractions in (0, 1]; got {list(self.validate_at)}")
+        refuse_unless(0 <= self.seed < LARGEST_SEED, "seed", f"lie in 0 … {LARGEST_SEED - 1}", self.seed)
+        refuse_unless(self.clip is None or self.clip > 0, "clip", "be greater than 0", self.clip)
+        refuse_unless(self.loss_temperature >= 0, "loss_temperature", "be 0 or more", self.loss_temperature)
+        refuse_unless(self.ema is None or 0 < self.ema < 1, "ema", "lie in (0, 1)", self.ema)
+        some = bool(self.validate_at) and all(0 < fraction <= 1 for fraction in self.validate_at)
+        refuse_unless(some, "validate_at", "hold fractions in (0, 1]", list(self.validate_at))
 
 
 SECTIONS: dict[str, type] = {
@@ -183,10 +179,10 @@ class Recipe:
         wanted = self.evaluate.augmented if wanted is None else wanted
         return self.data.augment.cutmix > 0 if wanted is None else wanted
 
-    def with_epochs(self, epochs: int) -> Recipe:
-        """The recipe with another number of epochs."""
+    def with_train(self, **options: Any) -> Recipe:
+        """The recipe with other options of its section `train`."""
         try:
-            return dataclasses.replace(self, train=dataclasses.replace(self.train, epochs=epochs))
+            return dataclasses.replace(self, train=dataclasses.replace(self.train, **options))
         except ValueError as error:
             raise ValueError(f"train.{error}") from None
 
@@ -236,5 +232,4 @@ def _plain(value: Any) -> Any:
 
 
 def _at_least(name: str, value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        raise ValueError(f"{name} must be at least {least}; got {value}")
+    refuse_unless(value is None or value >= least, name, f"be at least {least}", value)

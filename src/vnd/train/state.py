@@ -58,7 +58,7 @@ class TrainState:
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # the loop says where to autocast
         self.root = unwrap(self.model)
-        self.ema = _average_of(self.root) if options.ema else None
+        self.ema = {n: p.detach().clone() for n, p in self.root.named_parameters()} if options.ema else None
         self.confidence = ConfidenceController(self)
         self.steps = options.epochs * len(self.batches)
         self.step, self.best = 0, -1e9  # JSON has no infinity
@@ -161,20 +161,11 @@ class TrainState:
                     f" train.clip; the last checkpoint in {self.folder / 'checkpoints'} is from before it"
                 )
         if self.accelerator.is_main_process:
-            recipe = self.recipe.to_dict()
+            recipe, world = self.recipe.to_dict(), self.accelerator.num_processes
             tensors, state = checkpoint.capture(self.root, self._inner(), self.ema, self.accelerator.scaler)
-            checkpoint.write(
-                self.folder / "checkpoints",
-                self.step,
-                tensors,
-                state
-                | {
-                    "best": self.best,
-                    "world": self.accelerator.num_processes,
-                    "log_loss_temperature": self.confidence.state(),
-                }
-                | {"recipe": recipe, "recipe_digest": digest_of(recipe)},
-            )
+            state |= {"best": self.best, "world": world, "log_loss_temperature": self.confidence.state()}
+            state |= {"recipe": recipe, "recipe_digest": digest_of(recipe)}
+            checkpoint.write(self.folder / "checkpoints", self.step, tensors, state)
 
     def validate(self) -> dict[str, float]:
         """Look at the validation images at some widths; keep the network if it is the best.
@@ -302,20 +293,13 @@ def _drop_statistics(root: nn.Module) -> None:
         state.stamps.clear()
 
 
-def _average_of(root: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in root.named_parameters()}
-
-
 @torch.no_grad()
 def _keep_unseen(root: nn.Module, own: dict[str, Tensor]) -> None:
     """Give statistics back to the layers of a network that have seen nothing since they were reset."""
     for name, module in root.named_modules():
         counted = getattr(module, "num_batches_tracked", None)
         if counted is not None and int(counted) == 0:
-            _fill(
-                dict(module.named_buffers()),
-                {place: own[f"{name}.{place}"] for place, _ in module.named_buffers()},
-            )
+            _fill(dict(module.named_buffers()), {place: own[f"{name}.{place}"] for place, _ in module.named_buffers()})
 
 
 @torch.no_grad()

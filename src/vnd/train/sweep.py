@@ -195,7 +195,7 @@ def _expand(
                 first.network.build()  # what it refuses is found now
                 built.append(first.network)
             for seed in seeds:
-                recipe = first if seed is None else _seeded(first, seed)
+                recipe = _seeded(first, seed)
                 parts = [name, *_labels(chosen), str(recipe.train.seed), (own_digest := digest(recipe))[:8]]
                 replaced = words if seed is None else [*words, f"--train.seed={seed}"]
                 yield Run(out / "-".join(parts), source, tuple(replaced), recipe, own_digest)
@@ -218,11 +218,11 @@ def _found(runs: Iterable[Run], out: Path) -> Iterator[Run]:
         yield run if there is None else dataclasses.replace(run, folder=there)
 
 
-def _seeded(recipe: Recipe, seed: int) -> Recipe:
+def _seeded(recipe: Recipe, seed: int | None) -> Recipe:
     try:
-        return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=seed))
+        return recipe if seed is None else recipe.with_train(seed=seed)
     except ValueError as error:
-        raise ValueError(f"seeds: train.{error}") from None
+        raise ValueError(f"seeds: {error}") from None
 
 
 def _over(*layers: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,181 @@
+"""What the functions on nested networks refuse: bad networks, inputs and options, each in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import vnd
+from refusals import refused, table
+
+torch.manual_seed(0)
+PLAIN = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 3))
+X = torch.randn(4, 1, 8, 8)
+NET = vnd.to_nested(PLAIN, X[:2], num_groups=4).eval()
+NETWORKS: dict[str, Callable[[Any], Any]] = {
+    "predict": lambda net: vnd.predict(net, X),
+    "kl": vnd.kl,
+    "describe": vnd.describe,
+    "extract": vnd.extract,
+    "set_width": lambda net: vnd.set_width(net, 0.5),
+    "shape": lambda net: vnd.shape(net, fraction=0.5),
+    "recalibrate": lambda net: vnd.recalibrate(net, [X]),
+    "profile": vnd.profile,
+    "parameter_groups": lambda net: vnd.parameter_groups(net, lr=0.1),
+    "set_temperature": lambda net: vnd.set_temperature(net, 0.1),
+    "save": lambda net: vnd.save(net, "folder"),
+}
+
+
+@table({f"{name} of a {kind}": (lambda f=f, net=net: f(net), f"net must be an nn.Module; got a {kind}")
+        for name, f in NETWORKS.items() for kind, net in (("str", "net"), ("NoneType", None))})  # fmt: skip
+def test_what_is_no_network_is_refused(call: Callable[[], Any], words: str) -> None:
+    refused(call, words)
+
+
+def predict(**options: Any) -> Callable[[], Any]:
+    return lambda: vnd.predict(NET, **{"x": X, **options})
+
+
+@table(
+    {
+        "an unknown link": (
+            predict(link="probit"),
+            "predict: link must be one of 'softmax', 'dirichlet', 'sigmoid', 'identity'; got 'probit'",
+        ),
+        "a list": (predict(x=[X]), "predict: x must be a tensor, a tuple of arguments or a dict"),
+        "samples -1": (
+            predict(samples=-1),
+            "predict: samples must be a whole number, 0 (posterior means) or more; got -1",
+        ),
+        "a width of 2": (predict(width=2), "ambiguous"),
+        "a width of a plain network": (
+            lambda: vnd.predict(PLAIN, X, width=0.5),
+            "Sequential is not a nested network; make it one with vnd.to_nested first",
+        ),
+        "a word for a model": (lambda: vnd.to_nested("vgg", X), "to_nested: model must be an nn.Module; got 'vgg'"),
+        "samples for statistics in words": (
+            lambda: vnd.recalibrate(NET, [X], samples="all"),
+            "recalibrate: samples must be True, False or 'both'; got 'all'",
+        ),
+        "a number of samples for statistics": (
+            lambda: vnd.recalibrate(NET, [X], samples=6),
+            "recalibrate: samples must be True, False or 'both'; got 6",
+        ),
+        "one tensor for batches": (
+            lambda: vnd.recalibrate(NET, X),
+            "recalibrate: batches must be an iterable of batches; got one tensor, give it in a list",
+        ),
+        "no width": (
+            lambda: vnd.recalibrate(NET, [X], widths=()),
+            "recalibrate: widths must name at least one width; got none",
+        ),
+        "samples True": (predict(samples=True), "predict: samples must be a whole number, 0 (posterior means) or more"),
+        "samples 1.5": (predict(samples=1.5), "predict: samples must be a whole number"),
+        "rows 1.5": (predict(rows=1.5), "predict: rows must be at least 1, a whole number, or None; got 1.5"),
+        "rows nan": (predict(rows=math.nan), "predict: rows must be at least 1, a whole number, or None; got nan"),
+        "rows True": (predict(rows=True), "predict: rows must be at least 1, a whole number, or None; got True"),
+        "rows 0": (predict(rows=0), "predict: rows must be at least 1"),
+        "seed 1.5": (predict(seed=1.5), "predict: seed must be a whole number of 64 bits, or None; got 1.5"),
+        "seed of 70 bits": (predict(seed=2**70), "predict: seed must be a whole number of 64 bits"),
+        "sparse": (predict(x=X.to_sparse()), "predict: x must be dense, to be taken apart by examples; got layout"),
+        "a width of True": (predict(width=True), "ambiguous"),
+        "no batches": (
+            lambda: vnd.recalibrate(NET, None),
+            "recalibrate: batches must be an iterable of batches; got a None",
+        ),
+        "a width for statistics of 2": (lambda: vnd.recalibrate(NET, [X], widths=2), "ambiguous"),
+        "a plain network without an example": (
+            lambda: vnd.profile(PLAIN),
+            "example_input must be an input of the Sequential to run it on",
+        ),
+        "a plain network at a width": (lambda: vnd.profile(PLAIN, 0.5, X), "Sequential is not a nested network"),
+        "a budget in words": (
+            lambda: vnd.shape(NET, parameters="few"),
+            "shape: parameters must be a number; got 'few'",
+        ),
+        "a budget of True": (lambda: vnd.shape(NET, macs=True), "shape: macs must be a number; got True"),
+        "a negative rate": (
+            lambda: vnd.parameter_groups(NET, lr=-1),
+            "parameter_groups: lr must be finite and at least 0",
+        ),
+        "a rate of nan": (
+            lambda: vnd.parameter_groups(NET, lr=0.1, chain_lr=math.nan),
+            "parameter_groups: chain_lr must be finite and at least 0; got nan",
+        ),
+        "an endless decay": (
+            lambda: vnd.parameter_groups(NET, lr=0.1, weight_decay=math.inf),
+            "parameter_groups: weight_decay must be finite and at least 0; got inf",
+        ),
+        "a temperature in words": (
+            lambda: vnd.set_temperature(NET, "warm"),
+            "set_temperature: temperature must be finite",
+        ),
+        "no folder": (lambda: vnd.load(None), "load: folder must be a path; got a NoneType"),
+        "a number for a folder": (lambda: vnd.save(NET, 3), "save: folder must be a path; got a int"),
+    }
+)
+def test_bad_options_are_refused(call: Callable[[], Any], words: str) -> None:
+    refused(call, words)
+
+
+LIKE = "predict: x must be torch.float32 of shape (batch, 1, 8, 8), as the example of the conversion was; got "
+
+
+@table(
+    {
+        "dtype": (predict(x=X.double()), LIKE + "torch.float64 of shape (4, 1, 8, 8): "),
+        "bytes": (predict(x=X.byte()), LIKE + "torch.uint8 of shape (4, 1, 8, 8): "),
+        "channels": (predict(x=X.expand(4, 3, 8, 8), samples=0), LIKE + "torch.float32 of shape (4, 3, 8, 8): "),
+        "size": (predict(x=X[:, :, :5]), LIKE + "torch.float32 of shape (4, 1, 5, 8): "),
+        "dtype of a plain network": (
+            lambda: vnd.predict(PLAIN, X.double()),
+            "predict: x must be of torch.float32, as the network's parameters are; got torch.float64",
+        ),
+    }
+)
+def test_an_input_that_the_network_cannot_run_on_is_named_beside_torch_s_own_words(
+    call: Callable[[], Any], words: str
+) -> None:
+    refused(call, words, RuntimeError)
+
+
+def test_an_input_without_channels_is_named_too() -> None:
+    refused(predict(x=X[:, 0]), LIKE + "torch.float32 of shape (4, 8, 8): ")
+
+
+def test_an_error_of_an_input_as_in_the_example_is_the_network_s_own() -> None:
+    class Broken(nn.Sequential):
+        broken = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.broken:
+                raise RuntimeError("of the network")
+            return super().forward(x)
+
+    net = vnd.to_nested(Broken(*PLAIN), X[:2], num_groups=4)
+    net.broken = True
+    with pytest.raises(RuntimeError, match=r"^of the network$"):
+        vnd.predict(net, X)
+
+
+def test_the_whole_number_one_is_all_of_the_network() -> None:
+    full = vnd.shape(NET, fraction=1.0)
+    vnd.recalibrate(NET, [X], widths=1)
+    for width in (1, 1.0, full):
+        assert vnd.profile(NET, width) == vnd.profile(NET, full)
+        assert torch.equal(vnd.predict(NET, X, width=width, samples=0).probs, vnd.predict(NET, X, samples=0).probs)
+    with vnd.width(NET, 1), torch.no_grad():
+        assert torch.equal(NET(X), vnd.extract(NET, 1)(X))
+
+
+def test_a_plain_network_has_the_profile_of_its_one_width() -> None:
+    size = vnd.profile(PLAIN, example_input=X)
+    assert (size.parameters, size.macs) == (8 * 9 + 8 + 288 * 3 + 3, 8 * 9 * 36 + 288 * 3)
+    assert vnd.profile(PLAIN, count_macs=False).parameters == size.parameters
+    assert vnd.profile(NET, 1) == size
