@@ -29,7 +29,7 @@ from PIL import Image
 from vnd._text import short
 from vnd.cli import main as vnd
 from vnd.report import html
-from vnd.report.markdown import BEGIN, END
+from vnd.report.html import BEGIN, END
 from vnd.report.results import read
 from vnd.report.theory import downhill
 

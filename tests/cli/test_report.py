@@ -8,8 +8,8 @@ import pytest
 from fake_runs import fake_run, write_runs
 
 from vnd.cli import main
-from vnd.report import curves, html, markdown
-from vnd.report.markdown import BEGIN, END
+from vnd.report import curves, html
+from vnd.report.html import BEGIN, END
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_runs_are_kept_and_a_page_of_documentation_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(markdown, "DPI", 20)
+    monkeypatch.setattr(html, "DPI", 20)
     write_runs(tmp_path / "runs", {"b": fake_run("bn3", learned=2, run="b"), "a": fake_run("fn3", run="a")})
     Path("page.md").write_text(f"before\n{BEGIN}\n{END}\nafter\n")
     options = ["--keep", "kept.jsonl", "--markdown", str(tmp_path / "page.md"), "--sizes", "[2e5, 1000000]"]

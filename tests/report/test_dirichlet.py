@@ -167,8 +167,10 @@ def test_what_is_no_input_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("chosen", [(0, 1), (0, 1, 1), (0, 1, 4), (-1, 0, 1), (0, 1, 2, 3)])
-@pytest.mark.parametrize("function", [project, merged])
+@pytest.mark.parametrize(
+    ("function", "chosen"),
+    [*((project, chosen) for chosen in ((0, 1), (0, 1, 1), (0, 1, 4), (-1, 0, 1), (0, 1, 2, 3))), (merged, (0, 1))],
+)
 def test_other_than_three_classes_is_refused(function, chosen) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=f"^{function.__name__}: chosen must be three different classes of 0 … 3, got"):
         function(np.full(4, 0.25), chosen)

@@ -76,6 +76,15 @@ def test_points_are_drawn_at_the_numbers_of_the_file() -> None:
     assert sum(bar.get_height() for bar in bars) == pytest.approx(100)
 
 
+def test_an_interval_over_seeds_is_said_and_drawn() -> None:
+    found = block(fake_code(), fake_code(seed=1))
+    assert "± is half a 95 % interval over trainings from other seeds." in lengths.note_of(found.series)
+    (axis,) = lengths.against_length(found.series, "mse", "error").axes
+    for bar, point in zip(axis.collections, found.series[0].of("fixed"), strict=True):
+        ends = [[point.length, point.measures["mse"].low], [point.length, point.measures["mse"].high]]
+        np.testing.assert_allclose(bar.get_segments(), [ends])
+
+
 def test_a_run_alone_says_what_came_of_it() -> None:
     parts = html.parts_of(block(fake_code()), Options("run"))
     said = " ".join(line[0].text for line in parts[0].content[0].lines)

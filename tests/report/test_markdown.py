@@ -8,18 +8,17 @@ import pytest
 from fake_codes import fake_code
 from fake_runs import fake_run
 from fake_segments import fake_segment
-from pages import HOSTILE, put
+from pages import HOSTILE, block, put
 
-from vnd.report import markdown
-from vnd.report.html import read
-from vnd.report.markdown import BEGIN, END, code, words, write_markdown
+from vnd.report import html
+from vnd.report.html import BEGIN, END, Options, _tables, code, parts_of, read, words, write_markdown
 
 KINDS = {"sizes": lambda: fake_run(learned=2, studies=True), "codes": fake_code, "masks": fake_segment}
 
 
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(markdown, "DPI", 40)
+    monkeypatch.setattr(html, "DPI", 40)
 
 
 def written(folder: Path, *results: dict[str, Any], name: str = "my page.md") -> tuple[str, list[Path]]:
@@ -36,7 +35,7 @@ def test_figures_lie_beside_the_page_and_are_shown_in_it(kind: str, tmp_path: Pa
         f"images/my%20page-{path.stem.removeprefix('my page-')}.png" for path in files
     ]
     assert len(files) > 1
-    assert all(path.stat().st_size <= markdown.LARGEST for path in files)
+    assert all(path.stat().st_size <= html.LARGEST for path in files)
     for line in text.splitlines():
         assert not line.startswith("|") or line.count("|") == line.replace("\\|", "").count("|")
     assert text.endswith(f"```sh\nvnd report runs\n```\n\n{END}\n")
@@ -70,6 +69,13 @@ def test_the_table_of_methods_has_the_numbers_of_the_file(tmp_path: Path) -> Non
     assert f"| {100 * full['accuracy']:.2f}<br><small>9.23 M</small> |" in line
     assert f"| {100 * full['auroc']:.2f} | {full['nll']:.3f} | 1 | 15 min |" in line
     assert "| 100 % | 9.23 M | 369 M |" in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_of_validation_images_are_called_so(kind: str) -> None:
+    found = block(KINDS[kind]() | {"split": "validation"})
+    text = "".join("\n".join(_tables(part)) for part in parts_of(found, Options("markdown")))
+    assert "All numbers are of validation images, not of test images." in text
 
 
 def test_hostile_text_is_no_markup(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ from fake_runs import fake_run, suite
 from fake_segments import fake_segment
 from pages import put
 
-from vnd.report import markdown
+from vnd.report import results as files
 from vnd.report.html import as_csv, read, rows
-from vnd.report.markdown import keep, origin, thinned
-from vnd.report.results import open_run
+from vnd.report.results import keep, open_run, origin, thinned
 
 ENVIRONMENT = {
     "versions": {"python": "3.12.3", "torch": "2.11.0+cu130"},
@@ -78,7 +77,7 @@ def test_a_report_of_what_is_kept_is_that_of_the_runs(kind: str, tmp_path: Path)
     file = kept(tmp_path, *places)
     assert table(file) == table(*places)
     for one, other in zip(read([file]).runs, read(places).runs, strict=True):
-        assert one.results == {k: v for k, v in other.results.items() if k not in markdown.DROPPED}  # to the last bit
+        assert one.results == {k: v for k, v in other.results.items() if k not in files.DROPPED}  # to the last bit
     again = tmp_path / "again" / "kept.jsonl"
     keep(read([file]).runs, again)
     assert again.read_bytes() == file.read_bytes()
@@ -95,7 +94,7 @@ def test_rounded_numbers_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (run,) = put(tmp_path, fake_run())
     real = json.dumps
     with monkeypatch.context() as patch:
-        patch.setattr(markdown.json, "dumps", lambda value, **options: real(rounded(value), **options))
+        patch.setattr(files.json, "dumps", lambda value, **options: real(rounded(value), **options))
         file = kept(tmp_path, run)
     assert table(file) != table(run)
 
@@ -109,7 +108,7 @@ def test_no_weights_no_pictures_and_no_path_of_a_machine_are_kept(tmp_path: Path
     assert str(tmp_path) not in text
     found = json.loads(text)
     assert sorted(found) == ["data", "environment", "log", "recipe", "results"]
-    assert len(json.dumps(found["log"])) <= 1.1 * markdown.LONGEST
+    assert len(json.dumps(found["log"])) <= 1.1 * files.LONGEST
     assert found["recipe"] == RECIPE.replace("/home/secret/data", "null").replace("'/home/secret: x'", "null")
     assert found["environment"]["command"] == ["__main__.py", "train", "bn3.yaml", "--out", "a", "--x=b"]
     assert found["environment"]["git"] == {"commit": ENVIRONMENT["git"]["commit"], "dirty": True}
@@ -125,6 +124,8 @@ def test_the_origin_of_a_run_is_what_lies_beside_it(tmp_path: Path) -> None:
     assert (found.machine, found.torch, found.commit) == ("NVIDIA H200", "2.11.0+cu130", "a2f2da58b+")
     assert found.commands == ("vnd train bn3.yaml --out a --x=b", "vnd evaluate a --checkpoint=last")
     assert origin(read([kept(tmp_path, run)]).runs[0]) == found
+    (run / "environment.json").write_text('{"cpus": 16}')
+    assert origin(open_run(run / "results.json")).machine == "16 CPU cores"
     for broken in ('{"git": ', "[]", '{"git": 3, "gpus": 2}'):
         (run / "environment.json").write_text(broken)
         found = origin(open_run(run / "results.json"))
@@ -132,7 +133,7 @@ def test_the_origin_of_a_run_is_what_lies_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_short_log_is_kept_whole_and_a_long_one_evenly_with_first_and_last(tmp_path: Path) -> None:
-    short, long = (markdown._log(trained(tmp_path / str(n), n) / "metrics.jsonl") for n in (2, 300))
+    short, long = (files._log(trained(tmp_path / str(n), n) / "metrics.jsonl") for n in (2, 300))
     assert thinned(short) == short
     thin = thinned(long)
     assert 8 <= sum("units" in row for row in thin) < len(thin)

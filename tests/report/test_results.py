@@ -38,12 +38,11 @@ REQUIRED = (
     *("rows", "rows.3.kind", "rows.3.label", "rows.3.parameters", "chosen.label", "reliability.1.count"),
     *("examples.most_certain.0.image", "curves.5.step", "tidy.2.parameters"),
 )
-OPTIONAL = (
-    *("command", "machine", "ood", "samples", "seconds", "chosen", "reliability", "survival", "tidy", "series"),
-    *("groups", "examples", "curves", "data.train", "data.classes", "rows.0.macs", "rows.0.shape", "rows.0.auroc"),
-    *("chosen.reason", "examples.ood", "curves.5.kl", "method.looks", "method.about", "columns.4.description"),
+OPTIONAL = (  # what else may be missing, the page of a task of which the report knows nothing is without
+    *("chosen", "tidy", "series", "samples", "rows.0.shape", "chosen.reason", "examples.ood", "curves.5.kl"),
 )
 RATIO = "a number in 0 … 1"
+BINS = {"count": [1], "confidence": [0.5], "frequency": [0.5]}
 WRONG: list[tuple[Any, str, Any, str]] = [  # of which file, where, what, and what is said
     (sizes, "format", 1, "format must be 2; got 1"),
     (sizes, "format", True, "format must be 2; got true"),
@@ -92,6 +91,8 @@ WRONG: list[tuple[Any, str, Any, str]] = [  # of which file, where, what, and wh
     (MASKS, "rows.0.ged_interval.4", [2, 1], "rows.0.ged_interval.4 must be two ends that rise; got [2, 1]"),
     (MASKS, "groups", ["a"], "groups must be one an image, 6; got 1"),
     (MASKS, "reliability", {"a": {}}, "reliability.a.count is missing"),
+    (MASKS, "reliability", {"a": BINS}, 'reliability must have labels of rows as keys; got "a"'),
+    (sizes, "columns.0.key", "label", 'rows.0.label must be a finite number; got "100 %"'),
 ]
 
 
@@ -156,13 +157,20 @@ def test_a_schema_without_bounds_is_caught() -> None:
     check({"accuracy": 1.1}, {"accuracy": "a finite number"}, "")  # what the entry is for
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"{", b'{"format": 2', b"\xff\xfe", b"[" * 100_000, b'{"title": "\\ud800"}', b"<html>"]
-)
+@pytest.mark.parametrize("text", [b"", b'{"format": 2', b"\xff\xfe", b"[" * 100_000, b'{"title": "\\ud800"}'])
 def test_what_is_not_json_is_refused(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "results.json"
     path.write_bytes(text)
     assert refused(path).startswith(f"report: {path} must be JSON in UTF-8: ")
+
+
+def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
+    for name, todo in (
+        ("results.json", f"run `vnd evaluate {tmp_path}` first"),
+        ("a.json", "give a run folder or its"),
+    ):
+        with pytest.raises(FileNotFoundError, match=rf"^report: {tmp_path}/{name} is missing; {todo}"):
+            read(tmp_path / name)
 
 
 def test_the_chosen_row() -> None:

@@ -42,8 +42,8 @@ def report(
         sizes: Numbers of parameters at which the table of the Markdown file compares methods; of classifiers alone.
     """
     from vnd.report import html
-    from vnd.report.markdown import IMAGES, marked, write_markdown
-    from vnd.report.markdown import keep as write_kept
+    from vnd.report.html import IMAGES, marked, write_markdown
+    from vnd.report.results import keep as write_kept
 
     if not all(math.isfinite(size) and size > 0 for size in sizes):
         raise ValueError(f"report: sizes must be numbers of parameters above 0; got {list(sizes)}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +24,14 @@ from vnd.report.style import (
     PURPLE,
     WIDE,
     Look,
+    bare,
     canvas,
-    half,
     legend,
     looks,
     one_line,
     panels,
+    plot,
     size_axis,
-    tidy,
     title,
 )
 
@@ -95,6 +94,14 @@ PRICE = (
     "no such place and lets weights drown in noise; variational dropout holds for α ≤ 1 only."
 )
 EXAMPLES = {"most_certain": "Most certain", "least_certain": "Least certain", "ood": "Out of domain"}
+LINES_OF_TRAINING = {  # by the first that a log has: of the upper panel, and last that of the lower one
+    "mse": [("mse", "mean squared error", BLUE, "-"), ("rate", "rate", ORANGE, "--")],
+    "loss": [
+        ("loss", "loss", BLUE, "-"),
+        ("nll", "negative log-likelihood", ORANGE, "--"),
+        ("kl", "KL term", GREEN, "-."),
+    ],
+}
 ACROSS, PIXELS = 8, 96  # examples in a row; a larger one is thinned: it is shown small
 FIRST = " Of several trainings from other seeds, the first is shown."
 
@@ -113,8 +120,7 @@ def curves(block: Block, options: Options) -> list[Part]:
         draw = over_sizes if on_page else over_parameters
         heading = column.title if on_page else f"{column.title}, over parameters"
         note += (CURVE if on_page else OVER) * (index == 0)
-        drawing = Drawing(f"{options.prefix}{column.key}", partial(draw, block.series, column))
-        found.append(Part(column.key, heading, note.strip(), [drawing]))
+        found.append(Part(column.key, heading, note.strip(), [options.drawing(column.key, draw, block.series, column)]))
     return found
 
 
@@ -127,31 +133,22 @@ def over_sizes(series: Sequence[Series], column: Column) -> Figure:
     figure, (left, right) = canvas(WIDE, HEIGHT, columns=2)
     right.sharey(left)
     for own in series:
-        known = own.of(having=column.key)
-        shares = sorted((p for p in known if p.fraction is not None), key=lambda p: p.fraction or 0)
-        look = styles[own.name]
-        _line(left, [p.fraction or 0 for p in shares], shares, column, own.name, look)
-        for kind in ("uniform", "learned", "sampled") if own.main else ("uniform", "sampled"):  # enough lines as it is
-            some, label = [point for point in known if point.kind == kind], own.name
-            if kind == "learned":
-                label = f"{own.name}, learned" if len(series) <= MANY else "_"  # the caption says what is hollow
-            _line(right, [p.parameters for p in some], some, column, label, look, hollow=kind == "learned")
+        shares = _widths(own.of(having=column.key))
+        _line(left, [p.fraction or 0 for p in shares], shares, column, own.name, styles[own.name])
+        kinds = ("uniform", "learned", "sampled") if own.main else ("uniform", "sampled")  # enough lines as it is
+        learned = f"{own.name}, learned" if len(series) <= MANY else "_"  # the caption says what is hollow
+        _by_parameters(right, own, kinds, column, styles[own.name], learned)
     known = [p for own in series for p in own.of(having=column.key)]
     _width_axis(left)
     size_axis(right, [p.parameters for p in known])
-    left.set_ylabel(column.axis)
-    _limit(left, [column.factor * p.measures[column.key].mean for p in known])
+    _measure_axis(left, column, known)
     right.tick_params(labelleft=False)
     rates = [p.measures[column.chance].mean for p in known if column.chance in p.measures]
     if rates and max(rates) - min(rates) < 1e-4:  # what chance gives; the axis keeps to the measured numbers
         limits = left.get_ylim()
         left.axhline(100 * rates[0], color=MUTED, linewidth=1, linestyle=":", zorder=1)
-        left.set_ylim(limits)
-        left.set_ylabel(f"{left.get_ylabel()}, by chance {100 * rates[0]:.1f}")
-    for axis in (left, right):
-        tidy(axis)
-    figure.set_figheight(HEIGHT + ROW * legend(figure, right, left))
-    return figure
+        left.set(ylim=limits, ylabel=f"{column.axis}, by chance {100 * rates[0]:.1f}")
+    return legend(figure, right, left, row=ROW)
 
 
 def over_parameters(series: Sequence[Series], column: Column) -> Figure:
@@ -165,17 +162,19 @@ def over_parameters(series: Sequence[Series], column: Column) -> Figure:
     shown = [own for own in shown if own.of(having=column.key)]
     figure, axis = canvas(PAGE, HEIGHT)
     for own in shown:
-        for kind in dict.fromkeys(point.kind for point in own.points):
-            some, is_learned = own.of(kind, having=column.key), kind == "learned"
-            label = f"{own.name}, learned" if is_learned else own.name
-            _line(axis, [p.parameters for p in some], some, column, label, styles[own.name], is_learned)
+        kinds = dict.fromkeys(point.kind for point in own.points)
+        _by_parameters(axis, own, kinds, column, styles[own.name], f"{own.name}, learned")
     known = [point for own in shown for point in own.of(having=column.key)]
     size_axis(axis, [point.parameters for point in known])
-    axis.set_ylabel(column.axis)
-    _limit(axis, [column.factor * point.measures[column.key].mean for point in known])
-    tidy(axis)
-    figure.set_figheight(HEIGHT + ROW * legend(figure, axis))
-    return figure
+    _measure_axis(axis, column, known)
+    return legend(figure, axis, row=ROW)
+
+
+def _by_parameters(axis: Axes, own: Series, kinds: Iterable[str], column: Column, look: Look, learned: str) -> None:
+    """A series over parameters, each of these kinds of size for itself; learned shapes are called otherwise."""
+    for kind in kinds:
+        some, hollow = own.of(kind, having=column.key), kind == "learned"
+        _line(axis, [p.parameters for p in some], some, column, learned if hollow else own.name, look, hollow)
 
 
 def _line(
@@ -184,38 +183,39 @@ def _line(
     """A series with its band; one point is a larger marker, with bars in the place of the band."""
     if not shown:
         return
-    color, marker, line = look
+    color, marker, _ = look
     found = [point.measures[column.key] for point in shown]
     mean, low, high = ([column.factor * getattr(one, part) for one in found] for part in ("mean", "low", "high"))
     if column.factor == 100:
         high = [min(100, x) for x in high]  # what can be
     low = [max(0.0, x) for x in low]
-    style: dict[str, Any] = {"color": color, "marker": marker, "label": one_line(label, 60), "zorder": 3}
     if len(shown) == 1:
+        style: dict[str, Any] = {"color": color, "marker": marker, "label": one_line(label, 60), "zorder": 3}
         across = (shown[0].mean("usage_std") or 0) if axis.get_xscale() == "log" or at[0] > 1 else 0
         reach = [[mean[0] - low[0]], [high[0] - mean[0]]] if found[0].count > 1 else None
         sides = [[min(across, 0.9 * at[0])], [across]] if across else None
         axis.errorbar(at, mean, yerr=reach, xerr=sides, linestyle="none", markersize=9, elinewidth=1.2, **style)
         return
-    if hollow:
-        style |= {"markerfacecolor": "white", "linestyle": (0, (2, 1.5)), "linewidth": 1.2, "markersize": 5.5}
-    else:
-        style |= {"linestyle": line, "linewidth": 1.7, "markersize": 5.5}
-    axis.plot(at, mean, **style)
+    plot(axis, at, mean, look, label, hollow)
     if any(one.count > 1 for one in found):
         axis.fill_between(at, low, high, color=color, alpha=0.13, linewidth=0, zorder=1)
 
 
-def _limit(axis: Axes, means: list[float]) -> None:
+def _measure_axis(axis: Axes, column: Column, known: Sequence[Point]) -> None:
     """Keep to the means and a part of the bands: over two seeds a band may be ten times as wide as all else."""
+    means = [column.factor * point.measures[column.key].mean for point in known]
     room = 0.3 * (max(means) - min(means)) or 0.05 * abs(means[0]) or 1.0
     low, high = axis.get_ylim()
-    axis.set_ylim(max(low, min(means) - room), min(high, max(means) + room))
+    axis.set(ylabel=column.axis, ylim=(max(low, min(means) - room), min(high, max(means) + room)))
+
+
+def _widths(points: Iterable[Point]) -> list[Point]:
+    """The points that have one share of every layer, from the narrowest."""
+    return sorted((p for p in points if p.fraction is not None), key=lambda p: p.fraction or 0)
 
 
 def _width_axis(axis: Axes) -> None:
-    axis.set_xlabel("width (% of every layer)")
-    axis.set_xlim(0, 1.04)
+    axis.set(xlabel="width (% of every layer)", xlim=(0, 1.04))
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "25", "50", "75", "100"])
 
 
@@ -240,10 +240,10 @@ def draw_statistics(own: Series) -> Figure:
     on average over runs.
     """
     columns = [column for column in own.columns.values() if column.title and own.of(having=column.key)][:2]
-    figure, axes = canvas(WIDE, 4.2, columns=2)
+    figure, axes = canvas(WIDE, columns=2, wspace=0.06)
     for index, count in enumerate(image_counts(own)):
         runs = [rows for run in own.runs if (rows := rows_of(run, own.inference, count))]
-        sizes = sorted((p for p in points_of(runs) if p.fraction is not None), key=lambda p: p.fraction or 0)
+        sizes = _widths(points_of(runs))
         color, marker, _ = LOOKS_OF_SIZES[index % len(LOOKS_OF_SIZES)]
         label = "all images" if count == 0 else f"{count:,} images"
         for axis, column in zip(axes, columns, strict=False):
@@ -258,11 +258,8 @@ def draw_statistics(own: Series) -> Figure:
     for axis, column in zip(axes, columns, strict=False):
         _width_axis(axis)
         axis.set_ylabel(column.axis)
-        tidy(axis)
     title(axes[0], own.name)
-    figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr, call-arg]
-    legend(figure, axes[0])
-    return figure
+    return legend(figure, axes[0])
 
 
 # What was learned
@@ -281,10 +278,8 @@ def length_probs(survival: Sequence[float]) -> list[float]:
 def learned_layers(own: Series) -> dict[str, list[float]]:
     """Length probabilities of each layer of the first run; none where lengths are fixed: all alike, or certain."""
     layers = {name: length_probs(probs) for name, probs in (own.runs[0].results.get("survival") or {}).items()}
-    learned = any(
-        1e-3 < max(probs) < 0.999 and np.ptp([p for p in probs if p > 1e-6]) > 1e-3 for probs in layers.values()
-    )
-    return layers if learned else {}
+    likely = [[p for p in probs if p > 1e-6] for probs in layers.values()]
+    return layers if any(1e-3 < max(probs) < 0.999 and np.ptp(probs) > 1e-3 for probs in likely) else {}
 
 
 @section("survival", "run", "page", "markdown")
@@ -298,8 +293,8 @@ def survival(block: Block, options: Options) -> list[Part]:
     layers = own.runs[0].results.get("survival")
     known = learned_layers(own) if options.view == "markdown" else layers and own.method.get("order") != "fixed"
     whose = f" of {own.name}, of its first run" if options.view == "markdown" else ""
-    drawing = Drawing(f"{options.prefix}survival", partial(draw_survival, layers)) if known and layers else None
-    return [Part("survival", heading, SURVIVAL.format(whose=whose), [drawing] if drawing else [])]
+    drawn = [options.drawing("survival", draw_survival, layers)] if known and layers else []
+    return [Part("survival", heading, SURVIVAL.format(whose=whose), drawn)]
 
 
 def draw_survival(layers: dict[str, list[float]]) -> Figure:
@@ -322,11 +317,7 @@ def draw_survival(layers: dict[str, list[float]]) -> Figure:
     expected.set_ylabel("units kept on average", color=INK, fontsize=10)
     bar = figure.colorbar(mesh, ax=axis, pad=0.02, aspect=max(8, 3 * len(layers)))
     bar.set_label("P(unit is kept)", color=INK, fontsize=10)
-    for scale in (axis, expected, bar.ax):
-        scale.tick_params(colors=INK, labelsize=9, length=0)
-        for spine in scale.spines.values():
-            spine.set_visible(False)
-    bar.outline.set_visible(False)
+    bare(axis, expected, bar.ax)
     return figure
 
 
@@ -337,22 +328,17 @@ def tail_index(own: Series) -> Figure:
     """
     layers = learned_layers(own)
     fixed = theory.fixed_lengths(max(len(probs) for probs in layers.values()) - 1)
-    shown = [
-        *((name, probs, MUTED) for name, probs in fixed.items()),
-        *((n, probs, BLUE) for n, probs in layers.items()),
-    ]
+    shown = [*fixed.items(), *layers.items()]
     few = len(shown) <= 12
     figure, axes = panels(len(shown), 4 if few else 6, 1.75)
-    for axis, (name, probs, color) in zip(axes, shown, strict=True):
-        axis.bar(range(len(probs)), probs, color=color, width=0.9)
+    for index, (axis, (name, probs)) in enumerate(zip(axes, shown, strict=True)):
+        axis.bar(range(len(probs)), probs, color=BLUE if index >= len(fixed) else MUTED, width=0.9)
         title(axis, name, 26 if few else 19, 9.5)
         note = f"mean {sum(j * p for j, p in enumerate(probs)):.1f} of {len(probs) - 1}"
         axis.text(0.03, 0.97, note, transform=axis.transAxes, color=INK, fontsize=8, va="top", zorder=5)
-        axis.set_ylim(0, 1.22 * max(probs))  # room for the note
-        axis.set_xlim(-0.7, len(probs) - 0.3)
+        axis.set(xlim=(-0.7, len(probs) - 0.3), ylim=(0, 1.22 * max(probs)))  # room for the note
         axis.locator_params(axis="y", nbins=3)
         axis.locator_params(axis="x", nbins=5, integer=True)
-        tidy(axis)
     figure.supxlabel("units kept", color=INK, fontsize=10)
     figure.supylabel("probability", color=INK, fontsize=10)
     return figure
@@ -373,21 +359,15 @@ def mean_correlation(own: Series) -> tuple[list[str], dict[str, Any]]:
     found = [run.results["correlation"] for run in own.runs if run.results.get("correlation")]
     labels: list[str] = found[0]["labels"]
     alike = [one for one in found if one["labels"] == labels]
-    maps = {}
-    for key, name in (("inside", "in domain"), ("outside", "out of domain")):
-        tables = [np.asarray(one[key], dtype=float) for one in alike if one.get(key)]
-        if tables:
-            maps[name] = np.mean(tables, axis=0)
-    return labels, maps
+    named = {"in domain": "inside", "out of domain": "outside"}
+    tables = {name: [np.asarray(one[key], dtype=float) for one in alike if one.get(key)] for name, key in named.items()}
+    return labels, {name: np.mean(some, axis=0) for name, some in tables.items() if some}
 
 
 def heat_maps(labels: Sequence[str], maps: dict[str, Any], name: str) -> Figure:
-    """Correlations of pairs as colored squares, a panel a map.
+    """Correlations of pairs as colored squares, a panel a map, whose heading begins with `name`.
 
-    Args:
-        labels: What the rows and the columns of each map are.
-        maps: A square table of correlations for each name of a map; NaN where there is none.
-        name: Whose they are: the beginning of each heading.
+    Each map is a square table of what its labels have in common, NaN where there is nothing.
     """
     lowest = min(float(np.nan_to_num(one).min()) for one in maps.values())
     low = lowest if lowest < -0.05 else 0.0
@@ -405,13 +385,9 @@ def heat_maps(labels: Sequence[str], maps: dict[str, Any], name: str) -> Figure:
         names = [one_line(label, 10) for label in labels]
         axis.set_xticks(range(len(labels)), names, rotation=45 if len(labels) > 5 else 0)
         axis.set_yticks(range(len(labels)), names)
-        axis.tick_params(colors=INK, labelsize=9, length=0)
-        for spine in axis.spines.values():
-            spine.set_visible(False)
     bar = figure.colorbar(mesh, ax=axes, pad=0.02, shrink=0.85)  # type: ignore[arg-type]
     bar.set_label("correlation", color=INK, fontsize=10)
-    bar.ax.tick_params(colors=INK, labelsize=9, length=0)
-    bar.outline.set_visible(False)
+    bare(*axes, bar.ax)
     return figure
 
 
@@ -424,19 +400,15 @@ def trust(block: Block, options: Options) -> list[Part]:
     withholding = [own for own in block.main if answers(own)]
     growing = [own for own in block.main if own.runs[0].results.get("cascade")]
     first = " Of several trainings from other seeds, the curves are of the first; the numbers are means."
-    alone, notes = options.view == "run", [SELECTIVE, CASCADE]
-    split = block.runs[0].split
-    said = [
-        note.format(split=split, again=again(block, more)) for note, more in zip(notes, (first, FIRST), strict=True)
-    ]
+    alone, note = options.view == "run", SELECTIVE.format(split=block.runs[0].split, again=again(block, first))
     shown: list[Table | Drawing | Items] = []
-    if withholding:
-        shown.append(Drawing(f"{options.prefix}selective", partial(draw_selective, withholding)))
+    shown += [options.drawing("selective", draw_selective, withholding)] if withholding else []
     shown += [] if alone else withheld(block)
-    grown = [Drawing(f"{options.prefix}cascade", partial(draw_cascade, growing))] if growing else []
+    grown = [options.drawing("cascade", draw_cascade, growing)] if growing else []
+    cascade = CASCADE.format(again=again(block, FIRST))
     return [
-        Part("selective", "Answering only when sure", said[0], shown, is_half=alone),
-        Part("cascade", "Narrow networks first", said[1], grown, is_half=alone),
+        Part("selective", "Answering only when sure", note, shown, is_half=alone),
+        Part("cascade", "Narrow networks first", cascade, grown, is_half=alone),
     ]
 
 
@@ -458,10 +430,8 @@ def draw_selective(series: Sequence[Series]) -> Figure:
                 spot: dict[str, Any] = {"marker": marker, "markersize": 8, "markeredgecolor": INK, "linestyle": "none"}
                 axis.plot(100 * row["coverage"], 100 * row["risk"], color=color, zorder=4, **spot)
         axis.axhline(100 * own.first("selective")["risk"], color=MUTED, linestyle=":", linewidth=1.2)
-        axis.set_xlabel("images answered (%)")
-        axis.set_xlim(0, 103)
+        axis.set(xlabel="images answered (%)", xlim=(0, 103))
         axis.legend(edgecolor="none", fontsize=8.5, labelcolor=INK)
-        tidy(axis)
     for axis in axes[::3]:
         axis.set_ylabel("wrong among these (%)")
     axes[0].set_ylim(bottom=0)  # of all, once all are drawn
@@ -483,7 +453,6 @@ def draw_cascade(series: Sequence[Series]) -> Figure:
         axis.plot(alone, values, linestyle="--", linewidth=1, label="one size alone", **look)
         size_axis(axis, [*costs, *alone], "multiply-adds an image (log scale)")
         axis.legend(edgecolor="none", fontsize=8.5, labelcolor=INK)
-        tidy(axis)
     for axis in axes[::3]:
         axis.set_ylabel("accuracy (% of images)")
     return figure
@@ -492,7 +461,7 @@ def draw_cascade(series: Sequence[Series]) -> Figure:
 def _panels(series: Sequence[Series]) -> tuple[Figure, list[Axes]]:
     """A panel for each series with its name; one of its own is as large as half a page, and needs none."""
     if len(series) == 1:
-        figure, axis = half()
+        figure, axis = canvas()
         return figure, [axis]
     figure, axes = panels(len(series), 3, 3.5, share=True)
     for axis, own in zip(axes, series, strict=True):
@@ -511,11 +480,10 @@ def withheld(block: Block) -> list[Table]:
             for row in said["rows"]:
                 rows.setdefault((row["label"], said["risk"]), []).append(row)
         for (label, target), same in rows.items():
-            means = [
-                confidence_interval(values) if (values := [r[key] for r in same if r.get(key) is not None]) else None
-                for key in ("coverage", "risk", "aurc")
-            ]
-            cells = [interval(one, column) for one, column in zip(means, (share, share, risk), strict=True)]
+            cells = []
+            for key, column in (("coverage", share), ("risk", share), ("aurc", risk)):
+                values = [row[key] for row in same if row.get(key) is not None]
+                cells.append(interval(confidence_interval(values) if values else None, column))
             never = sum(row.get("threshold") is None for row in same)
             none = f"(no threshold in {never} of {len(same)})" if never else ""
             cells[0] = Cell(cells[0].text, " ".join(filter(None, (cells[0].small, none))))
@@ -531,19 +499,16 @@ def reliability(block: Block, options: Options) -> list[Part]:
     note = RELIABILITY.format(below=below if options.view == "run" else "").strip()
     some = [own for own in block.main if own.parts("reliability")]
     if options.view == "page":
-        drawings = each(some, "reliability", _diagrams, options.prefix)
+        drawings = each(some, "reliability", draw_reliability, options.prefix)
         return [Part("reliability", heading, note + again(block, FIRST), drawings)]
     own = headline(block)
-    drawing = [Drawing(f"{options.prefix}reliability", partial(_diagrams, own))] if own in some else []
+    drawing = [options.drawing("reliability", draw_reliability, own)] if own in some else []
     return [Part("reliability", heading, note + f" Shown is {own.name}." * (options.view == "markdown"), drawing)]
 
 
-def _diagrams(own: Series) -> Figure:
-    return draw_reliability(spread_out(own.parts("reliability"), DIAGRAMS))
-
-
-def draw_reliability(widths: Sequence[dict[str, Any]]) -> Figure:
-    """Accuracy in each bin of confidence, and how many predictions it holds, for each width given."""
+def draw_reliability(own: Series) -> Figure:
+    """Accuracy in each bin of confidence, and how many predictions it holds, at a few sizes."""
+    widths = spread_out(own.parts("reliability"), DIAGRAMS)
     figure, axes = canvas(WIDE, 4.8, columns=len(widths), ratios=(3, 1))
     for diagram, counts, width in zip(*axes, widths, strict=True):
         count = np.asarray(width["count"], dtype=float)
@@ -567,11 +532,9 @@ def draw_reliability(widths: Sequence[dict[str, Any]]) -> Figure:
         counts.set(xlim=(0, 100), xlabel="confidence (%)")
         for axis in (diagram, counts):
             axis.set_xticks((0, 20, 40, 60, 80, 100))
-            tidy(axis)
     for row, name in zip(axes, ("images right (%)", "images"), strict=True):
         row[0].set_ylabel(name)
-    legend(figure, *axes[0])
-    return figure
+    return legend(figure, *axes[0])
 
 
 def spread_out(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
@@ -588,8 +551,8 @@ def spread_out(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]
 def laws(block: Block, options: Options) -> list[Part]:
     """The figures that are the same whatever was run."""
     return [
-        Part("downhill", "The law behind it: ordered masks", DOWNHILL, [Drawing("downhill", theory.downhill)]),
-        Part("kl", "The price of a certain weight", PRICE, [Drawing("kl", theory.noise_costs)]),
+        Part("downhill", "The law behind it: ordered masks", DOWNHILL, [options.drawing("downhill", theory.downhill)]),
+        Part("kl", "The price of a certain weight", PRICE, [options.drawing("kl", theory.noise_costs)]),
     ]
 
 
@@ -602,7 +565,7 @@ def examples(block: Block, options: Options) -> list[Part]:
     groups = {key: (block.first("examples") or {}).get(key) for key in EXAMPLES}
     shown = {EXAMPLES[key]: (some, key == "ood") for key, some in groups.items() if some}
     note = f"The images with the surest and the least sure answers, and images of {other_of(block)}, for which no "
-    drawing = [Drawing("examples", partial(draw_examples, shown))] if shown else []
+    drawing = [options.drawing("examples", draw_examples, shown)] if shown else []
     return [Part("examples", "What it is sure of, and what it is not", f"{note}answer is right.", drawing)]
 
 
@@ -634,30 +597,26 @@ def draw_examples(shown: dict[str, tuple[list[dict[str, Any]], bool]]) -> Figure
 def training(block: Block, options: Options) -> list[Part]:
     """What fell over the steps of training, and what it costs in a panel of its own, since its scale is."""
     curves = block.first("curves") or []
-    known = [key for key in ("mse", "loss") if any(point.get(key) is not None for point in curves)][:1]
+    known = [key for key in LINES_OF_TRAINING if any(point.get(key) is not None for point in curves)][:1]
     note = "Over the steps of training, pale as it was and bold as a running mean."
-    drawing = Drawing("training", partial(draw_training, curves, known[0])) if known else None
-    return [Part("training", "Training", note, [drawing] if drawing else [], is_half=True)]
+    drawn = [options.drawing("training", draw_training, curves, *known)] if known else []
+    return [Part("training", "Training", note, drawn, is_half=True)]
 
 
 def draw_training(curves: list[dict[str, Any]], key: str) -> Figure:
     """Curves over the steps of training."""
-    above = {"loss": ("loss", BLUE, "-"), "nll": ("negative log-likelihood", ORANGE, "--")}
-    if key == "mse":
-        above = {"mse": ("mean squared error", BLUE, "-")}
-    below, words, look = ("rate", "rate", (ORANGE, "--")) if key == "mse" else ("kl", "KL term", (GREEN, "-."))
-    has_below = any(point.get(below) is not None for point in curves)
-    figure, axes = half(ratios=(2, 1) if has_below else (1,))
-    for name, (label, color, line) in above.items():
+    lines = LINES_OF_TRAINING[key]
+    has_below = any(point.get(lines[-1][0]) is not None for point in curves)
+    figure, axes = canvas(ratios=(2, 1) if has_below else (1,))
+    for name, label, color, line in lines[:-1]:
         draw_curve(axes[0][0], curves, name, label, color, line)
     axes[0][0].set_ylabel("error of a pixel" if key == "mse" else "nats per image")
     if has_below:
-        draw_curve(axes[1][0], curves, below, words, *look)
-        axes[1][0].set_ylabel(f"{words.removesuffix(' term')} (nats)")
+        draw_curve(axes[1][0], curves, *lines[-1])
+        axes[1][0].set_ylabel("rate (nats)" if key == "mse" else "KL (nats)")
         axes[0][0].tick_params(labelbottom=False)
     axes[-1][0].set_xlabel("step")
-    legend(figure, *axes[:, 0])
-    return figure
+    return legend(figure, *axes[:, 0])
 
 
 def draw_curve(axis: Axes, curves: list[dict[str, Any]], key: str, label: str, color: str, line: str) -> None:
@@ -673,4 +632,3 @@ def draw_curve(axis: Axes, curves: list[dict[str, Any]], key: str, label: str, c
         steps = steps[window // 2 :][: len(values)]
     marker = "o" if len(values) <= FEW else ""  # a line of one point cannot be seen
     axis.plot(steps, values, color=color, linestyle=line, marker=marker, markersize=3, label=label)
-    tidy(axis)

@@ -1,4 +1,7 @@
-"""Pages: what they are made of, and how these parts become one HTML file that needs no other file and no script."""
+"""Pages: what they are made of, and how these parts become one HTML file that needs nothing else, or Markdown.
+
+A page of documentation has its comparison between two marks; what lies outside of them stays.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,44 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from html import escape
 from io import StringIO
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
-from vnd._files import write_text
+from vnd._files import put, write_text
 from vnd._text import nearest, short
 from vnd.metrics import Interval
 from vnd.report import style
-from vnd.report.results import FORMAT, RESULTS, Column, Run, find, open_run
+from vnd.report.results import FORMAT, RESULTS, Column, Run, find, open_run, origin
 from vnd.report.series import Block, Point, Series, blocks_of, is_certain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+BEGIN, END = "<!-- vnd report: begin -->", "<!-- vnd report: end -->"
 PAGE, NUMBERS, TABLE = "report.html", "summary.json", "summary.csv"
 DPI = 144  # of the PNG files
+IMAGES, LARGEST = "images", 150_000  # beside a Markdown file: their folder, and bytes of each
 REPEATED = "†"  # after an interval that is not over seeds
 NONE = "–"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which one begins in a spreadsheet
 NOT_TEST = (
     "All numbers are of validation images, not of test images. Training kept what was best on them, and thresholds and "
     "temperatures were fitted on them: on new images the numbers may be worse."
 )
+AGAIN = (
+    "As they were given: what a recipe says may have changed since. The recipe.yaml in the folder of a run has all of "
+    "its settings, and `vnd train FOLDER/recipe.yaml` trains by them."
+)
+TIMES = (
+    "Times are means over runs; training is the steps alone, without validation and checkpoints. A commit with + had "
+    "changes that were not committed."
+)
+HEAD = ["Method", "Runs", "Trained on", "torch", "vnd commit", "Training a run", "Evaluation a run"]
 BESIDE = "summary.csv and summary.json beside this page hold every point of the figures; figures/ holds them as PNG."
 
 
@@ -105,6 +122,10 @@ class Options:
     prefix: str = ""
     sizes: tuple[float, ...] = ()
 
+    def drawing(self, key: str, draw: Callable[..., Figure], *given: Any) -> Drawing:
+        """A figure that is drawn of what is given."""
+        return Drawing(self.prefix + key, partial(draw, *given))
+
 
 View = Callable[[Block, Options], list[Part]]
 SECTIONS: dict[str, dict[str, View]] = {}  # by the names that result files have under "sections"
@@ -140,11 +161,9 @@ class Compared:
 
 
 def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> Compared:
-    """Read the runs of some places, and find out what can be compared with what.
+    """Read the runs of some places, as `find` takes them, and find out what can be compared with what.
 
-    Args:
-        places: Run folders, result files, files of kept runs, or folders that hold runs.
-        say: Called with one line where runs of a folder are left out, since they were not evaluated.
+    `say` is called with one line where runs of a folder are left out, since they were not evaluated.
     """
     runs, left_out = find(places)
     if say is not None and left_out:
@@ -154,33 +173,20 @@ def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> 
 
 def parts_of(block: Block, options: Options) -> list[Part]:
     """The parts of a page that a block has numbers for, in the order that its files say."""
-    _register()
+    from vnd.report import curves, lengths, masks  # noqa: F401  they register sections, and draw and compute
+
     found = []
     for name in block.sections:
         if name not in SECTIONS:
-            raise ValueError(
-                f"report: sections of {block.runs[0].path} has {name!r}, which is none{nearest(name, SECTIONS)}"
-            )
+            where, near = block.runs[0].path, nearest(name, SECTIONS)
+            raise ValueError(f"report: sections of {where} has {name!r}, which is none{near}")
         make = SECTIONS[name].get(options.view)
         found += [] if make is None else [part for part in make(block, options) if part.content]
     return found
 
 
-def _register() -> None:
-    """Import what registers sections: when they are wanted, since they draw and compute."""
-    from vnd.report import curves, lengths, masks  # noqa: F401
-
-
 def write_run(path: Path, out: Path) -> Path:
-    """Write the report of a run, and its figures as PNG files beside it.
-
-    Args:
-        path: A run folder, or its `results.json`.
-        out: Folder for `report.html` and `figures/`; it is made if need be.
-
-    Returns:
-        The path of the page.
-    """
+    """Write the report of a run's folder or result file into another folder, with its figures; the path of the page."""
     run = open_run(Path(path) / RESULTS if Path(path).is_dir() else Path(path))
     (block,) = blocks_of([run])
     parts = parts_of(block, Options("run"))
@@ -193,13 +199,7 @@ def write_run(path: Path, out: Path) -> Path:
 def write(found: Compared, out: Path, title: str | None = None) -> Path:
     """Write the page of runs that are compared, its figures, and its numbers as `summary.csv` and `summary.json`.
 
-    Args:
-        found: What `read` gave.
-        out: Folder; it is made if need be.
-        title: Heading of the page; one that says how much is compared, if not given.
-
-    Returns:
-        The path of the page.
+    The path of the page, whose heading says how much is compared if no title is given.
     """
     out, runs = Path(out), found.runs
     if (out / RESULTS).exists():
@@ -264,29 +264,25 @@ def _template() -> tuple[Any, Any]:
 
 def rows(block: Block) -> list[dict[str, Any]]:
     """Every point of every series, flat: what the figures draw."""
-    _register()
-    more: dict[tuple[str, str], dict[str, Any]] = {}
-    for name in block.sections:
-        for add in ROWS_OF.get(name, ()):
-            more |= add(block)
+    from vnd.report import masks  # noqa: F401  it registers what it adds
+
+    more = {key: row for name in block.sections if name in ROWS_OF for key, row in ROWS_OF[name](block).items()}
     found = []
-    for own in block.series:
-        for point in own.points:
-            run = own.runs[0]
-            line: dict[str, Any] = {
-                "data": run.data, "image": run.image, "network": run.network, "series": own.name,
-                "method": own.method["key"], "inference": own.inference, "kind": point.kind, "label": point.label,
-                "fraction": point.fraction, "runs": len(own.runs), "interval_over": point.over,
-            }  # fmt: skip
-            for key, value in point.measures.items():
-                line[key] = value.mean
-                for side in ("low", "high"):
-                    line[f"{key}_{side}"] = getattr(value, side) if value.count > 1 else None
-            found.append(line | more.get((own.name, point.label), {}))
+    for own, point in block.points:
+        run = own.runs[0]
+        line: dict[str, Any] = {
+            "data": run.data, "image": run.image, "network": run.network, "series": own.name,
+            "method": own.method["key"], "inference": own.inference, "kind": point.kind, "label": point.label,
+            "fraction": point.fraction, "runs": len(own.runs), "interval_over": point.over,
+        }  # fmt: skip
+        for key, value in point.measures.items():
+            low, high = (value.low, value.high) if value.count > 1 else (None, None)
+            line |= {key: value.mean, f"{key}_low": low, f"{key}_high": high}
+        found.append(line | more.get((own.name, point.label), {}))
     return found
 
 
-ROWS_OF: dict[str, list[Callable[[Block], dict[tuple[str, str], dict[str, Any]]]]] = {}  # what sections add to them
+ROWS_OF: dict[str, Callable[[Block], dict[tuple[str, str], dict[str, Any]]]] = {}  # what sections add to them
 
 
 def as_csv(lines: Sequence[dict[str, Any]]) -> str:
@@ -295,10 +291,7 @@ def as_csv(lines: Sequence[dict[str, Any]]) -> str:
     writer = csv.DictWriter(text, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
     writer.writeheader()
     for line in lines:
-        unsafe = {
-            k: f"'{v}" for k, v in line.items() if isinstance(v, str) and v[:1] in ("=", "+", "-", "@", "\t", "\r")
-        }
-        writer.writerow(line | unsafe)
+        writer.writerow({key: f"'{x}" if isinstance(x, str) and x[:1] in FORMULA else x for key, x in line.items()})
     return text.getvalue()
 
 
@@ -362,20 +355,15 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", letters).strip("-")[:60] or "other"
 
 
-def each(series: Sequence[Series], name: str, draw: Callable[[Series], Figure | None], prefix: str) -> list[Drawing]:
+def each(series: Sequence[Series], name: str, draw: Callable[[Series], Figure], prefix: str) -> list[Drawing]:
     """A figure for each series that has one, of different names; all but the first are folded."""
     found: list[Drawing] = []
     for own in series:
-        stem, number = f"{prefix}{name}-{slug(own.name)}", 1
-        while any(one.name == (stem if number == 1 else f"{stem}-{number}") for one in found):
-            number += 1
-        stem = stem if number == 1 else f"{stem}-{number}"
-        found.append(Drawing(stem, _bound(draw, own), own.name, fold=bool(found)))
+        plain = f"{prefix}{name}-{slug(own.name)}"
+        numbered = (f"{plain}-{number}" if number > 1 else plain for number in count(1))
+        stem = next(stem for stem in numbered if all(one.name != stem for one in found))
+        found.append(Drawing(stem, partial(draw, own), own.name, fold=bool(found)))
     return found
-
-
-def _bound(draw: Callable[[Series], Figure | None], own: Series) -> Callable[[], Any]:
-    return lambda: draw(own)
 
 
 def paragraphs(*lines: str) -> Items:
@@ -449,3 +437,129 @@ def _figures(parts: Sequence[Part]) -> dict[str, Figure]:
 
 def _text(cell: Cell | str) -> str:
     return cell if isinstance(cell, str) else " ".join(filter(None, (cell.text, cell.small)))
+
+
+# Pages of documentation: a comparison as Markdown between two marks
+
+
+def write_markdown(found: Compared, path: Path, sizes: Sequence[float] = (), command: str = "") -> list[Path]:
+    """Write a comparison between the marks of a Markdown file, and its figures into `images/` beside it: their paths.
+
+    Args:
+        found: What is compared.
+        path: The file; what lies outside its marks stays as it is. Without a file, one is made.
+        sizes: Numbers of parameters at which methods are compared.
+        command: What made it, for the reader to repeat.
+    """
+    marked(path)  # or all the drawing would be for nothing
+    text, files = list[str](), list[Path]()
+    for block, prefix in found.named:
+        text.append(f"### {words(block.name)}")
+        for part in parts_of(block, Options("markdown", prefix, tuple(sizes))):
+            text += _tables(part)
+            for one in part.drawings:
+                files.append(path.parent / IMAGES / f"{path.stem}-{one.name}.png")
+                files[-1].parent.mkdir(parents=True, exist_ok=True)
+                put(files[-1], partial(Path.write_bytes, data=style.png(one.draw(), DPI, LARGEST)))
+                text.append(f"![{words(part.heading)}]({quote(f'{IMAGES}/{files[-1].name}')})")
+                text.append(f"*{words(part.heading)}{'.' * (part.heading[-1:] not in '?!')}* {words(part.note)}")
+        text += made(block)
+    if command:
+        text += ["Tables and figures were made by", code([command])]
+    before, after = marked(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    middle = "\n\n".join([BEGIN, *text, END]).encode()
+    put(path, lambda partial: partial.write_bytes(before + middle + after))
+    return files
+
+
+def marked(path: Path) -> tuple[bytes, bytes]:
+    """What lies before and after the marks of a file, each of which it must have once; nothing where there is none."""
+    if not path.exists():
+        return b"", b"\n"
+    contents = path.read_bytes()
+    begin, end = BEGIN.encode(), END.encode()
+    if (contents.count(begin), contents.count(end)) != (1, 1) or contents.index(end) < contents.index(begin):
+        raise ValueError(
+            f"report: {path} must have the lines {BEGIN} and {END}, each once and in this order; put them where the "
+            "tables shall stand"
+        )
+    return contents[: contents.index(begin)], contents[contents.index(end) + len(end) :]
+
+
+def made(block: Block) -> list[str]:
+    """Where the numbers come from: a line a training, however it is read, and the commands of every run."""
+    named: dict[tuple[int, ...], list[Series]] = {}
+    for own in block.series:
+        named.setdefault(tuple(map(id, own.runs)), []).append(own)
+    lines, commands = [], []
+    for series in named.values():
+        runs = series[0].runs
+        origins = [origin(run) for run in runs]
+        said = (dict.fromkeys(getattr(one, key) for one in origins) for key in ("machine", "torch", "commit"))
+        line = [words(", ".join(own.name for own in series)), str(len(runs))]
+        line += [words(", ".join(filter(None, one))) or NONE for one in said]
+        for key in ("train", "evaluate"):
+            known = [s[key] for run in runs if (s := run.results.get("seconds") or {}).get(key) is not None]
+            line.append(duration(sum(known) / len(known)) if known else NONE)
+        lines.append(line)
+        commands += [command for one in origins for command in one.commands]
+    found = [TIMES, _rows([HEAD, *lines])]
+    if commands:
+        kept = all("recipe" in run.beside for run in block.runs)
+        parts = ["<details><summary>The commands of the runs</summary>", *[AGAIN] * kept, code(commands), "</details>"]
+        found.append("\n\n".join(parts))
+    return found
+
+
+def words(text: str) -> str:
+    r"""A text of a result file, safe in Markdown: one line, and no mark-up.
+
+    >>> print(words("a|b <i>*c*</i>\n_d_"))
+    a\|b &lt;i&gt;\*c\*&lt;/i&gt; \_d\_
+    """
+    line = "".join(c if c.isprintable() or c == "\u00a0" else " " for c in text)
+    line = re.sub("[^\\S\u00a0]+", " ", line).strip()
+    return re.sub(r"([\\`*_\[\]|~])", r"\\\1", escape(line, quote=False))
+
+
+def code(commands: Sequence[str]) -> str:
+    """Commands as a block of code, one a line, whatever is in them."""
+    lines = [" ".join(command.split()).replace("<!--", "<! --") for command in commands]  # no mark of ours
+    fence = "`" * max(3, 1 + max((len(run) for line in lines for run in re.findall("`+", line)), default=0))
+    return "\n".join([f"{fence}sh", *lines, fence])
+
+
+def spread(found: Interval, shape: str) -> str:
+    """A mean and half its interval, if it has one, each in a shape.
+
+    >>> print(spread(Interval(0.5, 0.25, 0.75, 3), "{:.2f}"), spread(Interval(0.5, 0.5, 0.5, 1), "{:.3g}"))
+    0.50 ± 0.25 0.5
+    """
+    return shape.format(found.mean) + (f" ± {shape.format((found.high - found.low) / 2)}" if found.count > 1 else "")
+
+
+def _tables(part: Part) -> list[str]:
+    """The tables of a part, after what they show."""
+    found = []
+    for one in part.content:
+        if isinstance(one, Items):
+            found += [words(line[0].text) for line in one.lines]
+        elif isinstance(one, Table):
+            lines = [[_cell(cell) for cell in line] for line in one.lines]
+            found += [words(part.note), _rows([[words(name) for name in one.head], *lines])]
+    return found
+
+
+def _cell(cell: Cell | str) -> str:
+    """A number or a name, and in small below what it is of."""
+    if isinstance(cell, str):
+        return words(cell)
+    mark = "**" * cell.bold
+    return f"{mark}{words(cell.text)}{mark}" + f"<br><small>{words(cell.small)}</small>" * bool(cell.small)
+
+
+def _rows(lines: Sequence[Sequence[str]]) -> str:
+    """A table of cells that are Markdown already; numbers to the right."""
+    head, *body = lines
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---", *["---:"] * (len(head) - 1)], *body])

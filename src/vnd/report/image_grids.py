@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vnd.report.style import BLUE, GRID, INK, MUTED, ORANGE, canvas, one_line
+from vnd.report.style import BLUE, GRID, HALF, INK, MUTED, ORANGE, WIDE, canvas, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,26 +40,18 @@ TINT = 0.35  # of a mask over its image; its edge is all colour
 
 @dataclass(frozen=True)
 class Row:
-    """Images that belong together.
+    """Images that belong together."""
 
-    Args:
-        label: What they are, at their left.
-        images: (count, channels, height, width).
-        note: What else is to be said of them, below the label.
-        captions: Words below each image; none, or as many as there are images.
-    """
-
-    label: str
-    images: Pixels
-    note: str = ""
-    captions: Sequence[str] = ()
+    label: str  # what they are, at their left
+    images: Pixels  # (count, channels, height, width)
+    note: str = ""  # what else is to be said of them, below the label
+    captions: Sequence[str] = ()  # words below each image; none, or as many as there are images
 
     def __post_init__(self) -> None:
         _checked(self.images, "Row")
         if self.captions and len(self.captions) != len(self.images):
-            raise ValueError(
-                f"Row: captions must be as many as the {len(self.images)} images; got {len(self.captions)}"
-            )
+            count = len(self.images)
+            raise ValueError(f"Row: captions must be as many as the {count} images; got {len(self.captions)}")
 
 
 @dataclass
@@ -153,73 +145,37 @@ def rows(
     columns = min(across, max(len(row.images) for row in every))
     if heads and len(heads) != columns:
         raise ValueError(f"rows: heads must be as many as the {columns} columns; got {len(heads)}")
-    height, width = shown[0].images.shape[2:]
-    place = _Places(columns, width, height, factor_of(max(height, width), columns))
+    factor = factor_of(max(shown[0].images.shape[2:]), columns)
+    high, wide = (side * factor for side in shown[0].images.shape[2:])
+    steps = [high + GAP + LINE * bool(row.captions) for row in every]  # from one line of a row to the next
+    rooms = [-(-len(row.images) // columns) * step + 2 * GAP for row, step in zip(every, steps, strict=True)]
     gutter = LETTER * max(len(words) for row in every for words in (row.label, row.note, above)) + 2 * GAP
-    inside = gutter + columns * (place.wide + GAP)
-    below = sum(map(place.room, every)) + (LINE + GAP if heads else 0)
-    sheet, top = _begin(inside, below, heading, about)
+    below = sum(rooms) + (LINE + GAP if heads else 0)
+    sheet, top = _begin(gutter + columns * (wide + GAP), below, heading, about)
     left = MARGIN + gutter
-    for row in every:
+    for row, step, room in zip(every, steps, rooms, strict=True):
         if heads and row is shown[0]:
             for column, words in enumerate(heads):
-                sheet.write(left + column * (place.wide + GAP) + place.wide / 2, top + LINE / 2, words)
+                sheet.write(left + column * (wide + GAP) + wide / 2, top + LINE / 2, words)
             sheet.write(left - 2 * GAP, top + LINE / 2, above, colour=MUTED, ha="right")
             top += LINE + GAP
-        _lay(sheet, row, left, top, place)
-        top += place.room(row)
+        middle = top + (room - 3 * GAP - LINE * bool(row.captions)) / 2
+        sheet.write(left - 2 * GAP, middle - LINE / 2 * bool(row.note), row.label, ha="right")
+        sheet.write(left - 2 * GAP, middle + LINE / 2, row.note, colour=MUTED, ha="right")
+        for index, image in enumerate(row.images):
+            x, y = left + index % columns * (wide + GAP), top + index // columns * step
+            sheet.paste(image, x, y, factor)
+            if row.captions:
+                sheet.write(x + wide / 2, y + high + LINE / 2 + 1, row.captions[index], 7.5, MUTED)
+        top += room
     return sheet.figure()
 
 
-@dataclass(frozen=True)
-class _Places:
-    """Where the images of rows lie: columns, and the size of each image before it is enlarged by a factor."""
-
-    columns: int
-    width: int
-    height: int
-    factor: int
-
-    @property
-    def wide(self) -> int:
-        return self.width * self.factor
-
-    @property
-    def high(self) -> int:
-        return self.height * self.factor
-
-    def line(self, row: Row) -> int:
-        """Pixels from one line of a row to the next."""
-        return self.high + GAP + LINE * bool(row.captions)
-
-    def room(self, row: Row) -> int:
-        """Pixels from one row to the next."""
-        return -(-len(row.images) // self.columns) * self.line(row) + 2 * GAP
-
-
-def _lay(sheet: Sheet, row: Row, left: int, top: int, place: _Places) -> None:
-    """Put a row on a sheet."""
-    middle = top + (place.room(row) - 3 * GAP - LINE * bool(row.captions)) / 2
-    sheet.write(left - 2 * GAP, middle - LINE / 2 * bool(row.note), row.label, ha="right")
-    sheet.write(left - 2 * GAP, middle + LINE / 2, row.note, colour=MUTED, ha="right")
-    for index, image in enumerate(row.images):
-        line, column = divmod(index, place.columns)
-        x, y = left + column * (place.wide + GAP), top + line * place.line(row)
-        sheet.paste(image, x, y, place.factor)
-        if row.captions:
-            sheet.write(x + place.wide / 2, y + place.high + LINE / 2 + 1, row.captions[index], 7.5, MUTED)
-
-
 def tree(levels: Sequence[Pixels], heading: str, about: str, values: tuple[str, str]) -> Figure:
-    """A binary tree of images: image j of level b has the images 2 j and 2 j + 1 of the next below it.
+    """A binary tree of images: image j of the $2^b$ of level b has the images 2 j and 2 j + 1 of the next below it.
 
     Above each image are as many coloured blocks as its level says: the values on the way to it, the first at the left.
-
-    Args:
-        levels: Level b has $2^b$ images, b = 0, 1 …
-        heading: What the sheet shows.
-        about: Sentences below the heading.
-        values: What the left and the right way stand for.
+    `values` says what the left and the right way stand for, `about` what stands below the heading.
     """
     for level, images in enumerate(levels):
         _checked(images, "tree")
@@ -233,20 +189,24 @@ def tree(levels: Sequence[Pixels], heading: str, about: str, values: tuple[str, 
     pitch = high + edge + BLOCK + GAP
     inside = gutter + leaves * step
     sheet, top = _begin(inside, LINE + 2 * GAP + len(levels) * pitch - edge, heading, about)
-    _key(sheet, top, values)
+    x = MARGIN
+    for words, colour in zip(values, (LOW, HIGH), strict=True):  # what the two colours stand for
+        sheet.fill(x, top + (LINE - BLOCK) // 2, BLOCK, BLOCK, colour)
+        sheet.write(x + BLOCK + GAP, top + LINE / 2, words, ha="left")
+        x += BLOCK + 4 * GAP + LETTER * len(words)
     top += LINE + 3 * GAP + BLOCK
     for level, images in enumerate(levels):
         y = top + level * pitch
         sheet.write(MARGIN, y + high / 2, f"length {level}", ha="left")
         for index, image in enumerate(images):
-            middle = _middle(MARGIN + gutter, step, leaves, level, index)
+            middle = MARGIN + gutter + step * (leaves >> level) * (index + 0.5)  # over that of the leaves below it
             sheet.paste(image, round(middle - wide / 2), y, factor)
             signs = [index >> (level - 1 - place) & 1 for place in range(level)]
             start = round(middle - (level * (BLOCK + 2) - 2) / 2)
             for place, high_one in enumerate(signs):
                 sheet.fill(start + place * (BLOCK + 2), y - BLOCK - 4, BLOCK, BLOCK, HIGH if high_one else LOW)
             if level:
-                above = _middle(MARGIN + gutter, step, leaves, level - 1, index // 2)
+                above = MARGIN + gutter + step * (leaves >> (level - 1)) * (index // 2 + 0.5)
                 colour = HIGH if index % 2 else LOW
                 sheet.lines.append(((above, y - pitch + high + 3), (middle, y - BLOCK - 7), colour))
     return sheet.figure()
@@ -271,26 +231,10 @@ def _begin(inside: int, below: int, heading: str, about: str) -> tuple[Sheet, in
     return sheet, top
 
 
-def _key(sheet: Sheet, top: int, values: tuple[str, str]) -> None:
-    """What the two colours stand for."""
-    x = MARGIN
-    for words, colour in zip(values, (LOW, HIGH), strict=True):
-        sheet.fill(x, top + (LINE - BLOCK) // 2, BLOCK, BLOCK, colour)
-        sheet.write(x + BLOCK + GAP, top + LINE / 2, words, ha="left")
-        x += BLOCK + 4 * GAP + LETTER * len(words)
-
-
-def _middle(left: int, step: int, leaves: int, level: int, index: int) -> float:
-    """Where the middle of an image of a tree is: over that of the leaves below it."""
-    below = leaves >> level
-    return left + step * below * (index + 0.5)
-
-
 def _checked(images: Pixels, who: str) -> None:
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
-        raise ValueError(
-            f"{who}: images must be uint8 (count, 1 or 3, height, width); got {images.dtype} {images.shape}"
-        )
+        got = f"{images.dtype} {images.shape}"
+        raise ValueError(f"{who}: images must be uint8 (count, 1 or 3, height, width); got {got}")
 
 
 def overview(
@@ -311,24 +255,22 @@ def overview(
         heading: What the sheet shows.
         about: A line below it.
     """
-    count, tall = len(samples), min(max(image.shape[0] / image.shape[1], 0.4), 2.5)
+    count, tall = len(samples), _tall(image)
     across = min(MASKS_ACROSS, count)
     rows, small = -(-count // across), 10.2 / MASKS_ACROSS
     heights = 3.1 * tall + 0.35, rows * (small * tall + 0.24) + 0.1
-    figure, _ = canvas(10.8, sum(heights) + 0.75)
+    figure, _ = canvas(WIDE, sum(heights) + 0.75)
     figure.clear()
     figure.suptitle(one_line(heading, 120), x=0.012, ha="left", fontsize=12, color=INK)
     parts: Any = figure.subfigures(2, 1, height_ratios=heights)
     top, below = parts
-    for axis, title in zip(top.subplots(1, 3), ("image", "mean probability", "uncertainty"), strict=True):
+    first, middle, last = top.subplots(1, 3)
+    for axis, title in ((first, "image"), (middle, "mean probability"), (last, "uncertainty")):
         axis.set_title(title, fontsize=10, color=INK)
         axis.set_axis_off()
-        if title == "image":
-            _show(axis, image)
-        elif title == "uncertainty":
-            _bar(top, axis, entropy)
-        else:
-            _show(axis, mean, vmin=0, vmax=1)
+    _show(first, image)
+    _show(middle, mean, vmin=0, vmax=1)
+    _bar(top, last, entropy)
     grid = below.subplots(rows, MASKS_ACROSS, squeeze=False)
     for axis in grid.flat:
         axis.set_axis_off()
@@ -342,8 +284,7 @@ def overview(
 
 def uncertainty(entropy: NDArray[np.float64], heading: str) -> Figure:
     """The entropy of each pixel as colours, with their scale."""
-    tall = min(max(entropy.shape[0] / entropy.shape[1], 0.4), 2.5)
-    figure, axis = canvas(5.4, 4.2 * tall + 0.5)
+    figure, axis = canvas(HALF, 4.2 * _tall(entropy) + 0.5)
     axis.set_axis_off()
     axis.set_title(one_line(heading, 60), fontsize=10, color=INK)
     _bar(figure, axis, entropy)
@@ -371,16 +312,17 @@ def grid(masks: NDArray[np.bool_]) -> Pixels:
     (14, 14)
     """
     count, height, width = masks.shape
-    across = min(count, math.ceil(math.sqrt(count)))
-    rows = -(-count // across)
-    sheet = np.full((rows * (height + GRID_GAP) + GRID_GAP, across * (width + GRID_GAP) + GRID_GAP), 128, np.uint8)
+    across, high, wide = math.ceil(math.sqrt(count)), height + GRID_GAP, width + GRID_GAP
+    sheet = np.full((-(-count // across) * high + GRID_GAP, across * wide + GRID_GAP), 128, np.uint8)
     for index, mask in enumerate(masks):
-        top, left = (
-            place * (side + GRID_GAP) + GRID_GAP
-            for place, side in zip(divmod(index, across), (height, width), strict=True)
-        )
+        top, left = index // across * high + GRID_GAP, index % across * wide + GRID_GAP
         sheet[top : top + height, left : left + width] = 255 * mask
     return sheet
+
+
+def _tall(image: NDArray[Any]) -> float:
+    """The height of an image by its width, as far as a figure has room for it."""
+    return float(min(max(image.shape[0] / image.shape[1], 0.4), 2.5))
 
 
 def _bar(figure: Any, axis: Axes, entropy: NDArray[np.float64]) -> None:

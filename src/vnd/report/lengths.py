@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vnd.report.html import (
     NONE,
     NOT_TEST,
     Cell,
-    Drawing,
     Options,
     Part,
     Table,
     images_of,
+    listed,
     of_split,
     paragraphs,
     section,
+    spread,
 )
-from vnd.report.markdown import spread
 from vnd.report.results import RULES, Run, measure_names
 from vnd.report.series import Block, Point, Series
-from vnd.report.style import BLUE, HALF, ORANGE, WIDE, Look, canvas, legend, looks, one_line, tidy
+from vnd.report.style import BLUE, ORANGE, WIDE, Look, canvas, legend, looks, one_line, plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FIXED, HEIGHT = RULES[0], 4.2
+FIXED = RULES[0]
 WORDS = {"posterior": "by image", "target": "by target"}
 NOTE = (
     "MSE: mean squared error of a pixel between 0 and 1, of the most likely codes; summed: over the pixels of an "
@@ -59,10 +58,10 @@ def overview(block: Block, options: Options) -> list[Part]:
     trained = f"An auto-encoder with a code of {code} numbers was trained on {images_of(results)}."
     if not own.is_separate:
         trained += " Its numbers stand in an order, so that a code can end after any of them."
-    errors = [f"{row['mse']:.5f} with {row['length']:g}" for row in rows]
-    said = f"The mean squared error of a pixel is {', '.join(errors[:-1])}{' and ' * (len(errors) > 1)}{errors[-1]}"
+    errors = listed([f"{row['mse']:.5f} with {row['length']:g}" for row in rows])
+    said = f"The mean squared error of a pixel is {errors} of {code} numbers."
     where = f" at {len(rows)} lengths" if len(rows) > 1 else ""
-    lines = [f"{trained} {of_split(results, where)}", f"{said} of {code} numbers.", *(results.get("notes") or [])]
+    lines = [f"{trained} {of_split(results, where)}", said, *(results.get("notes") or [])]
     return [Part("summary", "", "", [paragraphs(*lines)]), *numbers(block, options)]
 
 
@@ -72,32 +71,25 @@ def numbers(block: Block, options: Options) -> list[Part]:
     note = note_of(block.series)
     if options.view == "markdown" and block.runs[0].split != "test":
         note = f"{note} {NOT_TEST}"
-    names = distances(block.series), distances(block.series, "score_name")
-    known = dict.fromkeys(key for own in block.series for point in own.points for key in point.measures)
-    columns = block.columns
-    measured = [key for key in columns if key not in _named(block.runs)]
-    wanted = dict.fromkeys([*measured, *names[0], *names[1], *columns])
-    keys = [key for key in wanted if key in known]
-    places: dict[tuple[str, float], list[float]] = {}
-    for own in block.series:
-        for point in own.of(FIXED):
-            for key in keys:
-                if key in point.measures and columns[key].better == "less":
-                    places.setdefault((key, point.length), []).append(point.measures[key].mean)
-    lines = []
-    for own in block.series:
-        for point in own.points:
-            line = [Cell(own.name), Cell(_length(own, point))]
-            for key in keys:
-                value, others = point.measures.get(key), places.get((key, point.length), [])
-                leads = value is not None and point.kind == FIXED and len(others) > 1 and value.mean == min(others)
-                shape = f"{{:.{columns[key].digits}{'f' if columns[key].form == 'number' else 'g'}}}"
-                line.append(Cell(NONE if value is None else spread(value, shape), bold=leads))
-            lines.append(line)
+    extractors, named, columns = distances(block.series), _named(block.runs), block.columns
+    wanted = [*(key for key in columns if key not in named), *extractors, *distances(block.series, "score_name")]
+    known = {key for _, point in block.points for key in point.measures}
+    keys = [key for key in dict.fromkeys([*wanted, *columns]) if key in known]
+
+    def cell(point: Point, key: str) -> Cell:
+        value, column = point.measures.get(key), columns[key]
+        same = [p for _, p in block.points if (p.kind, p.length) == (point.kind, point.length) and key in p.measures]
+        others = [p.measures[key].mean for p in same if column.better == "less" and point.kind == FIXED]
+        shape = f"{{:.{column.digits}{'f' if column.form == 'number' else 'g'}}}"
+        leads = value is not None and len(others) > 1 and value.mean == min(others)
+        return Cell(NONE if value is None else spread(value, shape), bold=leads)
+
+    lines = [
+        [Cell(own.name), Cell(_length(own, point)), *(cell(point, key) for key in keys)] for own, point in block.points
+    ]
     # one extractor: the note says whose they are
-    heads = {key: columns[key].heading if len(names[0]) < 2 or key not in _named(block.runs) else key for key in keys}
-    heads |= {name: name for name in names[0] if name == "FID"}
-    return [Part("numbers", "In numbers", note, [Table(["Method", "Length", *heads.values()], lines)])]
+    heads = [key if key == "FID" or (len(extractors) > 1 and key in named) else columns[key].heading for key in keys]
+    return [Part("numbers", "In numbers", note, [Table(["Method", "Length", *heads], lines)])]
 
 
 def note_of(series: Sequence[Series]) -> str:
@@ -130,14 +122,14 @@ def error(block: Block, options: Options) -> list[Part]:
     """The error at every length, and generated images against real ones."""
     found = []
     if _many(block.series, "mse"):
-        draw = partial(against_length, block.series, "mse", "mean squared error of a pixel (0 … 1)")
+        words = "mean squared error of a pixel (0 … 1)"
+        drawing = options.drawing("error", against_length, block.series, "mse", words)
         note = "Further left is a shorter code, lower is better."
-        found.append(Part("error", "Error at every length", note, [Drawing(f"{options.prefix}error", draw)], True))
+        found.append(Part("error", "Error at every length", note, [drawing], is_half=True))
     for index, name in enumerate(one for one in distances(block.series) if _many(block.series, one)):
-        draw = partial(against_length, block.series, name, name)
         key = f"distance-{index + 1}" if index else "distance"
         note = DISTANCE.format(distance=name, counts=_counts([own for own in block.series if own.of(having=name)]))
-        drawing = Drawing(f"{options.prefix}{key}", draw)
+        drawing = options.drawing(key, against_length, block.series, name, name)
         found.append(Part(key, "Generated images against real ones", note, [drawing], is_half=True))
     return found
 
@@ -145,7 +137,7 @@ def error(block: Block, options: Options) -> list[Part]:
 @section("rate_distortion", "run", "page", "markdown")
 def rate(block: Block, options: Options) -> list[Part]:
     """Rate, distortion and their sum."""
-    drawing = Drawing(f"{options.prefix}rate", partial(rate_distortion, block.series))
+    drawing = options.drawing("rate", rate_distortion, block.series)
     return [Part("rate", "Rate and distortion", RATE, [drawing] if _many(block.series, "negative_elbo") else [])]
 
 
@@ -157,36 +149,28 @@ def image_lengths(block: Block, options: Options) -> list[Part]:
         results, whose = own.runs[0].results, f": {own.name}" if len(block.series) > 1 else ""
         target = next((f"{row['target']:.4g}" for row in own.runs[0].rows if row.get("target") is not None), "a target")
         key = f"lengths-{index + 1}" if index else "lengths"
-        drawing = Drawing(f"{options.prefix}{key}", partial(draw_lengths, results))
-        heading = f"How long the code of an image is{whose}"
+        heading, drawing = f"How long the code of an image is{whose}", options.drawing(key, draw_lengths, results)
         found.append(Part(key, heading, LENGTHS.format(target=target), [drawing]))
     return found
 
 
 def against_length(series: Sequence[Series], key: str, name: str) -> Figure:
     """A measure against the length of the code; hollow markers have a length for each image."""
-    figure, axis = canvas(HALF, HEIGHT)
-    _over_lengths(axis, series, key)
-    axis.set_ylabel(name)
-    legend(figure, axis)
-    return figure
+    figure, axis = canvas()
+    _over_lengths(axis, series, key, name)
+    return legend(figure, axis)
 
 
 def rate_distortion(series: Sequence[Series]) -> Figure:
     """Distortion against rate, on the left, and the negative ELBO, which is their sum, against length."""
-    figure, (left, right) = canvas(WIDE, HEIGHT, columns=2)
+    figure, (left, right) = canvas(WIDE, columns=2, wspace=0.06)
     styles = looks(series)
     for own in series:
         known = [point for point in own.of(having="rate") if "distortion" in point.measures]
         _draw(left, [p.measures["rate"].mean for p in known], known, "distortion", own.name, styles[own.name])
-    left.set_xlabel("rate (nats per image)")
-    left.set_ylabel("distortion (nats per image)")
-    tidy(left)
-    _over_lengths(right, series, "negative_elbo")
-    right.set_ylabel("negative ELBO (nats per image)")
-    figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr, call-arg]
-    legend(figure, left, right)
-    return figure
+    left.set(xlabel="rate (nats per image)", ylabel="distortion (nats per image)")
+    _over_lengths(right, series, "negative_elbo", "negative ELBO (nats per image)")
+    return legend(figure, left, right)
 
 
 def draw_lengths(results: dict[str, Any]) -> Figure:
@@ -194,7 +178,7 @@ def draw_lengths(results: dict[str, Any]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     complexity = results.get("complexity")
-    figure, axes = canvas(WIDE if complexity else HALF, HEIGHT, columns=2 if complexity else 1)
+    figure, axes = canvas(WIDE, columns=2, wspace=0.06) if complexity else canvas()
     left, *others = axes if complexity else [axes]
     for (name, counts), color, share in zip(results["lengths"].items(), (BLUE, ORANGE), (-0.2, 0.2), strict=False):
         places = [length + share for length in range(1, len(counts))]
@@ -208,17 +192,13 @@ def draw_lengths(results: dict[str, Any]) -> Figure:
                 right.plot(shown["png"], shown[name], marker, color=color, alpha=0.5, markersize=3.5, label=label)
     left.set(xlabel="length of the code (dimensions)", ylabel="images (%)")
     left.xaxis.set_major_locator(MaxNLocator(integer=True))
-    tidy(left)
     for right in others:
         right.yaxis.set_major_locator(MaxNLocator(integer=True))
         right.set(xlabel="image as a PNG file (bytes)", ylabel="length of the code (dimensions)")
-        tidy(right)
-        figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr, call-arg]
-    legend(figure, left, *others)
-    return figure
+    return legend(figure, left, *others)
 
 
-def _over_lengths(axis: Axes, series: Sequence[Series], key: str) -> None:
+def _over_lengths(axis: Axes, series: Sequence[Series], key: str, name: str) -> None:
     styles = looks(series)
     for own in series:
         known = own.of(having=key)
@@ -232,24 +212,21 @@ def _over_lengths(axis: Axes, series: Sequence[Series], key: str) -> None:
         apart = [x for i, x in enumerate(ticks) if i + 1 == len(ticks) or ticks[i + 1] - x > 0.05 * ticks[-1]]
         axis.set_xticks(apart, [f"{x:g}" for x in apart])
     axis.set_xlim(left=0)
-    axis.set_xlabel("length of the code (dimensions)")
-    tidy(axis)
+    axis.set(xlabel="length of the code (dimensions)", ylabel=name)
 
 
 def _draw(axis: Axes, places: list[float], known: list[Point], key: str, name: str, look: Look) -> None:
     """A line of fixed lengths; lengths by other rules are hollow markers, each with its words."""
-    color, marker, line = look
     pairs = [(x, point.measures[key].mean, point) for x, point in zip(places, known, strict=True)]
     fixed = [(x, y) for x, y, point in pairs if point.kind == FIXED]
     if fixed:
-        style: dict[str, Any] = {"linestyle": line, "marker": marker, "markersize": 5.5 if len(fixed) > 1 else 8}
-        axis.plot(*zip(*fixed, strict=True), color=color, label=one_line(name, 60), linewidth=1.7, zorder=3, **style)
+        size = 5.5 if len(fixed) > 1 else 8
+        plot(axis, [x for x, _ in fixed], [y for _, y in fixed], look, name, markersize=size)
     for x, y, point in pairs:
         if point.kind != FIXED:
             label = one_line(f"{name}, {WORDS[point.kind]}", 70)
             shape, size = ("*", 11) if point.kind == "posterior" else ("D", 6)
-            spot: dict[str, Any] = {"marker": shape, "markersize": size, "markerfacecolor": "white"}
-            axis.plot([x], [y], color=color, linestyle="none", label=label, zorder=4, **spot)
+            axis.plot([x], [y], shape, color=look[0], label=label, zorder=4, markersize=size, markerfacecolor="white")
 
 
 def _many(series: Sequence[Series], key: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from vnd.report.html import (
     NOT_TEST,
     ROWS_OF,
     Cell,
-    Drawing,
     Options,
     Part,
     Table,
@@ -26,12 +25,12 @@ from vnd.report.html import (
     of_split,
     paragraphs,
     section,
+    spread,
 )
-from vnd.report.markdown import spread
 from vnd.report.results import Column
 from vnd.report.series import Block, Point, Series
 from vnd.report.style import (
-    HALF,
+    HEIGHT,
     INK,
     LOOKS_OF_SIZES,
     MUTED,
@@ -42,7 +41,7 @@ from vnd.report.style import (
     looks,
     one_line,
     panels,
-    tidy,
+    plot,
     title,
 )
 
@@ -95,9 +94,10 @@ REACHED = (
 )
 BARS = " Bars: 95 % intervals where there are trainings from several seeds; a wide one may reach past the figure."
 PUBLISHED = " {name}: about {values}, read from its paper, on the full set and other images: a landmark, no contest."
-TRUTH, GRADERS = "Samples of the truth, expected", "Graders among themselves"
+TRUTH, GRADERS, IDEAL = "Samples of the truth, expected", "Graders among themselves", "samples of the truth, expected"
 ENDS = (5, 25, 50, 75, 95)  # percentiles of a box: whisker, box, median, box, whisker
-HEIGHT, PANEL = 4.2, 3.1  # inches
+PANEL = 3.1  # inches
+SPAN = Column("span", "95 % interval")
 BESIDE = 1.012  # by which the bars of two methods are apart, so that both are seen
 LEAST = 0.1  # what an axis of IoU spans at least
 APART, FEWEST = 0.7, 4.0  # between the boxes of two methods, and what a panel is wide at least, in boxes
@@ -160,12 +160,9 @@ def span(own: Series, point: Point, count: int) -> tuple[float, float] | None:
 
 def expected(block: Block) -> dict[int, float]:
     """What samples of the true distribution would reach, by number of samples; nothing where it is not known."""
-    found: dict[int, float] = {}
-    for count in counts(block):
-        key = f"expected_ged_{count}"
-        known = [p.measures[key].mean for own in block.series for p in own.of(having=key)]
-        found |= {count: sum(known) / len(known)} if known else {}
-    return found
+    found = {n: [point.mean(f"expected_ged_{n}") for _, point in block.points] for n in counts(block)}
+    known = {count: [value for value in some if value is not None] for count, some in found.items()}
+    return {count: sum(some) / len(some) for count, some in known.items() if some}
 
 
 def published(block: Block) -> tuple[str, dict[int, float]]:
@@ -196,6 +193,11 @@ def group_noun(block: Block) -> str:
     return str(block.first("group_noun") or "owner")
 
 
+def label_of(own: Series, point: Point) -> list[Cell]:
+    """The size of a line of a table; a dash where its series has no other."""
+    return [Cell(point.label if len(own.points) > 1 else NONE)]
+
+
 def named(own: Series, point: Point) -> str:
     """A series at a size, in words; the size is said where there are several."""
     return f"{own.name}, {point.label}" if len(own.points) > 1 else own.name
@@ -213,16 +215,15 @@ def differences(block: Block) -> list[tuple[Series, Point, Interval | None]]:
     most, base = counts(block)[-1], reference(block)
     if base is None:
         return []
-    found: list[tuple[Series, Point, Interval | None]] = []
     theirs, groups = each_image(base.full, most), groups_of(base)
-    for own in block.series:
-        for point in own.points:
-            if point is not base.full:
-                values = each_image(point, most)
-                alike = values and len(values) == len(theirs) and groups is not None and groups_of(own) == groups
-                apart = tuple(one - other for one, other in zip(values, theirs, strict=True)) if alike else ()
-                found.append((own, point, _bootstrap((apart,), groups or ())[0] if apart else None))
-    return found
+
+    def apart(own: Series, point: Point) -> Interval | None:
+        values = each_image(point, most)
+        if not values or len(values) != len(theirs) or groups is None or groups_of(own) != groups:
+            return None
+        return _bootstrap((tuple(np.subtract(values, theirs).tolist()),), groups)[0]
+
+    return [(own, point, apart(own, point)) for own, point in block.points if point is not base.full]
 
 
 # Tables
@@ -257,10 +258,13 @@ def tables(block: Block, options: Options) -> list[Part]:
     if in_markdown and block.runs[0].split != "test":
         parts.append(Part("split", "", "", [paragraphs(NOT_TEST)]))
     first, second = _columns(block)
+    between = graders_own(block, "diversity")
+    own = "" if between is None else f"; of two different graders it is {between:.3f}"
+    others = OTHERS.format(samples=counts(block)[-1], own=own)
     shown = [
         ("distances", "Energy distance in numbers", _note(block, first), _table(block, first)),
         ("differences", *_against(block)),
-        ("others", "Overlap, diversity and calibration in numbers", _others_note(block), _table(block, second)),
+        ("others", "Overlap, diversity and calibration in numbers", others, _table(block, second)),
     ]
     for key, heading, note, table in shown:
         if in_markdown and key == "differences":
@@ -269,44 +273,44 @@ def tables(block: Block, options: Options) -> list[Part]:
     return parts
 
 
-def _columns(block: Block) -> tuple[dict[str, Column], dict[str, Column]]:
+def _columns(block: Block) -> tuple[list[Column], list[Column]]:
     """The columns of the two tables that there are numbers for."""
     most, some = counts(block)[-1], block.columns
-    known = {key for own in block.series for point in own.points for key in point.measures}
-    if any(span(own, point, most) for own in block.series for point in own.points):
-        known.add("span")
-    distance = some["ged"]
-    first = {"parameters": some["parameters"]} if "parameters" in some else {}
-    for count in counts(block):
-        first[f"ged_{count}"] = Column(f"ged_{count}", f"GED {count}", digits=distance.digits, better="less")
-    first["span"] = Column("span", "95 % interval")
-    first[f"ged_by_group_{most}"] = Column(f"ged_by_group_{most}", f"By {group_noun(block)}", better="less")
-    first[f"ged_unbiased_{most}"] = Column(f"ged_unbiased_{most}", f"GED* {most}", better="less")
-    second = {key: column for key, column in some.items() if key not in (*first, "ged")}
-    return tuple({key: c for key, c in own.items() if key in known} for own in (first, second))  # type: ignore[return-value]
+    known = {key for _, point in block.points for key in point.measures}
+    known |= {SPAN.key for own, point in block.points if span(own, point, most)}
+    first = [
+        *(column for key, column in some.items() if key == "parameters"),
+        *(Column(f"ged_{n}", f"GED {n}", digits=some["ged"].digits, better="less") for n in counts(block)),
+        SPAN,
+        Column(f"ged_by_group_{most}", f"By {group_noun(block)}", better="less"),
+        Column(f"ged_unbiased_{most}", f"GED* {most}", better="less"),
+    ]
+    second = [column for key, column in some.items() if key not in ("ged", *(one.key for one in first))]
+    return [c for c in first if c.key in known], [c for c in second if c.key in known]
 
 
-def _table(block: Block, columns: dict[str, Column]) -> Table:
+def _table(block: Block, columns: Sequence[Column]) -> Table:
     """One line a series and size, the best of a column bold, and lines to compare with."""
     best: dict[str, float] = {}
-    for key, column in columns.items():
-        values = [p.measures[key].mean for own in block.series for p in own.of(having=key)]
-        if column.better and len(block.series) > 1:
-            best[key] = max(values) if column.better == "more" else min(values)
-    has_size, most, lines = bool(several(block)), counts(block)[-1], list[list[Cell]]()
-    for own in block.series if columns else ():
-        for point in own.points:
-            line = [Cell(own.name), *[Cell(point.label if len(own.points) > 1 else NONE)] * has_size]
-            for key, column in columns.items():
-                ends, value = span(own, point, most) if key == "span" else None, point.measures.get(key)
-                shape = f"{{:.{column.digits}f}}"
-                if key == "span":
-                    line.append(Cell(NONE if ends is None else " … ".join(map(shape.format, ends))))
-                elif value is None or key == "parameters":
-                    line.append(Cell(NONE if value is None else short(value.mean)))
-                else:
-                    line.append(Cell(spread(value, shape), bold=best.get(key) == value.mean))
-            lines.append(line)
+    for column in columns if len(block.series) > 1 else ():
+        values = [point.measures[column.key].mean for _, point in block.points if column.key in point.measures]
+        if column.better:
+            best[column.key] = max(values) if column.better == "more" else min(values)
+    has_size, most = bool(several(block)), counts(block)[-1]
+
+    def cell(own: Series, point: Point, column: Column) -> Cell:
+        ends, value = span(own, point, most) if column is SPAN else None, point.measures.get(column.key)
+        shape = f"{{:.{column.digits}f}}"
+        if value is None:
+            return Cell(NONE if ends is None else " … ".join(map(shape.format, ends)))
+        if column.key == "parameters":
+            return Cell(short(value.mean))
+        return Cell(spread(value, shape), bold=best.get(column.key) == value.mean)
+
+    lines = [
+        [Cell(own.name), *label_of(own, point) * has_size, *(cell(own, point, column) for column in columns)]
+        for own, point in (block.points if columns else ())
+    ]
     name, others = published(block)
     own_of = {key: graders_own(block, key) for key in ("diversity", "dice")}
     beside = {
@@ -314,26 +318,28 @@ def _table(block: Block, columns: dict[str, Column]) -> Table:
         GRADERS: {key: f"{value:.3f}" for key, value in own_of.items() if value is not None},
         name: {f"ged_{count}": f"≈ {value:.2f}" for count, value in others.items()},
     }
+    keys = [column.key for column in columns]
     for name, said in beside.items():
-        if said.keys() & columns.keys():
-            lines.append([Cell(name), *[Cell(NONE)] * has_size, *(Cell(said.get(key, NONE)) for key in columns)])
-    return Table(["Method", *["Size"] * has_size, *(column.heading for column in columns.values())], lines)
+        if said.keys() & set(keys):
+            lines.append([Cell(name), *[Cell(NONE)] * has_size, *(Cell(said.get(key, NONE)) for key in keys)])
+    return Table(["Method", *["Size"] * has_size, *(column.heading for column in columns)], lines)
 
 
-def _note(block: Block, columns: dict[str, Column]) -> str:
+def _note(block: Block, columns: Sequence[Column]) -> str:
     """What the columns of the first table mean."""
+    keys = {column.key for column in columns}
     some = sorted({run.results["graders"] for run in block.runs})
     most, noun = counts(block)[-1], group_noun(block)
-    unbiased = UNBIASED * any(key.startswith("ged_unbiased") for key in columns)
-    points = [point for own in block.series for point in own.points]
+    unbiased = UNBIASED * (f"ged_unbiased_{most}" in keys)
+    points = [point for _, point in block.points]
     if unbiased and any(f"ged_unbiased_{most}" not in p.measures for p in points if ged(p, most)):
         unbiased += AGAIN
     note = NOTE.format(graders=" or ".join(map(str, some)), unbiased=unbiased)
     groups = Counter(next((known for own in block.series if (known := groups_of(own))), ()))
-    if "span" in columns:
+    if SPAN in columns:
         those = f"{len(groups)} {noun}s, each with all of their images" if groups else "images"
         note += SPANS.format(most=most, those=those)
-    if f"ged_by_group_{most}" in columns:
+    if f"ged_by_group_{most}" in keys:
         share = 100 * sum(count for _, count in groups.most_common(2)) / max(1, groups.total())
         note += BY_GROUP.format(noun=noun, most=most, share=SHARE.format(share=share) if len(groups) > 2 else "")
     note += DRAWN if any(point.is_drawn for point in points) else ""
@@ -344,28 +350,23 @@ def _note(block: Block, columns: dict[str, Column]) -> str:
     return note
 
 
-def _others_note(block: Block) -> str:
-    between = graders_own(block, "diversity")
-    own = "" if between is None else f"; of two different graders it is {between:.3f}"
-    return OTHERS.format(samples=counts(block)[-1], own=own)
-
-
 def _against(block: Block) -> tuple[str, str, Table]:
     """Title, note and table of the differences; no lines where nothing can be compared."""
     base, most, found = reference(block), counts(block)[-1], differences(block)
     if base is None or not any(one for _, _, one in found):
         return "", "", Table([], [])
     name, has_size = named(base, base.full), bool(several(block))
-    many = any(point.seeds > 1 for own in block.series for point in own.points)
+    many = any(point.seeds > 1 for _, point in block.points)
     groups = f"{group_noun(block)}s" if groups_of(base) else "images"
     seeds = "; where there are several, their mean is taken" if many else ""
     note = DIFFERENCE.format(most=most, name=name, groups=groups, seeds=seeds)
     lines = []
     for own, point, one in found:
-        line = [Cell(own.name), *[Cell(point.label if len(own.points) > 1 else NONE)] * has_size]
-        sure = one is not None and one.count > 1 and one.high < 0
-        ends = f"{signed(one.low)} … {signed(one.high)}" if one is not None and one.count > 1 else NONE
-        lines.append([*line, Cell(NONE if one is None else signed(one.mean), bold=sure), Cell(ends)])
+        mean, ends = Cell(NONE), NONE
+        if one is not None:
+            mean = Cell(signed(one.mean), bold=one.count > 1 and one.high < 0)
+            ends = f"{signed(one.low)} … {signed(one.high)}" if one.count > 1 else NONE
+        lines.append([Cell(own.name), *label_of(own, point) * has_size, mean, Cell(ends)])
     head = ["Method", *["Size"] * has_size, "Difference", "95 % interval"]
     return f"GED {most}, difference from {name}", note, Table(head, lines)
 
@@ -383,12 +384,11 @@ def more_rows(block: Block) -> dict[tuple[str, str], dict[str, Any]]:
     """What the flat rows have beside: the ends of intervals over groups, or else images, and differences."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     base, key = reference(block), f"ged_{counts(block)[-1]} difference"
-    for own in block.series:
-        for point in own.points:
-            line = found.setdefault((own.name, point.label), {})
-            for count in counts(block):
-                if ends := span(own, point, count) if ged(point, count) else None:
-                    line |= {f"ged_{count} groups low": ends[0], f"ged_{count} groups high": ends[1]}
+    for own, point in block.points:
+        line = found.setdefault((own.name, point.label), {})
+        for count in counts(block):
+            if ends := span(own, point, count) if ged(point, count) else None:
+                line |= {f"ged_{count} groups low": ends[0], f"ged_{count} groups high": ends[1]}
     for own, point, one in differences(block):
         if one is not None and base is not None:
             line = {f"{key} from": base.name, key: one.mean}
@@ -396,7 +396,7 @@ def more_rows(block: Block) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-ROWS_OF["mask_tables"] = [more_rows]
+ROWS_OF["mask_tables"] = more_rows
 
 
 # Figures
@@ -414,7 +414,7 @@ def figures(block: Block, options: Options) -> list[Part]:
 
     def add(key: str, heading: str, note: str, draw: Any, is_half: bool, hollow: str = "") -> None:
         note = note.replace("{hollow}", f" Hollow: {hollow}." if hollow and some else "")
-        found.append(Part(key, heading, note, [Drawing(f"{options.prefix}{key}", partial(draw, block))], is_half))
+        found.append(Part(key, heading, note, [options.drawing(key, draw, block)], is_half))
 
     truth = REACHED if expected(block) else ""
     note = BOXES.format(
@@ -425,8 +425,7 @@ def figures(block: Block, options: Options) -> list[Part]:
         smallest = listed([f"{own.name}, {own.points[0].label}" for own in some if own.points[0] is not own.full])
         note = SAMPLES.replace("{bars}", BARS if repeated else "")
         add("samples", "More samples", note, over_samples, True, smallest)
-    known = [p for own in block.series for p in own.points if {"diversity", "matched_iou"} <= set(p.measures)]
-    if len(known) > 1:
+    if sum({"diversity", "matched_iou"} <= set(point.measures) for _, point in block.points) > 1:
         sizes = listed([f"{own.name} at other sizes" for own in some]) + ", unjoined where drawn" * drawn
         add("diversity", "As many minds as the graders?", DIVERSITY, draw_diversity, True, sizes)
     if any(bins_of(own) for own in block.series):
@@ -464,33 +463,25 @@ def draw_boxes(block: Block) -> Figure:
             axis.set_ylabel("energy distance (GED)")
         else:
             axis.tick_params(labelleft=False)
-        tidy(axis)
         axis.tick_params(axis="x", labelsize=small)
     axes[0].set_ylim(bottom=0)
-    legend(figure, *axes)
-    return figure
+    return legend(figure, *axes)
 
 
 def over_samples(block: Block) -> Figure:
     """The mean energy distance against the number of samples, of the largest size and, hollow, of the smallest."""
-    figure, axis = canvas(HALF, HEIGHT)
+    figure, axis = canvas()
     styles, known, bars = looks(block.series), counts(block), list[tuple[float, Interval, str]]()
     for index, own in enumerate(block.series):
-        color, marker, line = styles[own.name]
         beside = BESIDE ** (index - (len(block.series) - 1) / 2)
         for one in {point.label: point for point in (own.full, own.points[0])}.values():
             found = {count: x for count in known if (x := ged(one, count)) is not None}
-            look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5.5, "zorder": 3}
-            if one is own.full:
-                look |= {"linestyle": line, "linewidth": 1.7}
-            else:
-                look |= {"linestyle": (0, (2, 1.5)), "linewidth": 1.2, "markerfacecolor": "white"}
-            axis.plot(list(found), [x.mean for x in found.values()], label=one_line(named(own, one), 60), **look)
-            bars += [(count * beside, x, color) for count, x in found.items() if x.count > 1]
+            means = [x.mean for x in found.values()]
+            plot(axis, list(found), means, styles[own.name], named(own, one), hollow=one is not own.full)
+            bars += [(count * beside, x, styles[own.name][0]) for count, x in found.items() if x.count > 1]
     truth, (name, others) = expected(block), published(block)
     if truth:
-        label = TRUTH[0].lower() + TRUTH[1:]
-        axis.plot(list(truth), list(truth.values()), color=INK, linestyle=":", marker="_", label=label, zorder=2)
+        axis.plot(list(truth), list(truth.values()), color=INK, linestyle=":", marker="_", label=IDEAL, zorder=2)
     if others:
         axis.plot(list(others), list(others.values()), "D", color=MUTED, markerfacecolor="none", label=name, zorder=4)
     axis.set_xscale("log")
@@ -501,14 +492,12 @@ def over_samples(block: Block) -> Figure:
     for place, x, color in bars:
         axis.vlines(place, x.low, x.high, color=color, linewidth=1.2)
     axis.set_ylim(0, top)
-    tidy(axis)
-    legend(figure, axis)
-    return figure
+    return legend(figure, axis)
 
 
 def draw_diversity(block: Block) -> Figure:
     """How well samples match the graders against how far they are apart; those of a method are joined."""
-    figure, axis = canvas(HALF, HEIGHT)
+    figure, axis = canvas()
     styles = looks(block.series)
     for own in block.series:
         known = [p for p in own.points if {"diversity", "matched_iou"} <= set(p.measures)]
@@ -529,9 +518,7 @@ def draw_diversity(block: Block) -> Figure:
     for limits, limit in ((axis.get_xlim(), axis.set_xlim), (axis.get_ylim(), axis.set_ylim)):
         room = max(0.0, LEAST - (limits[1] - limits[0])) / 2  # or what is next to nothing would look like much
         limit(limits[0] - room, limits[1] + room)
-    tidy(axis)
-    legend(figure, axis)
-    return figure
+    return legend(figure, axis)
 
 
 def draw_calibration(lone: bool, block: Block) -> Figure:
@@ -539,39 +526,30 @@ def draw_calibration(lone: bool, block: Block) -> Figure:
 
     Of several series the largest size of each, of one all its sizes; of several runs the first.
     """
-    if lone:
-        figure, axes = canvas(HALF, HEIGHT + 0.5, ratios=(2, 1))
-        left, right = axes[:, 0]
-    else:
-        figure, (left, right) = canvas(WIDE, HEIGHT, columns=2)
+    figure, axes = canvas(height=HEIGHT + 0.5, ratios=(2, 1)) if lone else canvas(WIDE, columns=2, wspace=0.06)
+    left, right = axes.flat
     left.plot([0, 1], [0, 1], color=MUTED, linestyle=":", linewidth=1.2, zorder=1)
     styles, alone = looks(block.series), len(block.series) == 1
     for own in block.series:
         known = {label: found for label, found in bins_of(own).items() if alone or label == own.full.label}
         for index, (label, found) in enumerate(known.items()):
-            color, marker, line = styles[own.name]
+            name, look = own.name, styles[own.name]
             if alone and len(known) > 1:
-                color, marker, _ = LOOKS_OF_SIZES[index % len(LOOKS_OF_SIZES)]
-            name = label if alone and len(known) > 1 else own.name
+                name, look = label, (*LOOKS_OF_SIZES[index % len(LOOKS_OF_SIZES)][:2], look[2])
             some = [at for at, count in enumerate(found["count"]) if count and found["frequency"][at] is not None]
-            places = [found["confidence"][at] for at in some]
-            look: dict[str, Any] = {"color": color, "marker": marker, "linestyle": line, "linewidth": 1.5}
-            left.plot(places, [found["frequency"][at] for at in some], label=one_line(name, 60), markersize=5, **look)
-            right.plot(places, [found["count"][at] for at in some], label="_", markersize=5, **look)
+            for axis, key, words in ((left, "frequency", name), (right, "count", "_")):
+                places, values = ([found[part][at] for at in some] for part in ("confidence", key))
+                plot(axis, places, values, look, words, markersize=5, linewidth=1.5, zorder=2)
     left.set(xlabel="probability that a pixel is marked", ylabel="share of graders who marked it")
     right.set(xlabel="probability that a pixel is marked", ylabel="pixels (log scale)", yscale="log")
     right.minorticks_off()
     for axis in (left, right):
         axis.set_xlim(-0.02, 1.02)
-        tidy(axis)
     left.set_ylim(-0.02, 1.02)
     if lone:
         left.set_xlabel("")
         left.tick_params(labelbottom=False)
-    else:
-        figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr, call-arg]
-    legend(figure, left)
-    return figure
+    return legend(figure, left)
 
 
 def _boxes(axis: Axes, series: Sequence[Series], styles: dict[str, Look], count: int) -> dict[float, str]:
@@ -579,41 +557,39 @@ def _boxes(axis: Axes, series: Sequence[Series], styles: dict[str, Look], count:
     ticks: dict[float, str] = {}
     place = 0.0
     for own in series:
-        stats, places = [], []
+        stats = {}
         for point in own.points:
             place += 1
             ticks[place] = point.label if len(own.points) > 1 else own.name.replace(" ", "\n")
             if images(point, count):
-                stats.append(_spread(point, count))
-                places.append(place)
+                stats[place] = _spread(point, count)
         place += APART
         if stats:
-            _draw(axis, stats, places, styles[own.name][0], one_line(own.name, 60))
+            _draw(axis, stats, styles[own.name][0], one_line(own.name, 60))
     return {at: one_line(text, 24) if "\n" not in text else text.replace("$", r"\$") for at, text in ticks.items()}
 
 
 def _lone(block: Block, own: Series, color: str, known: list[int]) -> Figure:
     """The boxes of one size, by number of samples."""
-    figure, axis = canvas(HALF, HEIGHT)
-    places = list(range(1, len(known) + 1))
-    _draw(axis, [_spread(own.full, count) for count in known], places, color, "this network")
-    for at, count in zip(places, known, strict=True):
+    figure, axis = canvas()
+    places = dict(enumerate(known, 1))
+    _draw(axis, {at: _spread(own.full, count) for at, count in places.items()}, color, "this network")
+    for at, count in places.items():
         _marks(axis, block, count, (at - 0.4, at + 0.4))
-    axis.set_xticks(places, [str(count) for count in known])
+    axis.set_xticks([*places], [str(count) for count in known])
     axis.set(xlabel="samples of each image", ylabel="energy distance (GED)")
-    tidy(axis)
     axis.set_ylim(bottom=0)
-    legend(figure, axis)
-    return figure
+    return legend(figure, axis)
 
 
-def _draw(axis: Axes, stats: list[dict[str, Any]], places: Sequence[float], color: str, label: str) -> None:
+def _draw(axis: Axes, stats: Mapping[float, dict[str, Any]], color: str, label: str) -> None:
     """Boxes with a black line at the mean and a thin one at the median."""
+    line = {"color": color, "linewidth": 1.2}
     drawn = axis.bxp(
-        stats, positions=places, widths=0.62, patch_artist=True, showfliers=False, showmeans=True, meanline=True,
-        manage_ticks=False, zorder=3, boxprops={"facecolor": f"{color}40", "edgecolor": color, "linewidth": 1.2},
-        whiskerprops={"color": color, "linewidth": 1.2}, capprops={"color": color, "linewidth": 1.2},
-        medianprops={"color": color, "linewidth": 1.0}, meanprops={"color": "black", "linewidth": 2, "linestyle": "-"},
+        [*stats.values()], positions=[*stats], widths=0.62, manage_ticks=False, patch_artist=True, zorder=3,
+        showfliers=False, showmeans=True, meanline=True, whiskerprops=line, capprops=line,
+        boxprops={"facecolor": f"{color}40", "edgecolor": color, "linewidth": 1.2}, medianprops=line | {"linewidth": 1},
+        meanprops={"color": "black", "linewidth": 2, "linestyle": "-"},
     )  # fmt: skip
     drawn["boxes"][0].set_label(label)
 
@@ -626,16 +602,9 @@ def _spread(point: Point, count: int) -> dict[str, Any]:
 
 def _marks(axis: Axes, block: Block, count: int, ends: tuple[float, float] | None = None) -> None:
     """Lines at what the truth would reach, and at what others published: across, or between two ends."""
-    (name, others), label = published(block), TRUTH[0].lower() + TRUTH[1:]
-    for text, values, color, line in ((label, expected(block), INK, ":"), (name, others, MUTED, "-.")):
-        if count in values:
-            look: dict[str, Any] = {
-                "color": color,
-                "linestyle": line,
-                "label": text,
-                "linewidth": 1.6 if line == ":" else 1.2,
-            }
-            if ends is None:
-                axis.axhline(values[count], zorder=2, **look)
-            else:
-                axis.plot(ends, [values[count]] * 2, **look | {"linewidth": 1.6})
+    name, others = published(block)
+    for text, values, color, line, wide in ((IDEAL, expected(block), INK, ":", 1.6), (name, others, MUTED, "-.", 1.2)):
+        if count in values and ends is None:
+            axis.axhline(values[count], zorder=2, color=color, linestyle=line, label=text, linewidth=wide)
+        elif count in values and ends is not None:
+            axis.plot(ends, [values[count]] * 2, color=color, linestyle=line, label=text, linewidth=1.6)

@@ -1,4 +1,4 @@
-"""Result files: what they must hold, and the runs that lie in folders, in files, and in files of kept runs.
+"""Result files: what they must hold, the runs that lie in folders and files, where these come from, and what is kept.
 
 A result file says itself what it is of. Beside numbers, "format" 2 has: "task" (its "name", the "noun" for one of its
 networks, and by what runs are "compare"d), "method" (its "key", its display "name" and its traits), "columns" (what the
@@ -9,16 +9,26 @@ order: names of `vnd.report.html.SECTIONS`). The report knows no task and no met
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from vnd._files import write_text
+
 FORMAT = 2
 RESULTS = "results.json"
 SIGNS = ("recipe.yaml", "checkpoints", "metrics.jsonl")  # of a run's folder, evaluated or not
 LAST = "last"  # the network at the end of training
+PROGRAM = re.compile(r"(vnd|__main__\.py)$")  # what the command line calls itself
+LONGEST, WHOLE = 30_000, 8  # bytes of a kept log, and its rows that speak of every layer
+# Of a result file: images, which are not ours to pass on, and the curve, which the log has. No comparison reads them.
+DROPPED = ("examples", "curves")
+FOLDER = re.compile(r"""^(\s*(?:- |[^\s:'"]+: ))['"]?/.*$""", re.MULTILINE)  # a path of one machine, in a recipe
 SLACK = 1e-6  # of a share, which was a float32 once
 
 TEXT, NUMBER, SHARE, FLAG = "text", "a finite number", "a number in 0 … 1", "true or false"
@@ -115,33 +125,19 @@ PIXELS = {"count": [COUNT], "confidence": [BIN], "frequency": [BIN]}
 
 @dataclass(frozen=True)
 class Column:
-    """A number of a row: what it is called, how it is written, and what it says.
+    """A number of a row: what it is called, how it is written, and what it says."""
 
-    Args:
-        key: Of the rows.
-        heading: Of the table.
-        form: "percent" of shares; "short" of counts.
-        digits: After the point.
-        better: "more", "less", or "" where there is no better.
-        description: What it means, for readers who have not met it.
-        title: Heading of its figure; without one it is not drawn.
-        axis: What the figure's axis says.
-        headline: What the best network is said to be in this column; without it, nobody is called best in it.
-        scaled: Whether temperature scaling changes it.
-        chance: The column that has what chance gives.
-    """
-
-    key: str
-    heading: str
-    form: str = "number"
-    digits: int = 3
-    better: str = ""
-    description: str = ""
-    title: str = ""
-    axis: str = ""
-    headline: str = ""
-    scaled: bool = True
-    chance: str = ""
+    key: str  # of the rows
+    heading: str  # of the table
+    form: str = "number"  # "percent" of shares; "short" of counts
+    digits: int = 3  # after the point
+    better: str = ""  # "more", "less", or "" where there is no better
+    description: str = ""  # what it means, for readers who have not met it
+    title: str = ""  # heading of its figure; without one it is not drawn
+    axis: str = ""  # what the figure's axis says
+    headline: str = ""  # what the best network is said to be in it; without it, nobody is called best
+    scaled: bool = True  # whether temperature scaling changes it
+    chance: str = ""  # the column that has what chance gives
 
     @property
     def factor(self) -> int:
@@ -151,19 +147,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Run:
-    """One evaluated run.
+    """One evaluated run."""
 
-    Args:
-        path: The file that says so.
-        results: What it says.
-        beside: What lies beside it: "environment" and "data" as JSON, "recipe" as YAML, "log" as rows.
-    """
+    path: Path  # the file that says so
+    results: dict[str, Any]  # what it says
+    beside: dict[str, Any] = field(default_factory=dict)  # "environment" and "data" as JSON, "recipe", "log" as rows
 
-    path: Path
-    results: dict[str, Any]
-    beside: dict[str, Any] = field(default_factory=dict)
-
-    def _said(self, key: str, other: Any = None) -> Any:
+    def _said(self, key: str, other: str | None = None) -> str | None:
         return (self.results.get("series") or {}).get(key) or other
 
     @property
@@ -180,8 +170,7 @@ class Run:
     @property
     def recipe(self) -> str | None:
         """The recipe's name; None where the file does not say."""
-        found: str | None = self._said("recipe")
-        return found
+        return self._said("recipe")
 
     @property
     def network(self) -> str:
@@ -210,8 +199,7 @@ class Run:
     @property
     def settings(self) -> str | None:
         """A hash of all else that decides its training, but a size of its own; None where the file has none."""
-        found: str | None = self._said("settings")
-        return found
+        return self._said("settings")
 
     @property
     def split(self) -> str:
@@ -265,11 +253,7 @@ def measure_names(features: dict[str, Any]) -> dict[str, str]:
 
 
 def read(place: Path) -> dict[str, Any]:
-    """The contents of a result file, once every part that the report uses is known to be what it should be.
-
-    Args:
-        place: A run folder, or its `results.json`.
-    """
+    """The contents of a run's result file, once every part that the report uses is known to be what it should be."""
     path = Path(place) / RESULTS if Path(place).is_dir() else Path(place)
     return _checked(path, _json(path))
 
@@ -290,30 +274,24 @@ def open_run(path: Path) -> Run:
 def find(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
     """The runs of some places, each once, in the order given; and folders of runs that were not evaluated.
 
-    A run that is named and was not evaluated is an error. In a folder of runs it is left out, and the page says so: a
-    sweep may have runs that failed, and a comparison from which runs are silently missing misleads.
-
-    Args:
-        places: Run folders, result files, files of kept runs (`.jsonl`), or folders with runs one level down.
+    Places are run folders, result files, files of kept runs (`.jsonl`), or folders with runs one level down. A run that
+    is named and was not evaluated is an error. In a folder of runs it is left out, and the page says so: a sweep may
+    have runs that failed, and a comparison from which runs are silently missing misleads.
     """
-    found: dict[Path, list[Run]] = {}
-    left_out: dict[Path, Path] = {}
-    for place in map(Path, places):
-        for path in _in(place):
-            if not path.exists():
-                left_out.setdefault(path.resolve(), path.parent)
-            elif path.resolve() not in found:
-                found[path.resolve()] = list(_kept(path)) if path.suffix == ".jsonl" else [open_run(path)]
-    runs = [run for some in found.values() for run in some]
+    paths: dict[Path, Path] = {}
+    for path in (path for place in places for path in _in(Path(place))):
+        paths.setdefault(path.resolve(), path)
+    left_out = [path.parent for path in paths.values() if not path.exists()]
+    there = [path for path in paths.values() if path.exists()]
+    runs = [run for path in there for run in (_kept(path) if path.suffix == ".jsonl" else [open_run(path)])]
     if not runs and left_out:
-        names = ", ".join(folder.name for folder in left_out.values())
-        raise FileNotFoundError(
-            f"report: none of the runs was evaluated ({names}); run `vnd evaluate` on those that are trained"
-        )
+        names = ", ".join(folder.name for folder in left_out)
+        todo = "run `vnd evaluate` on those that are trained"
+        raise FileNotFoundError(f"report: none of the runs was evaluated ({names}); {todo}")
     if not runs:
         raise ValueError("report: at least one run must be given; got none")
     _refuse_mixtures(runs)
-    return runs, list(left_out.values())
+    return runs, left_out
 
 
 def chosen_row(results: dict[str, Any]) -> dict[str, Any] | None:
@@ -332,16 +310,12 @@ def _refuse_mixtures(runs: Sequence[Run]) -> None:
     first = runs[0]
     for other in runs:
         if other.split != first.split:
-            raise ValueError(
-                f"report: runs must all be measured on the same images; got {first.split} images in {first.path} and "
-                f"{other.split} images in {other.path}"
-            )
+            got = f"{first.split} images in {first.path} and {other.split} images in {other.path}"
+            raise ValueError(f"report: runs must all be measured on the same images; got {got}")
         one, two = first.results["task"], other.results["task"]
         if one["name"] != two["name"]:
-            raise ValueError(
-                f"report: {one['noun']}s and {two['noun']}s have no measure in common; got {first.path} and "
-                f"{other.path}, report them apart"
-            )
+            got = f"got {first.path} and {other.path}, report them apart"
+            raise ValueError(f"report: {one['noun']}s and {two['noun']}s have no measure in common; {got}")
 
 
 def _kept(path: Path) -> Iterator[Run]:
@@ -357,26 +331,21 @@ def _kept(path: Path) -> Iterator[Run]:
 
 def _in(place: Path) -> list[Path]:
     """The result files of a place, there or not: its own, or those one level down."""
+    own = place / RESULTS if place.is_dir() else place
+    if own.exists():
+        return [own]
+    run = own.parent
+    if own.name == RESULTS and _is_run(run):
+        is_trained = (run / LAST).is_dir()
+        said = f"was not evaluated; run `vnd evaluate {run}` first"
+        goes_on = f"is not trained to the end; go on with `vnd train --resume {run}`"
+        raise FileNotFoundError(f"report: {run} {said if is_trained else goes_on}")
     if not place.is_dir():
-        if place.exists():
-            return [place]
-        if place.name == RESULTS and _is_run(place.parent):
-            raise FileNotFoundError(_unfinished(place.parent))
         raise FileNotFoundError(f"report: {place} does not exist; give run folders or {RESULTS}")
-    if (place / RESULTS).exists():
-        return [place / RESULTS]
-    if _is_run(place):
-        raise FileNotFoundError(_unfinished(place))
     below = [path / RESULTS for path in sorted(place.iterdir()) if path.is_dir() and _is_run(path)]
     if not below:
         raise FileNotFoundError(f"report: {place} holds no run; give run folders or folders that hold them")
     return below
-
-
-def _unfinished(run: Path) -> str:
-    if (run / LAST).is_dir():
-        return f"report: {run} was not evaluated; run `vnd evaluate {run}` first"
-    return f"report: {run} is not trained to the end; go on with `vnd train --resume {run}`"
 
 
 def _is_run(folder: Path) -> bool:
@@ -389,9 +358,8 @@ def _json(path: Path) -> Any:
         json.dumps(contents, ensure_ascii=False).encode()  # half a character passes as JSON, and fails in a page
         return contents
     except FileNotFoundError:
-        where = (
-            f"run `vnd evaluate {path.parent}` first" if path.name == RESULTS else f"give a run folder or its {RESULTS}"
-        )
+        evaluate, give = f"run `vnd evaluate {path.parent}` first", f"give a run folder or its {RESULTS}"
+        where = evaluate if path.name == RESULTS else give
         raise FileNotFoundError(f"report: {path} is missing; {where}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"report: {path} must be JSON in UTF-8: {str(error).splitlines()[0]}") from None
@@ -450,10 +418,7 @@ def _check_rows(contents: dict[str, Any]) -> None:
             if kind == "ged" and part == "tidy":
                 continue  # the same once more, a line a number of samples
             check(row, ROW, f"{part}.{index}")
-            for key, wanted in ROWS[kind].items():
-                if key not in row:
-                    raise ValueError(f"{part}.{index}.{key} is missing")
-                check(row[key], wanted, f"{part}.{index}.{key}")
+            check(row, ROWS[kind], f"{part}.{index}")
             for key in columns:
                 if isinstance(row.get(key), str | list | bool):
                     raise ValueError(f"{part}.{index}.{key} must be {NUMBER}; got {_shown(row[key])}")
@@ -466,16 +431,14 @@ def _check_lengths(contents: dict[str, Any]) -> None:
     elif "length" in contents["rows"][0]:
         check(contents, {"latent_dim": SIZE}, "")
     reliability: Any = contents.get("reliability") or []
-    by_label = isinstance(reliability, dict)
+    by_label, labels = isinstance(reliability, dict), {row.get("label") for row in contents["rows"]}
     check(reliability, {"*": PIXELS} if by_label else [DIAGRAM], "reliability") if reliability else None
-    items: Any = reliability.items() if by_label else enumerate(reliability)
-    for place, width in items:
-        if by_label and place not in [row["label"] for row in contents["rows"]]:
+    for place, width in reliability.items() if by_label else enumerate(reliability):
+        if by_label and place not in labels:
             raise ValueError(f"reliability must have labels of rows as keys; got {_shown(place)}")
-        _same(f"reliability.{place}", {key: value for key, value in width.items() if key != "label"})
+        _same(f"reliability.{place}", width)
     for index, row in enumerate((contents.get("selective") or {}).get("rows", [])):
-        if row.get("curve"):
-            _same(f"selective.rows.{index}.curve", row["curve"])
+        _same(f"selective.rows.{index}.curve", row.get("curve") or {})
     cascade, correlation = contents.get("cascade") or {}, contents.get("correlation") or {}
     for index, point in enumerate(cascade.get("curve", [])):
         if len(point["share"]) != len(cascade["levels"]):
@@ -487,26 +450,24 @@ def _check_lengths(contents: dict[str, Any]) -> None:
     for name, counts in (contents.get("lengths") or {}).items():
         if len(counts) != contents.get("latent_dim", 0) + 1 or not sum(counts):
             raise ValueError(f"lengths.{name} must count images at each length from 0 to latent_dim")
-    found = contents.get("complexity") or {}
-    if found and not {"png", *found["correlation"]} <= set(found["shown"]):
+    found = contents.get("complexity") or {"correlation": (), "shown": {"png": []}}
+    if not {"png", *found["correlation"]} <= set(found["shown"]):
         raise ValueError("complexity.shown must have png and one list a correlation")
-    if found:
-        _same("complexity.shown", found["shown"])
+    _same("complexity.shown", found["shown"])
 
 
 def _check_samples(contents: dict[str, Any]) -> None:
     """Rows of masks: one label each, the same numbers of samples, the same images."""
     check(contents, {"samples": [SIZE], "graders": SIZE, "groups?": [OWNER]}, "")
-    counts, labels = {str(count) for count in contents["samples"]}, [row["label"] for row in contents["rows"]]
+    counts, labels = {*map(str, contents["samples"])}, [row["label"] for row in contents["rows"]]
     if len(set(labels)) < len(labels):
         raise ValueError(f"rows must have one label each; got {_shown(labels)}")
     images = len(next(iter(contents["rows"][0]["per_image"].values()), []))
     for index, row in enumerate(contents["rows"]):
         for key in ("ged", "ged_unbiased", "ged_by_group", "ged_interval", "expected_ged", "per_image"):
             if row.get(key) and set(row[key]) != counts:
-                raise ValueError(
-                    f"rows.{index}.{key} must have the numbers of samples as keys; got {_shown([*row[key]])}"
-                )
+                said = f"must have the numbers of samples as keys; got {_shown([*row[key]])}"
+                raise ValueError(f"rows.{index}.{key} {said}")
         if any(len(values) != images for values in row["per_image"].values()):
             raise ValueError(f"rows.{index}.per_image must have one number an image everywhere, {images} as the first")
         for count, ends in (row.get("ged_interval") or {}).items():
@@ -516,32 +477,21 @@ def _check_samples(contents: dict[str, Any]) -> None:
         raise ValueError(f"groups must be one an image, {images}; got {len(contents['groups'])}")
 
 
-def _same(place: str, lists: dict[str, Any]) -> None:
+def _same(place: str, values: dict[str, Any]) -> None:
+    """Refuse lists beside each other that do not have one length."""
+    lists = {key: value for key, value in values.items() if isinstance(value, list)}
     if len(set(map(len, lists.values()))) > 1:
         raise ValueError(f"{place}: {', '.join([*lists][:-1])} and {[*lists][-1]} must have one length")
 
 
 def _is(value: Any, wanted: str) -> bool:
-    if wanted == TEXT:
-        return isinstance(value, str)
-    if wanted == FLAG:
-        return isinstance(value, bool)
-    if wanted == IMAGE:
-        return _is_image(value)
-    if wanted == LINE:
-        return isinstance(value, str) or (isinstance(value, list) and len(value) == 2 and isinstance(value[1], list))
-    if wanted == OWNER:
-        return isinstance(value, str | int) and not isinstance(value, bool)
+    if wanted in OTHERS:
+        return OTHERS[wanted](value)
     if value is None:
         return wanted in (BIN, PEARSON, MAYBE)
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:  # NaN fails as well
         return False
-    whole = value == int(value)
-    known = {
-        NUMBER: True, MAYBE: True, POSITIVE: value > 0, NATURAL: value >= 0, COUNT: whole and value >= 0,
-        SIZE: whole and value >= 1, PEARSON: abs(value) <= 1 + SLACK, PART: 0 < value <= 1 + SLACK,
-    }  # fmt: skip
-    return known.get(wanted, -SLACK <= value <= 1 + SLACK)
+    return NUMBERS[wanted](value)
 
 
 def _is_image(value: Any) -> bool:
@@ -556,7 +506,175 @@ def _is_image(value: Any) -> bool:
     return size is not None and (len(size) == 2 or (len(size) == 3 and size[2] == 3))
 
 
+OTHERS: dict[str, Callable[[Any], bool]] = {
+    TEXT: lambda value: isinstance(value, str),
+    FLAG: lambda value: isinstance(value, bool),
+    OWNER: lambda value: isinstance(value, str | int) and not isinstance(value, bool),
+    LINE: lambda value: (
+        isinstance(value, str) or (isinstance(value, list) and len(value) == 2 and isinstance(value[1], list))
+    ),
+    IMAGE: _is_image,
+}
+NUMBERS: dict[str, Callable[[float], bool]] = {
+    **dict.fromkeys((NUMBER, MAYBE), lambda value: True),
+    **dict.fromkeys((SHARE, BIN), lambda value: -SLACK <= value <= 1 + SLACK),
+    PART: lambda value: 0 < value <= 1 + SLACK,
+    PEARSON: lambda value: abs(value) <= 1 + SLACK,
+    POSITIVE: lambda value: value > 0,
+    NATURAL: lambda value: value >= 0,
+    COUNT: lambda value: value == int(value) >= 0,
+    SIZE: lambda value: value == int(value) >= 1,
+}
+
+
 def _shown(value: Any) -> str:
     """A value in an error message, not too long."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+# Where runs come from, and what is kept of them
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where one run was trained, in words; empty where nothing says."""
+
+    machine: str  # its GPUs, or its CPU cores
+    torch: str  # version
+    commit: str  # of the library, in short; "+" after it where the source was changed
+    commands: tuple[str, ...]  # that trained it and that evaluated it
+
+
+def origin(run: Run) -> Origin:
+    """Where a run comes from, as its environment says, which may be missing or broken, or else its results."""
+    given: Any = run.beside.get("environment")
+    said: dict[str, Any] = {"versions": {}, "git": {}, "gpus": [], "command": [], "cpus": 0}
+    for key, empty in said.items() if isinstance(given, dict) else ():
+        if isinstance(given.get(key), type(empty)):
+            said[key] = given[key]
+    machine, _, torch = str(run.results.get("machine") or "").partition(", torch ")
+    gpus: dict[str, int] = Counter(map(str, said["gpus"]))
+    if gpus:
+        machine = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in gpus.items())
+    elif said["cpus"]:
+        machine = f"{said['cpus']} CPU cores"
+    git = dict(said["git"])
+    commit = f"{git['commit'][:9]}{'+' * bool(git.get('dirty'))}" if isinstance(git.get("commit"), str) else ""
+    command = [str(word) for word in said["command"]]
+    command[:1] = [PROGRAM.sub("vnd", word) for word in command[:1]]
+    commands = [shlex.join(portable(command)), portable(str(run.results.get("command") or ""))]
+    torch = str(said["versions"].get("torch") or torch)
+    return Origin(machine, torch, commit, tuple(filter(None, commands)))
+
+
+def keep(runs: Sequence[Run], path: Path) -> int:
+    """Write what a comparison reads of runs into a file, `.jsonl`, a run a line; a report of it is that of the runs.
+
+    All numbers are as they were, but for a thinned log. Texts have no absolute paths. The size of the file in bytes.
+    """
+    if path.suffix != ".jsonl":
+        raise ValueError(f"report: keep must be a file whose name ends in .jsonl; got {path}")
+    recipes = tails([run.recipe for run in runs if run.recipe])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{json.dumps(kept(run, recipes), ensure_ascii=False, allow_nan=False)}\n" for run in runs)
+    write_text(path, text)
+    return len(text.encode())
+
+
+def kept(run: Run, recipes: dict[str, str]) -> dict[str, Any]:
+    """What is kept of a run: "results", "environment", "data", "recipe" and "log", those that there are."""
+    results = {key: value for key, value in run.results.items() if key not in DROPPED}
+    results |= {key: portable(results[key]) for key in ("command", "chosen") if results.get(key)}
+    if run.recipe and isinstance(results.get("series"), dict):
+        results["series"] = {**results["series"], "recipe": recipes[run.recipe]}
+    found: dict[str, Any] = {"results": results}
+    environment = run.beside.get("environment")
+    if isinstance(environment, dict):
+        git = environment.get("git")
+        own = {key: value for key, value in git.items() if key != "folder"} if isinstance(git, dict) else git
+        found["environment"] = portable(environment | ({"git": own} if git is not None else {}))
+    if "data" in run.beside:
+        found["data"] = run.beside["data"]
+    if "recipe" in run.beside:
+        found["recipe"] = FOLDER.sub(r"\1null", run.beside["recipe"])
+    if log := run.beside.get("log") or _log(run.path.parent / "metrics.jsonl"):
+        found["log"] = thinned(log)
+    return found
+
+
+def thinned(rows: Sequence[dict[str, Any]], most: int = LONGEST) -> list[dict[str, Any]]:
+    r"""A log that is not too long: every n-th row of training and of validation, and the last; n is the least for it.
+
+    What a row says of every layer, its "units", is longer than all else and stays in a few rows.
+
+    >>> [row["step"] for row in thinned([{"step": step, "loss": 1.0} for step in range(1, 8)], 90)]
+    [1, 4, 7]
+    """
+    found = list(rows)
+    kinds = [[at for at, row in enumerate(rows) if ("loss" in row) == loss] for loss in (True, False)]
+    for step in range(1, len(rows) + 1):
+        if sum(len(json.dumps(row)) + 1 for row in found) <= most:
+            break
+        some = [kind[::step] + kind[-1:] * bool((len(kind) - 1) % step) for kind in kinds if kind]
+        whole = {kind[round(part * (len(kind) - 1) / (WHOLE - 1))] for kind in some for part in range(WHOLE)}
+        lean = [{key: value for key, value in row.items() if key != "units"} for row in rows]
+        found = [rows[at] if at in whole else lean[at] for at in sorted(at for kind in some for at in kind)]
+    return found
+
+
+def tails(paths: Sequence[str]) -> dict[str, str]:
+    """For each absolute path the fewest of its last parts that tell it from all others; others are as they are.
+
+    >>> tails(["/a/b/bn3", "/a/c/bn3", "cifar10/fn3"])
+    {'/a/b/bn3': 'b/bn3', '/a/c/bn3': 'c/bn3', 'cifar10/fn3': 'cifar10/fn3'}
+    """
+    for count in range(1, 2 + max((path.count("/") for path in paths), default=0)):
+        found = {path: "/".join(Path(path).parts[1:][-count:]) if path.startswith("/") else path for path in paths}
+        if len(set(found.values())) == len(found):
+            break
+    return found
+
+
+def portable(value: Any) -> Any:
+    """A JSON value whose texts have, in the place of an absolute path, its last part alone.
+
+    >>> portable({"folder": "/home/me/runs/first", "command": "vnd evaluate '/home/me/my runs/a' --out=/tmp/b"})
+    {'folder': 'first', 'command': 'vnd evaluate a --out=b'}
+    >>> portable(["--data.folder=/data/x", "T-shirt/top", "cifar10/bn3", 3])
+    ['--data.folder=x', 'T-shirt/top', 'cifar10/bn3', 3]
+    """
+    if isinstance(value, dict):
+        return {key: portable(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [portable(part) for part in value]
+    return _text(value) if isinstance(value, str) and "/" in value else value
+
+
+def _text(text: str) -> str:
+    if (short := _word(text)) != text:
+        return short
+    try:
+        words = shlex.split(text)
+    except ValueError:  # no command: a lone quote
+        return " ".join(_word(word) for word in text.split(" "))
+    short_words = [_word(word) for word in words]
+    return text if short_words == words else shlex.join(short_words)
+
+
+def _word(word: str) -> str:
+    """A word that is an absolute path, or has one after its first "=", with the path's last part alone."""
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    return f"{option}{equals}{Path(value).name}" if value.startswith("/") and len(value) > 1 else word
+
+
+def _log(path: Path) -> list[dict[str, Any]]:
+    """The rows of a log; what a kill left of one is none."""
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else ():
+        try:
+            row: Any = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        found += [row] if isinstance(row, dict) else []
+    return found

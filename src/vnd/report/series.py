@@ -7,13 +7,16 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 from vnd.metrics import Interval, confidence_interval
 from vnd.report.results import RULES, Column, Run
 
 FORMS = {"mc": "{}", "mean": "DT-{}", "mc_mask": "{}-MC", "temperature_scaled": "{}-TS"}  # names by way of inference
+DRAWN = ("mc", "mean")  # one, where no weight is drawn
 RETRAINED = "retrained"  # for each length
+COMPARED = ("data", "network", "image")  # what a task may compare runs by
 MARK = re.compile(r"(?<![0-9]e)-|[/ ]")  # between the words of a name; not within 1e-05
 PLACES = ("repeat", "fraction", "bn_images", "temperature_scaled")  # numbers of a row that are no measures
 
@@ -22,23 +25,14 @@ Rows = list[list[dict[str, Any]]]  # of each run, of one way of inference
 
 @dataclass(frozen=True)
 class Point:
-    """One size of a series.
+    """One size of a series."""
 
-    Args:
-        kind: "uniform", "learned" or "sampled"; of codes by which rule they have their length.
-        label: What the size is called; of learned shapes, what the first run calls it.
-        fraction: Share of every layer; None where it is no such share.
-        measures: Means by name; `count` of an interval is 1 where there is nothing to take one over.
-        over: What the intervals are over: "seeds", "repeats", or "" for none.
-        rows: Of each run.
-    """
-
-    kind: str
-    label: str
-    fraction: float | None
-    measures: dict[str, Interval]
-    over: str
-    rows: Rows
+    kind: str  # "uniform", "learned" or "sampled"; of codes by which rule they have their length
+    label: str  # what the size is called; of learned shapes, what the first run calls it
+    fraction: float | None  # share of every layer; None where it is no such share
+    measures: dict[str, Interval]  # means by name; `count` is 1 where there is nothing to take an interval over
+    over: str  # what the intervals are over: "seeds", "repeats", or "" for none
+    rows: Rows  # of each run
 
     def mean(self, key: str) -> float | None:
         """The mean of a measure; None where it was not measured."""
@@ -159,21 +153,18 @@ class Block:
         return list(dict.fromkeys(name for run in self.runs for name in run.results["sections"]))
 
     @property
+    def points(self) -> list[tuple[Series, Point]]:
+        """Every size of every series, with the series."""
+        return [(own, point) for own in self.series for point in own.points]
+
+    @property
     def main(self) -> list[Series]:
         """The series of main ways of inference."""
         return [own for own in self.series if own.main]
 
-    @property
-    def lone(self) -> dict[str, Any] | None:
-        """The results of its only run; None where there are several."""
-        return self.runs[0].results if len(self.runs) == 1 else None
-
     def first(self, key: str) -> Any:
         """What the first run that says something under a key says; None where none does."""
         return next((run.results[key] for run in self.runs if run.results.get(key)), None)
-
-
-DRAWN = ("mc", "mean")  # one, where no weight is drawn
 
 
 def is_certain(method: dict[str, Any]) -> bool:
@@ -193,9 +184,6 @@ def blocks_of(runs: Sequence[Run]) -> list[Block]:
         parts = (str(getattr(run, name)) for name in run.results["task"]["compare"] if name in COMPARED)
         found.setdefault(tuple(filter(None, parts)), []).append(run)
     return [Block(key, tuple(own), tuple(group(own))) for key, own in found.items()]
-
-
-COMPARED = ("data", "network", "image")
 
 
 def group(runs: Iterable[Run]) -> list[Series]:
@@ -255,13 +243,12 @@ def rows_of(run: Run, inference: str, bn_images: int | None = -1) -> list[dict[s
 def points_of(runs: Rows, separate: bool = False) -> list[Point]:
     """The sizes of runs that differ in their seed alone, from the smallest to the largest.
 
-    Learned shapes are called otherwise in every run, so the i-th smallest of each are one size.
-
-    Args:
-        runs: Their rows.
-        separate: Each run has a size of its own: no i-th smallest of it is that of another.
+    Learned shapes are called otherwise in every run, so the i-th smallest of each are one size; not where runs are
+    `separate`, with a size of its own each.
     """
-    ranks = [{label: rank for rank, label in enumerate(_learned(rows))} for rows in runs]
+    shapes = [[row for row in rows if row["kind"] == "learned"] for rows in runs]
+    names = [dict.fromkeys(row["label"] for row in sorted(some, key=lambda row: row["parameters"])) for some in shapes]
+    ranks = [{label: rank for rank, label in enumerate(own)} for own in names]
     by_rank = not separate and len({len(names) for names in ranks if names}) == 1
     sizes: dict[Hashable, Rows] = {}
     for rows, rank in zip(runs, ranks, strict=True):
@@ -279,7 +266,9 @@ def point_of(runs: Rows) -> Point:
     first = runs[0][0]
     over = "seeds" if len(runs) > 1 else "repeats" if len(runs[0]) > 1 else ""
     measures = {}
-    for key in dict.fromkeys(key for rows in runs for row in rows for key, x in row.items() if _is_number(key, x)):
+    pairs = ((key, value) for rows in runs for row in rows for key, value in row.items() if key not in PLACES)
+    numbers = (key for key, value in pairs if isinstance(value, int | float) and not isinstance(value, bool))
+    for key in dict.fromkeys(numbers):
         known = [[row[key] for row in rows if row.get(key) is not None] for rows in runs]
         means = [sum(values) / len(values) for values in known if values]
         measures[key] = confidence_interval(known[0] if over == "repeats" else means)
@@ -315,12 +304,9 @@ def labels_of(parts: Sequence[list[Run]]) -> list[str]:
             return differences(labels)
     short = dict(zip(dict.fromkeys(stems), differences(list(dict.fromkeys(stems))), strict=True))
     found: list[str] = []
-    for stem in stems:
-        label, number = short[stem], 1
-        while label in found:
-            number += 1
-            label = f"{short[stem]}, no. {number}".removeprefix(", ")
-        found.append(label)
+    for own in (short[stem] for stem in stems):
+        numbered = (f"{own}, no. {number}".removeprefix(", ") if number > 1 else own for number in count(1))
+        found.append(next(label for label in numbered if label not in found))
     return found
 
 
@@ -338,13 +324,8 @@ def _by_inference(added: str, runs: tuple[Run, ...]) -> list[Series]:
 
 def _clash(runs: Sequence[Run]) -> bool:
     """Whether two runs have one seed and a size in common."""
-    seen: set[Hashable] = set()
-    for run in runs:
-        sizes = {(run.seed, row["kind"], size_of(row, is_separate(run.method))) for row in run.rows}
-        if seen & sizes:
-            return True
-        seen |= sizes
-    return False
+    sizes = [{(run.seed, row["kind"], size_of(row, is_separate(run.method))) for row in run.rows} for run in runs]
+    return len(set().union(*sizes)) < sum(map(len, sizes))
 
 
 def _stem(part: Sequence[Run]) -> str:
@@ -354,17 +335,7 @@ def _stem(part: Sequence[Run]) -> str:
     return "-".join(word for word in first if all(word in other for other in others)) or names[0]
 
 
-def _learned(rows: list[dict[str, Any]]) -> list[str]:
-    """Labels of the learned shapes of a run, from the smallest to the largest."""
-    shapes = [row for row in rows if row["kind"] == "learned"]
-    return list(dict.fromkeys(row["label"] for row in sorted(shapes, key=lambda row: row["parameters"])))
-
-
 def _place(point: Point) -> tuple[float, ...]:
     rule = RULES.index(point.kind) if point.kind in RULES else 0
     size = point.mean("length") or point.mean("parameters") or 0
     return (point.is_drawn, rule, size, 1.0 if point.fraction is None else point.fraction)
-
-
-def _is_number(key: str, value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and key not in PLACES

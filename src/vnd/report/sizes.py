@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vnd._text import short
@@ -34,22 +33,24 @@ from vnd.report.style import (
     MUTED,
     ORANGE,
     PURPLE,
-    half,
+    canvas,
     legend,
     one_line,
+    plot,
     size_axis,
-    tidy,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SCALED = "temperature_scaled"
 QUARTER, WHOLE, NEAR = 0.25, 1.0, 0.011
 KINDS = {
     "uniform": ("the same share of every layer", "Uniform: the same share of every layer."),
     "learned": ("learned shape", "Learned: as many units of each layer as training found worth keeping."),
     "sampled": ("a random mask each time", "Sampled: a random share each time."),
 }
+LOOKS_OF_KINDS = {"uniform": (BLUE, "o", "-"), "learned": (ORANGE, "D", "--"), "sampled": (PURPLE, "*", ":")}
 INFERENCE = {
     "mc": ("draws of the weights", ""),
     "mean": ("means of the weights", "one pass with the means of the weights, not averaged over draws"),
@@ -69,8 +70,7 @@ TRAINED = {  # by sizes and order of a method
     ("many", "fixed"): "One network was trained once on {images}. Its units stand in a fixed order and all its widths "
     "were trained at once, so that smaller networks, of the first units of each layer, are cut from it without "
     "training again.",
-    ("each", "none"): "One network of one size was trained on {images}.",
-    ("found", "none"): "One network of one size was trained on {images}.",
+    **dict.fromkeys((("each", "none"), ("found", "none")), "One network of one size was trained on {images}."),
 }
 PLACES = {
     "full": "Full width",
@@ -110,7 +110,7 @@ TIMES = (
 
 def drawn_columns(block: Block) -> list[Column]:
     """The columns with a figure that there are numbers for."""
-    known = {key for own in block.series for point in own.points for key in point.measures}
+    known = {key for _, point in block.points for key in point.measures}
     return [column for column in block.columns.values() if column.title and column.key in known]
 
 
@@ -154,15 +154,14 @@ def overview(block: Block, options: Options) -> list[Part]:
         )
     smallest = min(rows, key=lambda row: (row["parameters"], *(-row.get(column.key, 0) for column in columns[:1])))
     named = {"Full size": full, "Chosen": chosen, "Smallest": smallest} if len(rows) > 1 else {"The network": full}
-    cards = []
-    for name, row in named.items():
-        if row is not None:
-            share = f"{_share(row, full)} of the full size" if len(rows) > 1 else ""
-            card = [
-                Cell(f"{name}: {row['label']}, {row['kind']}"),
-                Cell(f"{short(row['parameters'])} parameters", share),
-            ]
-            cards.append(card + [Cell(number(row.get(column.key), column), column.heading) for column in columns])
+    cards = [
+        [
+            Cell(f"{name}: {row['label']}, {row['kind']}"),
+            Cell(f"{short(row['parameters'])} parameters", f"{_share(row, full)} of the full size" * (len(rows) > 1)),
+            *(Cell(number(row.get(column.key), column), column.heading) for column in columns),
+        ]
+        for name, row in named.items() if row is not None
+    ]  # fmt: skip
     return [Part("summary", "", "", [paragraphs(*lines), Items(cards, "cards")])]
 
 
@@ -175,38 +174,32 @@ def against_size(block: Block, options: Options) -> list[Part]:
     found = []
     for column in drawn_columns(block):
         if not column.chance and any(row.get(column.key) is not None for row in results["rows"]):
-            drawing = Drawing(column.key, partial(one_run, results, column))
+            drawing = options.drawing(column.key, one_run, results, column)
             found.append(Part(column.key, column.title, described(column, block), [drawing], is_half=True))
     return found
 
 
 def one_run(results: dict[str, Any], column: Column) -> Figure:
     """A measure against the number of parameters, the kinds of size as series; the chosen network is ringed."""
-    figure, axis = half()
+    figure, axis = canvas()
     rows = sorted((r for r in results["rows"] if r.get(column.key) is not None), key=lambda row: row["parameters"])
-    shapes = {"uniform": (BLUE, "o", "-"), "learned": (ORANGE, "D", "--"), "sampled": (PURPLE, "*", ":")}
-    for kind, (color, marker, line) in shapes.items():
-        some = [row for row in rows if row["kind"] == kind]
-        if some:
+    for kind, look in LOOKS_OF_KINDS.items():
+        if some := [row for row in rows if row["kind"] == kind]:
             places, values = [row["parameters"] for row in some], [column.factor * row[column.key] for row in some]
-            look: dict[str, Any] = {"color": color, "marker": marker, "linestyle": line, "markersize": 5, "zorder": 3}
-            axis.plot(places, values, label=KINDS[kind][0], **look)
+            plot(axis, places, values, look, KINDS[kind][0], markersize=5, linewidth=1.5)
     chosen, full = chosen_row(results), max(results["rows"], key=lambda row: row["parameters"])
     if chosen is not None and chosen.get(column.key) is not None:
         label = f"chosen: {one_line(chosen['label'], 20)}, {short(chosen['parameters'])} parameters"
-        look = {"marker": "o", "markersize": 13, "markerfacecolor": "none", "markeredgewidth": 2, "linestyle": "none"}
-        place, value = chosen["parameters"], column.factor * chosen[column.key]
-        axis.plot(place, value, color=GREEN, label=label, zorder=4, **look)
+        ring: dict[str, Any] = {"markersize": 13, "markerfacecolor": "none", "markeredgewidth": 2, "zorder": 4}
+        axis.plot(chosen["parameters"], column.factor * chosen[column.key], "o", color=GREEN, label=label, **ring)
     size_axis(axis, [row["parameters"] for row in rows])
-    tidy(axis)
     if full.get(column.key) is not None and not column.scaled:
         label = f"full size: {number(full[column.key], column)}"
         axis.axhline(column.factor * full[column.key], color=MUTED, linewidth=1, linestyle=":", label=label, zorder=1)
     axis.set_ylabel(column.axis)
     if column.better == "less":
         axis.set_ylim(bottom=0)
-    legend(figure, axis)
-    return figure
+    return legend(figure, axis)
 
 
 @section("numbers", "run")
@@ -217,7 +210,7 @@ def numbers(block: Block, options: Options) -> list[Part]:
     columns = [column for key, column in block.columns.items() if any(row.get(key) is not None for row in rows)]
     kinds = {row["kind"] for row in rows}
     note = "".join(f"{words} " for kind, (_, words) in KINDS.items() if kind in kinds and len(rows) > 1)
-    note += " ".join(f"{column.heading}: {_better(column)}." for column in columns if column.better)
+    note += " ".join(f"{column.heading}: {column.better} is better." for column in columns if column.better)
     for column in [one for one in columns if one.key in {other.chance for other in columns}]:
         if len({number(row.get(column.key), column) for row in rows}) == 1:  # one number needs no column
             columns.remove(column)
@@ -252,33 +245,26 @@ def summary(block: Block, options: Options) -> list[Part]:
     verdicts = []
     for place, points in found.items():
         if place != "one size" and len(points) > 1 and comparable(points):
-            line = [Cell(f"{PLACES[place]}.", bold=True)]
-            for column in columns:
-                line += lead(block, points, column)
-            verdicts.append(line)
+            leads = (cell for column in columns for cell in lead(block, points, column))
+            verdicts.append([Cell(f"{PLACES[place]}.", bold=True), *leads])
     cut = [line for own in block.main if (line := _shrunk(own, found.get("quarter", {}).get(own.name)))]
     content: list[Table | Drawing | Items] = []
     if verdicts:
         content += [Items(verdicts), paragraphs(CHANCE)]
     content += [Items(cut)] if cut else []
     for place, points in found.items():
-        best: dict[str, str] = {}
+        best = set()
         for column in columns if comparable(points) and len(points) > 1 else ():
-            ranked = best_of(block, points, column)
-            best[column.key] = ranked[0][0].name if ranked else ""
+            best |= {(own.name, column) for own, _ in best_of(block, points, column)[:1]}
         lines: list[list[Cell | str]] = []
         for name, point in points.items():
-            cells = [measure(point, c, bold=best.get(c.key) == name) for c in columns]
+            cells = [measure(point, column, bold=(name, column) in best) for column in columns]
             lines.append([name, point.label, *cells, short(point.parameters)])
         content.append(Table(["Method", "Size", *(c.heading for c in columns), "Parameters"], lines, PLACES[place]))
     about = []
     for own in block.series:
-        said = own.method.get("about") or f"The method “{own.method['key']}”."
-        said += (
-            f" Here: {INFERENCE[own.inference][1]}."
-            if INFERENCE[own.inference][1] and own.name != own.method["name"]
-            else ""
-        )
+        said, way = own.method.get("about") or f"The method “{own.method['key']}”.", INFERENCE[own.inference][1]
+        said += f" Here: {way}." if way and own.name != own.method["name"] else ""
         over = sorted({point.over for point in own.points} - {""})
         runs = f"{len(own.runs)} run{'s' * (len(own.runs) > 1)}" + f"; intervals over {' and '.join(over)}" * bool(over)
         about.append([Cell(own.name), Cell(said, f"{runs}.")])
@@ -315,11 +301,8 @@ def comparable(points: dict[str, Point]) -> bool:
 
 def answering(series: Sequence[Series]) -> list[Series]:
     """The series whose answers differ: a scaled one has those of another one of its runs, and other confidences."""
-    other = {id(run) for own in series if own.inference != "temperature_scaled" for run in own.runs}
-    return [
-        own for own in series
-        if own.inference != "temperature_scaled" or any(id(run) not in other for run in own.runs)
-    ]  # fmt: skip
+    other = {id(run) for own in series if own.inference != SCALED for run in own.runs}
+    return [own for own in series if own.inference != SCALED or any(id(run) not in other for run in own.runs)]
 
 
 def best_of(block: Block, points: dict[str, Point], column: Column) -> list[tuple[Series, Point]]:
@@ -389,7 +372,7 @@ def efficiencies(block: Block) -> list[tuple[str, Point, str]]:
     """
     lines: list[tuple[int, str, Series, Point]] = []
     for own in block.series:
-        if own.inference == "temperature_scaled":
+        if own.inference == SCALED:
             continue  # other confidences, not another network
         nested = own.method.get("order") == "learned" and not is_certain(own.method)  # as the paper's own
         rank = (0 if own.main else 5) if nested else 1 if own.method.get("sizes") == "found" else 4
@@ -402,10 +385,8 @@ def efficiencies(block: Block) -> list[tuple[str, Point, str]]:
     found = []
     for _, name, own, point in sorted(lines, key=lambda line: line[0]):
         full, std = point.mean("dense_parameters") or own.dense, point.mean("usage_std")
-        used = f"{100 * point.parameters / full:.3g} %"
-        if std is not None:
-            used = f"{100 * point.parameters / full:.0f} ± {100 * std / full:.0f} %"
-        found.append((name, point, used))
+        used = 100 * point.parameters / full
+        found.append((name, point, f"{used:.3g} %" if std is None else f"{used:.0f} ± {100 * std / full:.0f} %"))
     return found
 
 
@@ -417,12 +398,11 @@ def times(block: Block, options: Options) -> list[Part]:
         train, trainings = training_time(own)
         tested = own.of("uniform", "sampled", having="test_seconds")
         widest = max(tested, key=lambda point: point.parameters, default=None)
-        test = Cell(NONE)
-        if widest is not None:
-            test = Cell(duration(widest.measures["test_seconds"].mean), f"({widest.label})")
+        took = None if widest is None else widest.mean("test_seconds")
+        test = Cell(NONE) if widest is None or took is None else Cell(duration(took), f"({widest.label})")
         machines = ", ".join(dict.fromkeys(run.results.get("machine") or "not said" for run in own.runs))
         many = f"N = {trainings}" if trainings > 1 else ""
-        one_pass = is_certain(own.method) and own.inference != "temperature_scaled"
+        one_pass = is_certain(own.method) and own.inference != SCALED
         way = "one pass" if one_pass else INFERENCE[own.inference][0]
         lines.append([own.name, Cell(NONE if train is None else duration(train), many), test, way, machines])
     known = any(cell.text != NONE for line in lines for cell in line[1:3] if isinstance(cell, Cell))
@@ -489,17 +469,16 @@ def methods(block: Block, sizes: Sequence[float], other: str) -> Table:
         line = [Cell(name), *(_fit(own, kinds, size) for size in sizes)]
         whole = [p for p in own.of(*kinds) if (p.fraction or 0) >= 1 - 1e-6 or p.is_drawn]
         full = max(whole, key=lambda point: point.parameters, default=None)
-        if full is None:
-            line.append(Cell(NONE))
-        else:
-            line.append(_seeded(full, columns["accuracy"], short(full.parameters) + " on average" * full.is_drawn))
+        size = "" if full is None else short(full.parameters) + " on average" * full.is_drawn
+        line.append(_seeded(full, columns["accuracy"], size))
         for some in (kinds, *[[kind for kind in kinds if kind == "learned"]] * learned):
             known = own.of(*some) if some else []
             worst = max(known, key=lambda point: point.measures["ece"].mean, default=None)
-            shaped = worst is not None and own.is_separate and worst.kind == "learned"
-            label = "" if worst is None else short(worst.parameters) if shaped else worst.label
-            line.append(Cell(NONE) if worst is None else _seeded(worst, columns["ece"], label))
-        line += [Cell(NONE) if full is None else _seeded(full, columns[key]) for key in ("auroc", "nll")]
+            label = "" if worst is None else worst.label
+            if worst is not None and own.is_separate and worst.kind == "learned":
+                label = short(worst.parameters)
+            line.append(_seeded(worst, columns["ece"], label))
+        line += [_seeded(full, columns[key]) for key in ("auroc", "nll")]
         counts = [_count(point) for point in own.of(*kinds)]
         seconds, count = training_time(own)
         took = NONE if seconds is None else duration(seconds / count) + f" ×\u00a0{count}" * (count > 1)
@@ -548,7 +527,7 @@ def every_size(block: Block, own: Series) -> Table:
             accuracy, gain, runs = found
             few = f"{runs} of {_count(point)} seeds" if runs < _count(point) else ""
             line += [_spread(accuracy, columns[0], few), _spread(gain, columns[0], sign="+")]
-        lines.append(line if found is not None or not any(beside) else [*line, Cell(NONE), Cell(NONE)])
+        lines.append(line + [Cell(NONE)] * (len(head) - len(line)))
     return Table(head, lines)
 
 
@@ -587,18 +566,18 @@ def _fit(own: Series, kinds: Sequence[str], size: float) -> Cell:
     return _seeded(found, own.columns["accuracy"], said)
 
 
-def _seeded(point: Point, column: Column, below: str = "") -> Cell:
+def _seeded(point: Point | None, column: Column, below: str = "") -> Cell:
     """A measure to one digit more; its interval only where it is over seeds: repeats say nothing of other trainings."""
-    found = point.measures.get(column.key)
-    if found is None:
+    found = None if point is None else point.measures.get(column.key)
+    if point is None or found is None:
         return Cell(NONE, below, below=True)
-    alone = point.over != "seeds"
-    return _spread(Interval(found.mean, found.mean, found.mean, 1) if alone else found, column, below)
+    return _spread(found, column, below, has_interval=point.over == "seeds")
 
 
-def _spread(found: Interval, column: Column, below: str = "", sign: str = "") -> Cell:
+def _spread(found: Interval, column: Column, below: str = "", sign: str = "", has_interval: bool = True) -> Cell:
     digits = 2 if column.factor == 100 else 3
-    reach = f" ±\u00a0{column.factor * (found.high - found.low) / 2:.{digits}f}" if found.count > 1 else ""
+    reach = f" ±\u00a0{column.factor * (found.high - found.low) / 2:.{digits}f}"
+    reach *= has_interval and found.count > 1
     return Cell(f"{column.factor * found.mean:{sign}.{digits}f}{reach}", below, below=True)
 
 
@@ -618,10 +597,6 @@ def _most(rows: Rows) -> float:
 
 def _share(row: dict[str, Any], full: dict[str, Any]) -> str:
     return f"{100 * row['parameters'] / full['parameters']:.3g} %"
-
-
-def _better(column: Column) -> str:
-    return f"{column.better} is better"
 
 
 def described(column: Column, block: Block) -> str:

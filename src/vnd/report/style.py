@@ -34,23 +34,39 @@ LOOKS_OF_SIZES: list[Look] = [  # of sizes that share a panel
     *((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREEN, "^", "-."), ("#7a4b9a", "D", ":"), ("#8a6d00", "v", "-")),
     (MUTED, "X", "--"),
 ]
-HALF, WIDE = 5.4, 10.8  # inches; a wide figure fills a page of 1,040 pixels
+HALF, WIDE, HEIGHT = 5.4, 10.8, 4.2  # inches; a wide figure fills a page of 1,040 pixels
 LETTER = 0.075  # inches that a letter of a legend takes
 
 
 def canvas(
-    width: float, height: float, columns: int = 1, ratios: tuple[float, ...] | None = None
+    width: float = HALF,
+    height: float = HEIGHT,
+    columns: int = 1,
+    ratios: tuple[float, ...] | None = None,
+    **gaps: float,
 ) -> tuple[Figure, Any]:
-    """A figure and its axes: one, a row (`columns`), or rows of columns with heights in these `ratios`."""
+    """A figure, of half a page, and its axes: one, a row (`columns`), or rows with heights in these `ratios`.
+
+    All axes have one look. `wspace` and `hspace` are gaps between them.
+    """
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         message = "figures of the report need matplotlib; pip install 'variational-nested-dropout[report]'"
         raise ModuleNotFoundError(message) from None
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    if ratios is None:
-        return figure, figure.subplots(1, columns)
-    return figure, figure.subplots(len(ratios), columns, squeeze=False, height_ratios=ratios)
+    figure.get_layout_engine().set(**gaps)  # type: ignore[union-attr]
+    rows: dict[str, Any] = {} if ratios is None else {"squeeze": False, "height_ratios": ratios}
+    axes = figure.subplots(len(ratios or (1,)), columns, **rows)
+    for axis in figure.axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.spines[["left", "bottom"]].set_color(MUTED)
+        axis.grid(axis="y", color=GRID, linewidth=0.7)
+        axis.set_axisbelow(True)
+        axis.tick_params(colors=INK, labelsize=9)
+        for label in (axis.xaxis.label, axis.yaxis.label):
+            label.set(color=INK, fontsize=10)
+    return figure, axes
 
 
 def panels(count: int, across: int, height: float, share: bool = False) -> tuple[Figure, list[Axes]]:
@@ -58,20 +74,19 @@ def panels(count: int, across: int, height: float, share: bool = False) -> tuple
     columns = min(count, across)
     rows = math.ceil(count / columns)
     width = WIDE * max(columns, across / 2) / across  # a lone panel need not fill the page
-    figure, axes = canvas(width, height * rows + 0.6, columns, (1,) * rows)
+    figure, axes = canvas(width, height * rows + 0.6, columns, (1,) * rows, hspace=0.06, wspace=0.04)
     flat: list[Axes] = list(axes.flat)
     for axis in flat[count:]:
         axis.set_axis_off()
     for axis in flat[1:count] if share else ():
         axis.sharey(flat[0])
-    figure.get_layout_engine().set(hspace=0.06, wspace=0.04)  # type: ignore[union-attr, call-arg]
     return figure, flat[:count]
 
 
-def legend(figure: Figure, *axes: Axes) -> int:
-    """Above the axes, where it can cover nothing, in as many columns as there is room for; the number of its rows.
+def legend(figure: Figure, *axes: Axes, row: float = 0.0) -> Figure:
+    """The figure, with a legend above its axes, where it can cover nothing, in as many columns as there is room for.
 
-    A label that several axes have is there once.
+    A label that several axes have is there once. The figure grows by `row` inches for each row.
     """
     entries: dict[str, Any] = {}
     for axis in axes:
@@ -80,7 +95,8 @@ def legend(figure: Figure, *axes: Axes) -> int:
     columns = _columns(list(entries), figure.get_figwidth())
     style: dict[str, Any] = {"ncols": columns, "frameon": False, "fontsize": 9, "labelcolor": INK}
     figure.legend(list(entries.values()), list(entries), loc="outside upper left", **style)
-    return math.ceil(len(entries) / columns)
+    figure.set_figheight(figure.get_figheight() + row * math.ceil(len(entries) / columns))
+    return figure
 
 
 def _columns(labels: list[str], width: float) -> int:
@@ -103,20 +119,24 @@ def looks(series: Sequence[Any]) -> dict[str, Look]:
     return found
 
 
-def half(count: int = 1, height: float = 4.2, ratios: tuple[float, ...] | None = None) -> tuple[Figure, Any]:
-    """A figure of half a page, and its axes."""
-    return canvas(HALF, height, count, ratios)
+def plot(
+    axis: Axes, x: Sequence[float], y: Sequence[float], look: Look, label: str = "_", hollow: bool = False, **more: Any
+) -> None:
+    """A series of points: its markers, filled or hollow, and the line that joins them, dashed where hollow."""
+    color, marker, line = look
+    style: dict[str, Any] = {"markersize": 5.5, "linestyle": line, "linewidth": 1.7, "zorder": 3}
+    if hollow:
+        style |= {"markerfacecolor": "white", "linestyle": (0, (2, 1.5)), "linewidth": 1.2}
+    axis.plot(x, y, color=color, marker=marker, label=one_line(label, 60), **style | more)
 
 
-def tidy(axis: Axes) -> None:
-    """The look that all axes share."""
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(MUTED)
-    axis.grid(axis="y", color=GRID, linewidth=0.7)
-    axis.set_axisbelow(True)
-    axis.tick_params(colors=INK, labelsize=9)
-    for label in (axis.xaxis.label, axis.yaxis.label):
-        label.set(color=INK, fontsize=10)
+def bare(*axes: Axes) -> None:
+    """The look of axes without a frame, of images and colored squares."""
+    for axis in axes:
+        axis.grid(False)
+        axis.set_axisbelow("line")
+        axis.tick_params(colors=INK, labelsize=9, length=0)
+        axis.spines[:].set_visible(False)
 
 
 def title(axis: Axes, text: str, length: int = 40, size: float = 11) -> None:
@@ -149,12 +169,16 @@ def pictures(drawn: dict[str, Figure], folder: Path, dpi: int) -> dict[str, str]
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
     for name, figure in drawn.items():
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing")  # a box in the PNG; browsers have more fonts
-            figure.savefig(folder / f"{name}.png", dpi=dpi)
-            figure.set_layout_engine("none")  # laid out now; once is enough
-            found[name] = _svg(figure)
+        _save(figure, folder / f"{name}.png", dpi=dpi)
+        figure.set_layout_engine("none")  # laid out now; once is enough
+        found[name] = _svg(figure)
     return found
+
+
+def _save(figure: Figure, file: Any, **form: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box in the PNG; browsers have more fonts
+        figure.savefig(file, **form)
 
 
 def png(figure: Figure, dpi: int, most: int) -> bytes:
@@ -163,9 +187,7 @@ def png(figure: Figure, dpi: int, most: int) -> bytes:
 
     while True:
         drawn, buffer = BytesIO(), BytesIO()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing")
-            figure.savefig(drawn, format="png", dpi=dpi)
+        _save(figure, drawn, format="png", dpi=dpi)
         Image.open(drawn).convert("RGB").quantize(256).save(buffer, "PNG", optimize=True)
         if buffer.tell() <= most or dpi < 40:
             return buffer.getvalue()
@@ -178,7 +200,7 @@ def _svg(figure: Figure) -> str:
 
     buffer = StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "vnd"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        _save(figure, buffer, format="svg", metadata={"Date": None})
     svg = buffer.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     return re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg, count=2)

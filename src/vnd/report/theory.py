@@ -24,7 +24,6 @@ from vnd.report.style import (
     legend,
     one_line,
     panels,
-    tidy,
     title,
 )
 
@@ -69,23 +68,31 @@ def downhill(n: int = 24, temperatures: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)
 
     Paper: the figures of tail-index probabilities (Sec. 2.1) and of Downhill samples (Sec. 2.3).
     """
-    figure, axes = canvas(WIDE, 5.6, len(temperatures), (1, 1))
+    figure, axes = canvas(WIDE, 5.6, len(temperatures), (1, 1), hspace=0.08)
     chain = example_chains(n)["peaked, wide"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for axis, temperature in zip(axes[0], temperatures, strict=True):
-            _draw_samples(axis, Downhill(temperature, chain.keep_logits).sample((12,)), chain, temperature)
+            samples = Downhill(temperature, chain.keep_logits).sample((12,))
+            for index, sample in enumerate(samples):
+                label = "one sample" if index == 0 else None
+                axis.plot(range(1, n + 1), sample.numpy(), color=BLUE, alpha=0.4, linewidth=1.2, label=label)
+            kept: dict[str, Any] = {"linewidth": 2.0, "linestyle": "--", "label": "P(unit is kept)"}
+            axis.plot(range(1, n + 1), chain.mean.numpy(), color=ORANGE, **kept)
+            title(axis, f"temperature {temperature:g}")
+            axis.set_xlabel("unit")
     colors = (MUTED, ORANGE, BLUE, PURPLE)
     for axis, color, (name, example) in zip(axes[1], colors, example_chains(n).items(), strict=False):
-        _draw_lengths(axis, name, example, color)
-    for axis in (*axes[0][1:], *axes[1][1:]):
-        axis.sharey(axes[0][0] if axis in axes[0] else axes[1][0])
-        axis.tick_params(labelleft=False)
-    axes[0][0].set_ylabel("mask")
-    axes[1][0].set_ylabel("probability")
-    figure.get_layout_engine().set(hspace=0.08)  # type: ignore[union-attr, call-arg]
-    legend(figure, axes[0][0])
-    return figure
+        axis.bar(range(n + 1), example.length_log_probs.exp().numpy(), color=color, width=0.85)
+        heading = f"{name}\nmean length {float(example.expected_length):.1f}"
+        axis.set_title(heading, color=INK, fontsize=10, loc="left")
+        axis.set_xlabel("length (units kept)")
+    for row, name in zip(axes, ("mask", "probability"), strict=True):
+        row[0].set_ylabel(name)
+        for axis in row[1:]:
+            axis.sharey(row[0])
+            axis.tick_params(labelleft=False)
+    return legend(figure, axes[0][0])
 
 
 def noise_costs() -> Figure:
@@ -95,7 +102,7 @@ def noise_costs() -> Figure:
     """
     log_alpha = torch.linspace(-8, 8, 401)
     exact = log_uniform_kl(log_alpha, form="exact")
-    figure, axes = canvas(WIDE, 4.2, columns=2)
+    figure, axes = canvas(WIDE, columns=2, wspace=0.06)
     axes[0].plot(log_alpha, exact, color=INK, linewidth=4, alpha=0.3, label="exact")
     forms = {
         "vnd": ("variational nested dropout", BLUE, "-"),
@@ -113,46 +120,17 @@ def noise_costs() -> Figure:
     axes[1].axhline(0, color=INK, linewidth=4, alpha=0.3)
     for axis in axes:
         axis.set_xlabel("log α: noise of a weight against its size")
-        tidy(axis)
-    figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr, call-arg]
-    legend(figure, axes[0])
-    return figure
-
-
-def _draw_samples(axis: Axes, samples: torch.Tensor, chain: BernoulliChain, temperature: float) -> None:
-    units = range(1, samples.size(-1) + 1)
-    for index, sample in enumerate(samples):
-        label = "one sample" if index == 0 else None
-        axis.plot(units, sample.numpy(), color=BLUE, alpha=0.4, linewidth=1.2, label=label)
-    axis.plot(units, chain.mean.numpy(), color=ORANGE, linewidth=2.0, linestyle="--", label="P(unit is kept)")
-    axis.set_title(f"temperature {temperature:g}", color=INK, fontsize=11, loc="left")
-    axis.set_xlabel("unit")
-    tidy(axis)
-
-
-def _draw_lengths(axis: Axes, name: str, chain: BernoulliChain, color: str) -> None:
-    probs = chain.length_log_probs.exp().numpy()
-    axis.bar(range(len(probs)), probs, color=color, width=0.85)
-    axis.set_title(f"{name}\nmean length {float(chain.expected_length):.1f}", color=INK, fontsize=10, loc="left")
-    axis.set_xlabel("length (units kept)")
-    tidy(axis)
+    return legend(figure, axes[0])
 
 
 @dataclass(frozen=True)
 class Simplex:
-    """What teacher and student say of one input, of three classes.
+    """What teacher and student say of one input, of three classes."""
 
-    Args:
-        points: The teacher's probabilities, (S, 3), a row for each draw of its weights.
-        concentration: The three concentrations of the student's Dirichlet.
-        classes: Names of the three classes: at the left, at the right and at the top.
-        title: The heading of the panel.
-    """
-
-    points: np.ndarray
-    concentration: np.ndarray
-    classes: tuple[str, str, str]
-    title: str
+    points: np.ndarray  # the teacher's probabilities, (S, 3), a row for each draw of its weights
+    concentration: np.ndarray  # the three concentrations of the student's Dirichlet
+    classes: tuple[str, str, str]  # names of the three classes: at the left, at the right and at the top
+    title: str  # the heading of the panel
 
     def __post_init__(self) -> None:
         points = np.asarray(self.points, dtype=float)
@@ -168,12 +146,7 @@ class Simplex:
 def project(probs: np.ndarray, chosen: tuple[int, int, int]) -> np.ndarray:
     r"""Probabilities of three chosen classes given that it is one of them: $p_i / (p_a + p_b + p_c)$.
 
-    Args:
-        probs: (…, C), over all classes.
-        chosen: Three different classes, 0 … C − 1.
-
-    Returns:
-        (…, 3), each summing to 1; ⅓ each where none of the three has any probability.
+    Of (…, C) over all classes, (…, 3), each summing to 1; ⅓ each where none of the three has any probability.
 
     >>> project(np.array([[0.1, 0.6, 0.1, 0.2], [1.0, 0.0, 0.0, 0.0]]), (3, 1, 2)).round(3).tolist()
     [[0.222, 0.667, 0.111], [0.333, 0.333, 0.333]]
@@ -191,11 +164,7 @@ def merged(concentration: np.ndarray, chosen: tuple[int, int, int]) -> np.ndarra
     and what is left is the same construction with three variables:
     $$\frac{(x_a, x_b, x_c)}{x_a + x_b + x_c} \sim \mathrm{Dir}(α_a, α_b, α_c),$$
     independent of $x_a + x_b + x_c$, hence also given its value, and whatever the other concentrations are. This is the
-    law of `project` of draws of the whole Dirichlet.
-
-    Args:
-        concentration: (…, C), over all classes.
-        chosen: Three different classes, 0 … C − 1.
+    law of `project` of draws of the whole Dirichlet, of C concentrations in all.
 
     >>> merged(np.array([4.0, 1.0, 0.5, 9.0]), (3, 0, 2)).tolist()
     [9.0, 4.0, 0.5]
@@ -211,10 +180,7 @@ def place(probs: np.ndarray) -> np.ndarray:
 def log_density(log_probs: np.ndarray, concentration: np.ndarray) -> np.ndarray:
     r"""Logarithm of a Dirichlet's density at $p$: $\ln Γ(\sum_i α_i) + \sum_i ((α_i - 1) \ln p_i - \ln Γ(α_i))$.
 
-    Args:
-        log_probs: (…, 3), $\ln p$; from logarithms, because where $α_i < 1$ most of the mass may lie closer to an edge
-            than the smallest number.
-        concentration: The three concentrations.
+    From logarithms, (…, 3): where $α_i < 1$ most of the mass may lie closer to an edge than the smallest number.
 
     >>> log_density(np.log([0.2, 0.3, 0.5]), np.ones(3)).round(6) == round(np.log(2), 6)  # one over the area, ½
     np.True_
@@ -244,8 +210,7 @@ def simplex(inputs: Sequence[Simplex]) -> Figure:
     figure, axes = panels(len(inputs), 3, 3.5)
     for axis, one in zip(axes, inputs, strict=True):
         _panel(axis, one)
-    legend(figure, *axes)
-    return figure
+    return legend(figure, *axes)
 
 
 def _panel(axis: Axes, one: Simplex) -> None:
