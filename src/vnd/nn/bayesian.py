@@ -379,3 +379,32 @@ BAYES_OF: dict[type[nn.Module], type[BayesLayer]] = {
     layer.plain: layer for layer in (BayesLinear, BayesConv1d, BayesConv2d, BayesConv3d, BayesConvTranspose2d)
 }
 """The Bayesian layer of each of torch's own, by exact type."""
+
+
+_SUBCLASSES: dict[type[nn.Module], type[BayesLayer]] = {}
+
+
+def bayes_of(layer: nn.Module) -> type[BayesLayer] | None:
+    """The Bayesian form of a layer: of one of torch's, or of a class that inherits its forward pass from one."""
+    kind = type(layer)
+    if kind in BAYES_OF:
+        return BAYES_OF[kind]
+    base = next((plain for plain in BAYES_OF if isinstance(layer, plain)), None)
+    same = all(getattr(kind, name, None) is getattr(base, name, None) for name in ("forward", "_conv_forward"))
+    if base is None or isinstance(layer, BayesLayer) or not same:
+        return None
+    if kind not in _SUBCLASSES:
+        members = {"plain": kind, "__reduce_ex__": _reduce, "__doc__": f"{kind.__name__} with a posterior."}
+        _SUBCLASSES[kind] = type(f"Bayes{kind.__name__}", (BAYES_OF[base], kind), members)
+    return _SUBCLASSES[kind]
+
+
+def _reduce(layer: BayesLayer, protocol: Any) -> tuple[Any, ...]:
+    return _blank, (layer.plain,), layer.__getstate__()  # type: ignore[no-untyped-call]
+
+
+def _blank(kind: type[nn.Module]) -> BayesLayer:
+    """An empty layer, for copies and pickles to fill."""
+    cls = bayes_of(kind.__new__(kind))
+    assert cls is not None
+    return cls.__new__(cls)

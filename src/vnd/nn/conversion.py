@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatch
 from typing import Any, Literal, get_args
 
@@ -15,12 +15,15 @@ from torch.distributions import Normal
 
 from vnd.distributions import BernoulliChain, LogUniform
 from vnd.functional import LogUniformForm
-from vnd.nn.bayesian import BAYES_OF, Estimator, Noise
-from vnd.nn.dependency import MIXING, Analysis, Group, Segment, analyse
+from vnd.nn.attention import open_attention
+from vnd.nn.bayesian import BAYES_OF, Estimator, Noise, bayes_of
+from vnd.nn.channel_flow import MIXING, analyse
+from vnd.nn.dependency import Analysis, Group, Segment
 from vnd.nn.describe import droppable_share
 from vnd.nn.extract import ORIGINS, is_depthwise
 from vnd.nn.importance import TaylorOrder, check_order, reorder
-from vnd.nn.norms import MASKED_OF, CalibratedNorm, calibrated
+from vnd.nn.masked import mask_module
+from vnd.nn.norms import CalibratedNorm, calibrated, masked_of
 from vnd.nn.ordering import Gradient, OrderingUnit, Quantile, Sampler
 from vnd.nn.state import InputMask, NestedState, OutputMask, ProductMask, arguments_of, state_of, unwrap
 from vnd.nn.verify_slicing import try_slicing
@@ -63,7 +66,7 @@ class Rule:
     granularity: Granularity | None = None
 
     def over(self, other: Rule) -> Rule:
-        """This rule, with the other's word where this one is silent."""
+        """Fields that are None here are taken from `other`."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         return Rule(**{name: getattr(other, name) if value is None else value for name, value in own.items()})
 
@@ -76,6 +79,8 @@ def to_nested(
     bayesian: bool = True,
     rules: Mapping[str, Rule] | None = None,
     order: Literal["magnitude"] | TaylorOrder | None = None,
+    residual: bool = False,
+    depth: bool = False,
     *,
     placement: Placement = "after",
     coupling: Coupling = "quantile",
@@ -100,7 +105,7 @@ def to_nested(
     group of tied channels gets an `OrderingUnit`, and every layer that mixes channels multiplies those of its input by
     the units' masks: after normalisation and activation, whatever lies between. Channels that reach the output, that
     pass through something unknown, or whose slicing fails on the example, stay whole; `describe` says why. Residual
-    streams stay whole unless a rule asks for them. A network of which nothing can be nested is an error, one of which
+    streams stay whole unless `residual` or a rule asks for them. A network of which nothing can be nested is an error, one of which
     less than a tenth of the parameters can be dropped a warning.
 
     Weights that several layers share stay shared: they are cut and sorted alike, or left whole, and they are point
@@ -118,6 +123,8 @@ def to_nested(
         rules: Exceptions by name pattern (`fnmatch`), of layers or of modules that hold them; the later ones win.
         order: First sorts the channels of a pretrained network by importance, its function unchanged: "magnitude" of
             its weights, or what `vnd.taylor_order` measured on data.
+        residual: Nest residual streams, too: the channels that additions tie through many layers.
+        depth: Order the blocks of each stage as well; see `vnd.nn.depth`.
         placement: "before_norm" masks a layer's output right away, as the released code does: for reproduction only,
             such a network cannot be extracted.
         coupling: One draw of u for all units ("quantile"), or one each ("independent", the paper).
@@ -167,23 +174,24 @@ def to_nested(
     arguments = {
         **{"num_groups": num_groups, "base": base, "bayesian": bayesian, "rules": dict(rules or {})},
         **{"placement": placement, "coupling": coupling, "log_alpha_init": log_alpha_init, **unit_options},
-        **{"rescale": rescale, "estimator": estimator, "noise": noise, "weight_prior": weight_prior},
+        **{"residual": residual, "depth": depth, "rescale": rescale, "estimator": estimator, "noise": noise, "weight_prior": weight_prior},
         **{"free_variance": free_variance, "link": link},
     }
     defaults = Rule(None, num_groups, base, unit_options.pop("prior"), bayesian, log_alpha_init, "output")
     of_weights = LogUniform(weight_prior) if isinstance(weight_prior, str) else Normal(0.0, float(weight_prior))
     layer_options = {"estimator": estimator, "noise": noise, "prior": of_weights, "free_variance": free_variance}
     options = {
+        "residual": residual,
         "placement": placement,
         "coupling": coupling,
         "layers": layer_options,
         **unit_options,
         "rescale": rescale == "expected",
     }
-    analysis = analyse(copy.deepcopy(model), args, kwargs)
+    analysis = analyse(_opened(model), args, kwargs)
     refused: dict[str, str] = {}
     while True:
-        net = _build(copy.deepcopy(model), analysis, defaults, rules or {}, refused, options, (args, kwargs), order)
+        net = _build(_opened(model), analysis, defaults, rules or {}, refused, options, (args, kwargs), order)
         failures = {} if placement == "before_norm" else try_slicing(net, args, kwargs)
         if not failures:
             break
@@ -193,6 +201,13 @@ def to_nested(
     _check_share(net, rules or {})
     _check_effect(net, rules or {}, analysis)
     return net
+
+
+def _opened(model: nn.Module) -> nn.Module:
+    """A copy whose attention layers can be looked into."""
+    copied = copy.deepcopy(model)
+    open_attention(copied)
+    return copied
 
 
 def _build(
@@ -205,8 +220,8 @@ def _build(
     example: tuple[tuple[Any, ...], dict[str, Any]],
     order: Literal["magnitude"] | TaylorOrder | None,
 ) -> nn.Module:
-    chosen, whole = _choose(analysis, rules, defaults, refused)
-    unit_options = {k: v for k, v in options.items() if k not in ("placement", "coupling", "layers")}
+    chosen, whole = _choose(analysis, rules, defaults, refused, options["residual"])
+    unit_options = {k: v for k, v in options.items() if k not in ("placement", "coupling", "layers", "residual")}
     device = next((p.device for p in net.parameters()), torch.device("cpu"))
     units = {}
     for group in chosen.values():
@@ -218,13 +233,15 @@ def _build(
     for name, key in (*rows.items(), *elements.items()):
         layer: Any = net.get_submodule(name)
         rule = _rule(name, rules, defaults)
-        size = layer.weight.numel() if name in elements else layer.weight.size(BAYES_OF[type(layer)].input_dim)
+        bayes = bayes_of(layer)
+        assert bayes is not None
+        size = layer.weight.numel() if name in elements else layer.weight.size(bayes.input_dim)
         units[key] = _make_unit(Group(key, [name], size), rule, unit_options).to(device)
     quantile = Quantile().to(device) if options["coupling"] == "quantile" and units else None
 
     def known(layouts: Any) -> Any:
         """A layout in which the channels of units that were not chosen belong to none."""
-        return tuple(s if s.unit in units else type(s)(None, s.channels * s.repeat) for s in layouts)
+        return tuple(s if s.unit in units else Segment(None, s.size) for s in layouts)
 
     def reached(table: dict[str, Any]) -> dict[str, Any]:
         kept = {name: known(layout) for name, layout in table.items()}
@@ -240,6 +257,18 @@ def _build(
         inputs=reached(analysis.inputs),
         outputs=reached(analysis.outputs),
         parameters=parameters,
+        masked={
+            name: dim for name, dim in analysis.masked.items() if any(s.unit for s in parameters[name][dim] or ())
+        },
+        reductions={
+            name: tuple(replace(r, layout=known(r.layout)) for r in found)
+            for name, found in analysis.reductions.items()
+        },
+        attributes={
+            name: (known(layout), *rest)
+            for name, (layout, *rest) in analysis.attributes.items()
+            if any(s.unit in units for s in layout)
+        },
         rows=rows,
         elements=elements,
         whole=whole,
@@ -256,7 +285,9 @@ def _build(
     _swap_norms(net, set(state.functional))
     modules = dict(net.named_modules())
     for index, (name, unit) in enumerate(units.items()):
-        modules[name.partition("[")[0]].add_module("ordering", unit)
+        holder = modules[_holder(name, modules)]
+        number = sum(key.startswith("ordering") for key in holder._modules)
+        holder.add_module(f"ordering{number or ''}", unit)
         if quantile is not None:
             unit.join(quantile)
             if index == 0:
@@ -271,8 +302,14 @@ def _build(
     return net
 
 
+def _holder(unit: str, modules: Mapping[str, nn.Module]) -> str:
+    """The module that holds a unit: the layer it is named by, or the one whose parameter it is named by."""
+    name = unit.partition("[")[0]
+    return name if name in modules else name.rpartition(".")[0]
+
+
 def _choose(
-    analysis: Analysis, rules: Mapping[str, Rule], defaults: Rule, refused: dict[str, str]
+    analysis: Analysis, rules: Mapping[str, Rule], defaults: Rule, refused: dict[str, str], residual: bool
 ) -> tuple[dict[str, Group], dict[str, str]]:
     """The groups to nest, and why each other layer stays whole."""
     chosen, whole = {}, dict(analysis.whole)
@@ -284,8 +321,8 @@ def _choose(
             reason = "a rule orders its input rows or single weights instead"
         if reason is None and False in wish:
             reason = RULED_OUT
-        if reason is None and group.residual and True not in wish:
-            reason = "a residual stream (nest it with Rule(nest=True))"
+        if reason is None and group.residual and not residual and True not in wish:
+            reason = "a residual stream (nest it with residual=True)"
         if reason is None:
             chosen[name] = group
         else:
@@ -301,7 +338,7 @@ def _own_units(net: nn.Module, rules: Mapping[str, Rule], defaults: Rule) -> tup
         kind = _rule(name, rules, defaults).granularity
         if kind not in get_args(Granularity):
             raise ValueError(f"to_nested: granularity must be one of {', '.join(get_args(Granularity))}; got {kind!r}")
-        if kind == "output" or type(module) not in BAYES_OF:
+        if kind == "output" or bayes_of(module) is None:
             continue
         if getattr(module, "groups", 1) > 1:
             raise ValueError(
@@ -356,10 +393,10 @@ def _swap_layers(
         if name in state.rows:
             rows = InputMask((Segment(orders, state.units[state.rows[name]].channels),), state.units)
             mask = rows if mask is None else ProductMask(mask, rows)
-        if type(module) in BAYES_OF and (rule.bayesian or mask or orders):
+        bayes, masked = bayes_of(module), masked_of(module)
+        if bayes is not None and (rule.bayesian or mask or orders):
             new = seen.get(id(module))
             if new is None:
-                bayes = BAYES_OF[type(module)]
                 given = {"bayesian": bool(rule.bayesian), "log_alpha_init": rule.log_alpha_init}
                 new = bayes.from_plain(module, **given, **state.options["layers"])
                 seen[id(module)] = new
@@ -367,14 +404,46 @@ def _swap_layers(
                 if name in state.elements:
                     new.set_weight_mask(state.units[state.elements[name]].channel_mask)
             _replace(net, name, new)
-        elif type(module) in MASKED_OF and mask:
-            _replace(net, name, MASKED_OF[type(module)].from_plain(module, mask))
+        elif masked is not None and mask:
+            _replace(net, name, masked.from_plain(module, mask))
+        elif isinstance(module, MIXING) and bayes is None and mask is not None and id(module) not in seen:
+            seen[id(module)] = module  # a layer without a Bayesian form, of which the weight is masked
+            mask_module(module, {"weight": (mask, 0 if getattr(module, "transposed", False) else 1)}, ())
+    if placement == "after":
+        _mask_functions(net, state)
     if placement == "before_norm":
         modules = dict(net.named_modules())
         for name, group in state.groups.items():
             for producer in group.producers:
                 dim = -1 if isinstance(modules[producer], nn.Linear) else 1
                 modules[producer].register_forward_hook(OutputMask(state.units[name], dim).hook)
+
+
+def _mask_functions(net: nn.Module, state: NestedState) -> None:
+    """Mask the weights that functions read, and statistics over channels that modules take by functions."""
+    modules = dict(net.named_modules())
+    weights: dict[str, dict[str, Any]] = {}
+    for path, dim in state.masked.items():
+        tensor = _parameter(net, path)
+        for name, module in modules.items():
+            for key, value in module._parameters.items():
+                if value is tensor and not isinstance(module, MIXING):
+                    layout = state.parameters[path][dim]
+                    assert layout is not None
+                    weights.setdefault(name, {})[key] = InputMask(layout, state.units), dim
+    for name in {*weights, *state.reductions}:
+        statistics = [
+            ((r.function, r.dim, r.size), InputMask(r.layout, state.units))
+            for r in state.reductions.get(name, ())
+            if any(segment.unit for segment in r.layout)
+        ]
+        if name in weights or statistics:
+            mask_module(modules[name], weights.get(name, {}), statistics)
+
+
+def _parameter(net: nn.Module, path: str) -> Tensor | None:
+    owner, _, key = path.rpartition(".")
+    return net.get_submodule(owner)._parameters[key]
 
 
 def _swap_norms(net: nn.Module, functional: set[str]) -> None:
@@ -408,7 +477,7 @@ def _check_share(net: nn.Module, rules: Mapping[str, Rule]) -> None:
     if not state.units:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in [*state.whole.items()][:3])
         residual = any(reason.startswith("a residual stream") for reason in state.whole.values())
-        advice = "give rules={'*': vnd.Rule(nest=True)}" if residual else "change what keeps its layers whole"
+        advice = "give residual=True" if residual else "change what keeps its layers whole"
         raise ValueError(
             f"to_nested: nothing of {type(net).__name__} can be nested; {advice}: "
             f"{reasons or 'it has no linear layer or convolution'}"
@@ -426,7 +495,7 @@ def _check_effect(net: nn.Module, rules: Mapping[str, Rule], analysis: Analysis)
     """Warn of rules that ask for what no layer of theirs can have."""
     state = state_of(net)
     nested = {*state.rows, *state.elements, *(name for group in state.groups.values() for name in group.producers)}
-    layers = [name for name, module in net.named_modules() if isinstance(module, MIXING)]
+    layers = _nestable(net)
     for pattern, rule in rules.items():
         matched = [name for name in layers if _matches(name, pattern)]
         reasons = [(name, state.whole[name]) for name in matched if name in state.whole]
@@ -442,7 +511,7 @@ def _check_effect(net: nn.Module, rules: Mapping[str, Rule], analysis: Analysis)
 def _check_rules(model: nn.Module, rules: Mapping[str, Rule] | None) -> None:
     if rules is not None and not isinstance(rules, Mapping):
         raise ValueError(f"to_nested: rules must map name patterns to Rule; got a {type(rules).__name__}")
-    layers = [name for name, module in model.named_modules() if isinstance(module, MIXING)]
+    layers = _nestable(model)
     for pattern, rule in (rules or {}).items():
         if not isinstance(rule, Rule):
             raise ValueError(f"to_nested: the rule of {pattern!r} must be a Rule; got {rule!r}")
@@ -454,6 +523,11 @@ def _check_rules(model: nn.Module, rules: Mapping[str, Rule] | None) -> None:
             raise ValueError(
                 f"to_nested: the rule {pattern!r} matches no layer of {type(model).__name__} that can be nested"
             )
+
+
+def _nestable(model: nn.Module) -> list[str]:
+    """Modules that make channels: of a weight of two dimensions or more."""
+    return [name for name, module in model.named_modules() if any(x.dim() > 1 for x in module._parameters.values() if x is not None)]
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -1,37 +1,68 @@
-"""Dependencies between the channels of a network: an analysis by torch.fx, which never becomes the result.
+"""Dependencies between the channels of a network: which of them can only be dropped together.
 
-Every output channel of a mixing layer (convolution, linear) gets an identity. Identities flow through the graph:
-normalisation, activation and pooling hand them on, concatenation puts them side by side, flattening repeats them,
-an addition ties those of its two sides together. Where they reach something that this page does not know, or the
-network's output, the channels must stay whole, and the reason is kept.
+Every output channel of a layer that mixes channels has an identity, and so has every entry of a parameter that meets
+them. As `channel_flow` follows identities through a recorded run, it ties some of them to each other: an addition those
+of its two sides, a product of queries and keys all channels of a head. What is tied forms an *atom*. Atoms that the same
+layers make and read form a group, which one ordering unit orders. Where identities reach something that is not known,
+or the network's output, they must stay whole, and the reason is kept.
 """
 
 from __future__ import annotations
 
-import inspect
-import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import Tensor
 
-from vnd.nn.bayesian import BAYES_OF
+from vnd.nn.recorder import TracedInt, Value
 
-Labels = list[list[int] | None]  # one entry a dimension: the identities along it, or None if it has none
+NONE = -1  # no identity: what cannot be dropped
+Table = dict[str, Tensor | None]  # a layer's name → the identities along its channels, (channels,)
+Attribute = tuple[str, str, int | None]  # path of a module, name of an attribute, place in it if it is a tuple
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of channels: all of a unit's, each repeated `repeat` times, or `channels` that belong to no unit."""
+    """A run of channels: those of a unit, in an order, each repeated; or `channels` that belong to no unit.
+
+    Args:
+        unit: The unit's name, or None.
+        channels: How many channels of it there are.
+        repeat: How often each stands there, one after the other.
+        order: Which of the unit's channels they are; None for the first ones in their order.
+    """
 
     unit: str | None
     channels: int
     repeat: int = 1
+    order: tuple[int, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of places."""
+        return self.channels * self.repeat
+
+    @property
+    def places(self) -> Tensor:
+        """The unit's channel at each place, (size,)."""
+        own = torch.arange(self.channels) if self.order is None else torch.tensor(self.order)
+        return own.repeat_interleave(self.repeat)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Take the values of the unit's channels, along the last dimension, to the places."""
+        if self.order is not None:
+            values = values[..., torch.tensor(self.order, device=values.device)]
+        elif self.channels < values.size(-1):
+            values = values[..., : self.channels]
+        return values if self.repeat == 1 else values.repeat_interleave(self.repeat, -1)
+
+    def shortened(self, kept: Tensor) -> Segment:
+        """The segment where a unit has no other channels than these, in their order."""
+        new = {int(channel): index for index, channel in enumerate(kept)}
+        order = tuple(new[int(c)] for c in self.places[:: self.repeat] if int(c) in new)
+        return Segment(self.unit, len(order), self.repeat, None if order == tuple(range(len(order))) else order)
 
 
 Layout = tuple[Segment, ...]
@@ -39,13 +70,33 @@ Layout = tuple[Segment, ...]
 
 @dataclass
 class Group:
-    """Channels that can only be dropped together: those of one or more layers, tied one to one."""
+    """Channels that one unit orders.
+
+    Args:
+        name: The unit's name.
+        producers: The layers that make them.
+        channels: How many atoms there are.
+        tiles: Into how many blocks they are parted, in each of which the order is nested.
+        residual: Whether an addition ties layers, as in a residual stream.
+        holder: The module that holds the unit.
+    """
 
     name: str
     producers: list[str]
     channels: int
     tiles: int = 1
     residual: bool = False
+    holder: str = ""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A statistic over channels that a module takes by a function: its name, the dimension from the end, its size."""
+
+    function: str
+    dim: int
+    size: int
+    layout: Layout
 
 
 @dataclass
@@ -56,619 +107,436 @@ class Analysis:
     inputs: dict[str, Layout] = field(default_factory=dict)
     outputs: dict[str, Layout] = field(default_factory=dict)
     parameters: dict[str, tuple[Layout | None, ...]] = field(default_factory=dict)
+    masked: dict[str, int] = field(default_factory=dict)  # parameter → the dimension of it that reads channels
+    attributes: dict[Attribute, tuple[Layout, int, int]] = field(default_factory=dict)  # layout, its size, the value
+    reductions: dict[str, tuple[Reduction, ...]] = field(default_factory=dict)  # by the module that calls them
     whole: dict[str, str] = field(default_factory=dict)
     first_consumers: list[str] = field(default_factory=list)
     shared: set[str] = field(default_factory=set)  # layers whose weight is used elsewhere, too
     functional: list[str] = field(default_factory=list)  # modules whose statistics F.batch_norm is called with
-    called: set[str] = field(default_factory=set)  # modules that the graph calls, not those inside of them
+    called: set[str] = field(default_factory=set)  # leaf modules that ran
 
 
-class Identities:
-    """Identities of channels in a union-find, and the layers that make, read or hand them on."""
+@dataclass(frozen=True, eq=False)
+class SizeUse:
+    """A size given by the code, and the identities that its dimension runs over: after slicing both must agree."""
 
-    def __init__(self) -> None:
-        self.parent: list[int] = []
-        self.reasons: dict[int, str] = {}  # identity → why it must stay whole
-        self.residual: set[int] = set()
-        self.producers: dict[str, list[int]] = {}
-        self.inputs: dict[str, list[int] | None] = {}
-        self.outputs: dict[str, list[int] | None] = {}
-        self.parameters: dict[str, Labels] = {}
-        self.tiled: list[tuple[str, list[int], int]] = []  # who groups which channels into how many blocks
-        self.left: dict[str, str] = {}  # modules with parameters that are not looked into
+    given: Any
+    identities: Tensor
+    dim: int
+    where: str
 
-    def fresh(self, count: int) -> list[int]:
-        """New identities, tied to none."""
-        start = len(self.parent)
-        self.parent += range(start, start + count)
-        return list(range(start, start + count))
 
-    def find(self, identity: int) -> int:
-        """The one that stands for all that this identity is tied to."""
-        while self.parent[identity] != identity:
-            self.parent[identity] = self.parent[self.parent[identity]]
-            identity = self.parent[identity]
-        return identity
+@dataclass(eq=False)
+class Channels:
+    """Identities, what ties them, and who makes and reads them."""
 
-    def tie(self, a: list[int], b: list[int], residual: bool) -> None:
-        """Tie two runs of channels, one to one; `residual` if by an addition."""
-        for left, right in zip(a, b, strict=True):
-            left, right = self.find(left), self.find(right)
-            if left != right:
-                self.parent[right] = left
-                if right in self.reasons:
-                    self.reasons.setdefault(left, self.reasons[right])
-                if residual or left in self.residual or right in self.residual:
-                    self.residual.add(left)
+    count: int = 0
+    starts: list[int] = field(default_factory=list)  # of the runs of identities that were made together
+    makers: list[tuple[str, ...]] = field(default_factory=list)  # of each run: layers, or none for plain parameters
+    tables: set[int] = field(default_factory=set)  # runs that are looked up and not computed, as of embeddings
+    ties: list[tuple[Tensor, Tensor, bool]] = field(default_factory=list)
+    reasons: list[tuple[Tensor, str]] = field(default_factory=list)
+    inputs: Table = field(default_factory=dict)
+    outputs: Table = field(default_factory=dict)
+    parameters: dict[str, list[Tensor]] = field(default_factory=dict)  # identities, each over some of its dimensions
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    read: dict[str, int] = field(default_factory=dict)  # parameter → its dimension that reads channels by a function
+    tiled: list[tuple[str, Tensor, int]] = field(default_factory=list)  # who groups which channels into how many
+    split: list[Tensor] = field(default_factory=list)  # identities over several dimensions
+    sizes: list[SizeUse] = field(default_factory=list)
+    statistics: dict[str, dict[tuple[str, int, int], Tensor]] = field(default_factory=dict)  # by module and call
 
-    def keep_whole(self, labels: Labels | list[int] | None, reason: str) -> None:
-        """Note why these channels cannot be dropped; the first reason stays."""
-        for entry in labels or ():
-            for identity in entry if isinstance(entry, list) else () if entry is None else (entry,):
-                self.reasons.setdefault(self.find(identity), reason)
+    def fresh(self, count: int, makers: tuple[str, ...] = ()) -> Tensor:
+        """New identities, tied to none, (count,)."""
+        self.starts.append(self.count)
+        self.makers.append(makers)
+        self.count += count
+        return torch.arange(self.count - count, self.count)
 
-    def conclude(self, first_consumers: list[str]) -> Analysis:
+    def maker(self, identity: int) -> int:
+        """The number of the run that an identity was made in."""
+        return int(torch.searchsorted(torch.tensor(self.starts), identity, right=True)) - 1
+
+    def tie(self, a: Tensor, b: Tensor, residual: bool = False, reason: str = "meets what is no channel") -> None:
+        """Tie two arrays of identities, one to one; where one side has none, the other stays whole."""
+        a, b = torch.broadcast_tensors(a, b)
+        a, b = a.reshape(-1), b.reshape(-1)
+        pairs = torch.unique(torch.stack([a, b]), dim=1) if len(a) > 1 else torch.stack([a, b])
+        none = (pairs == NONE).any(0)
+        self.keep_whole(pairs[:, none], reason)
+        pairs = pairs[:, ~none & (pairs[0] != pairs[1])]
+        if pairs.numel():
+            self.ties.append((pairs[0], pairs[1], residual))
+
+    def keep_whole(self, identities: Tensor | None, reason: str) -> None:
+        """Note why these cannot be dropped; the first reason stays."""
+        if identities is not None and (kept := torch.unique(identities[identities != NONE])).numel():
+            self.reasons.append((kept, reason))
+
+    # -- the conclusion ------------------------------------------------------------------------------------------------
+
+    def conclude(self) -> Analysis:
         """Turn identities into groups of layers, and every layer's channels into segments of groups."""
-        result = Analysis(whole=dict(self.left), first_consumers=first_consumers)
-        candidates = dict(self._components(result))
+        broken: dict[int, str] = {}  # an identity of what must stay whole, found on the way
         while True:
-            owner = {
-                identity: (group.name, channel)
-                for group, roots in candidates.values()
-                for channel, identity in enumerate(roots)
-            }
-            broken = self._irregular(candidates, owner)
-            if not broken:
-                break
-            for name, reason in broken.items():
-                self._set_aside(result, candidates.pop(name)[0], reason)
-        result.groups = {name: group for name, (group, _) in candidates.items()}
-        for table, target in ((self.inputs, result.inputs), (self.outputs, result.outputs)):
-            for name, ids in table.items():
-                layout = self._layout(ids, owner)
-                if layout is not None and any(segment.unit for segment in layout):
-                    target[name] = layout
-        for name, labels in self.parameters.items():
-            layouts = tuple(self._layout(ids, owner) for ids in labels)
-            if any(layout and any(segment.unit for segment in layout) for layout in layouts):
-                result.parameters[name] = layouts
-        return result
+            roots = self._rectangular()
+            solution = _Solution(self, roots, broken)
+            found = solution.conflicts()
+            if not found and not solution.tied:
+                return solution.analysis()
+            broken |= found
 
-    def _components(self, result: Analysis) -> Iterator[tuple[str, tuple[Group, list[int]]]]:
-        """Groups of producers that share identities, unless a reason speaks against them."""
-        left = dict(self.producers)
-        while left:
-            first = next(iter(left))
-            members, roots = [first], {self.find(i) for i in left[first]}
-            while grown := [n for n in left if n not in members and roots & {self.find(i) for i in left[n]}]:
-                members += grown
-                roots |= {self.find(i) for n in grown for i in left[n]}
-            ids = [[self.find(i) for i in left.pop(n)] for n in members]
-            group = Group(members[0], members, len(ids[0]), residual=bool(roots & self.residual))
-            reason = next((self.reasons[root] for root in roots if root in self.reasons), None)
-            if reason is None and (any(other != ids[0] for other in ids) or len(set(ids[0])) < len(ids[0])):
-                reason = "its channels are tied to others out of step"
-            if reason is None:
-                reason = self._tile(group, ids[0])
-            if reason is None:
-                yield group.name, (group, ids[0])
-            else:
-                self._set_aside(result, group, reason)
+    def _rectangular(self) -> Tensor:
+        """The atom of each identity, once those over several dimensions can be dropped along one of them only."""
+        while True:
+            roots, changed = _components(self.count, self.ties), False
+            for identities in self.split:
+                atoms = _look_up(roots, identities)
+                varied = [d for d in range(atoms.dim()) if bool((atoms != atoms.narrow(d, 0, 1)).any())]
+                for dim in sorted(varied, key=lambda d: -step(identities, d))[:-1]:
+                    self.tie(identities, identities.narrow(dim, 0, 1))
+                    changed = True
+            if not changed:
+                return roots
 
-    def _tile(self, group: Group, roots: list[int]) -> str | None:
-        """Nest inside each group of a grouped convolution or GroupNorm; a reason if that cannot be."""
-        for name, ids, tiles in self.tiled:
-            found = [self.find(i) for i in ids]
-            if not set(found) & set(roots):
+
+def step(identities: Tensor, dim: int) -> int:
+    """How far identities are apart along a dimension: of several that they run over the outer one has the largest."""
+    if identities.size(dim) < 2:
+        return 0
+    return int((identities.narrow(dim, 1, 1) - identities.narrow(dim, 0, 1)).abs().max())
+
+
+def _look_up(table: Tensor, identities: Tensor) -> Tensor:
+    """Entries of a table for identities, NONE for none."""
+    return torch.where(identities == NONE, NONE, table[identities.clamp(min=0)])
+
+
+def _components(count: int, ties: Iterable[tuple[Tensor, Tensor, bool]]) -> Tensor:
+    """The smallest identity that each one is tied to, directly or not, (count,)."""
+    roots = torch.arange(count)
+    pairs = [torch.stack([a, b]) for a, b, _ in ties]
+    if not pairs:
+        return roots
+    left, right = torch.cat(pairs, 1)
+    while True:
+        a, b = roots[left], roots[right]
+        if bool((a == b).all()):
+            return roots
+        least = torch.minimum(a, b)
+        roots = roots.scatter_reduce(0, a, least, "amin").scatter_reduce(0, b, least, "amin")
+        while bool((roots != (jumped := roots[roots])).any()):
+            roots = jumped
+
+
+class _Solution:
+    """Groups of atoms under what is known to be broken, and a search for what else is."""
+
+    def __init__(self, channels: Channels, roots: Tensor, broken: dict[int, str]) -> None:
+        self.channels, self.roots = channels, roots
+        self.tied = False  # whether the search for conflicts tied channels
+        self.reasons: dict[int, str] = {}
+        for identities, reason in channels.reasons:
+            for root in torch.unique(roots[identities]).tolist():
+                self.reasons.setdefault(root, reason)
+        for identity, reason in broken.items():
+            self.reasons.setdefault(int(roots[identity]), reason)
+        self.made = torch.zeros(channels.count, dtype=torch.bool)  # whether a layer makes one of an atom
+        self.runs: dict[int, list[int]] = {}  # run of identities → its atoms, in order
+        for number, (start, makers) in enumerate(zip(channels.starts, channels.makers, strict=True)):
+            if makers:
+                end = channels.starts[number + 1] if number + 1 < len(channels.starts) else channels.count
+                self.made[roots[start:end]] = True
+                self.runs[number] = roots[start:end].tolist()
+        self.uses = list(self._uses())
+        self.groups: dict[str, Group] = {}
+        self.atoms: dict[str, list[int]] = {}
+        self.unit = torch.full((channels.count,), NONE)  # atom → number of its group
+        self.place = torch.full((channels.count,), NONE)  # atom → its channel in the group
+        self.names: list[str] = []
+        self.attributes: dict[Attribute, tuple[Tensor, int]] = {}  # atoms whose number it follows, and its value
+        self._form_groups()
+
+    def _uses(self) -> Iterator[tuple[str, Tensor]]:
+        """Everything that has channels along one dimension: sides of layers, dimensions of parameters."""
+        for side, table in (("in", self.channels.inputs), ("out", self.channels.outputs)):
+            for name, identities in table.items():
+                if identities is not None:
+                    yield f"{side} {name}", self.atoms_of(identities)
+        for name, layers in self.channels.parameters.items():
+            for dim, atoms in self.along(name, layers).items():
+                yield f"{dim} {name}", atoms
+
+    def along(self, name: str, layers: list[Tensor]) -> dict[int, Tensor]:
+        """The atoms along each dimension of a parameter that they run over, NONE for what no layer makes.
+
+        Entries that met nothing may be dropped with the others; where no single dimension explains all atoms, they
+        must stay whole.
+        """
+        found: dict[int, Tensor] = {}
+        for identities in layers:
+            atoms = self.atoms_of(identities)
+            if not bool((atoms != NONE).any()):
                 continue
-            if found != roots:
+            for dim in [d for d in range(atoms.dim()) if atoms.size(d) > 1]:
+                flat = atoms.movedim(dim, 0).reshape(atoms.size(dim), -1)
+                high = flat.max(1).values
+                if bool(((flat == NONE) | (flat == high[:, None])).all()):
+                    found[dim] = high
+                    break
+            else:
+                for atom in torch.unique(atoms[atoms != NONE]).tolist():
+                    self.reasons.setdefault(atom, f"{name} takes up its channels over several dimensions")
+        return found
+
+    def atoms_of(self, identities: Tensor) -> Tensor:
+        """The atom at each place, NONE where no layer makes it."""
+        atoms = _look_up(self.roots, identities)
+        return torch.where((atoms != NONE) & self.made[atoms.clamp(min=0)], atoms, NONE)
+
+    def _form_groups(self) -> None:
+        """Atoms that the same things take up are a group, unless a reason speaks against one of them."""
+        signatures: dict[int, list[int]] = {}
+        for number, (_, atoms) in enumerate(self.uses):
+            for atom in torch.unique(atoms).tolist():
+                if atom != NONE:
+                    signatures.setdefault(atom, []).append(number)
+        producers: dict[int, dict[str, None]] = {}
+        order: dict[int, None] = {}
+        for number, atoms in self.runs.items():
+            for atom in atoms:
+                producers.setdefault(atom, {}).update(dict.fromkeys(self.channels.makers[number]))
+                order.setdefault(atom)
+        members: dict[tuple[int, ...], list[int]] = {}
+        for atom in order:
+            members.setdefault(tuple(signatures.get(atom, ())), []).append(atom)
+        residual = self._residual()
+        self.aside: list[tuple[list[str], str]] = []
+        for atoms in members.values():
+            made = list(dict.fromkeys(name for atom in atoms for name in producers[atom]))
+            reason = next((self.reasons[atom] for atom in atoms if atom in self.reasons), None)
+            group = Group("", made, len(atoms), residual=not residual.isdisjoint(atoms), holder=made[0])
+            reason = reason or self._tile(group, atoms)
+            if reason is not None:
+                self.aside.append((made, reason))
+                continue
+            names = [made[0], *(f"{made[0]}[{index}]" for index in range(2, len(self.atoms) + 3))]
+            group.name = next(name for name in names if name not in self.groups)
+            self.unit[atoms], self.place[atoms] = len(self.names), torch.arange(len(atoms))
+            self.names.append(group.name)
+            self.groups[group.name], self.atoms[group.name] = group, atoms
+
+    def _residual(self) -> set[int]:
+        """Atoms in which an addition ties different layers."""
+        found: set[int] = set()
+        for a, b, residual in self.channels.ties:
+            runs = {self.channels.maker(int(a[0])), self.channels.maker(int(b[0]))} if residual else set()
+            if len(runs) == 2 and runs <= self.runs.keys():
+                tables = runs & self.channels.tables
+                # A bias for each head, looked up in a table, is no stream.
+                if not tables or not any(len(set(self.runs[run])) < len(self.runs[run]) for run in runs - tables):
+                    found |= set(self.roots[a].tolist())
+        return found
+
+    def _tile(self, group: Group, atoms: list[int]) -> str | None:
+        """Nest inside each group of a grouped convolution or GroupNorm; a reason if that cannot be."""
+        own = torch.tensor(atoms)
+        for name, identities, tiles in self.channels.tiled:
+            found = self.atoms_of(identities)
+            if not bool(torch.isin(found, own).any()):
+                continue
+            if len(found) % len(own) or not torch.equal(found, own.repeat_interleave(len(found) // len(own))):
                 return f"{name} groups its channels together with others"
             if tiles % group.tiles and group.tiles % tiles:
                 return f"{name} groups its channels into {tiles}, another layer into {group.tiles}"
             group.tiles = max(group.tiles, tiles)
+        if len(own) == 1:
+            return "all its channels are tied to each other"
         return None if group.channels > group.tiles else "each of its groups has a single channel"
 
-    def _irregular(
-        self, candidates: dict[str, tuple[Group, list[int]]], owner: dict[int, tuple[str, int]]
-    ) -> dict[str, str]:
-        """Groups that some layer or parameter does not take up in one piece."""
-        broken: dict[str, str] = {}
-        uses: list[tuple[str, list[int] | None]] = [*self.inputs.items(), *self.outputs.items()]
-        uses += [(name, ids) for name, labels in self.parameters.items() for ids in labels]
-        for name, ids in uses:
-            if ids is not None and self._layout(ids, owner) is None:
-                touched = {owner[self.find(i)][0] for i in ids if self.find(i) in owner}
-                broken |= dict.fromkeys(touched, f"{name} takes up its channels only in part")
-        return {name: reason for name, reason in broken.items() if name in candidates}
+    # -- sizes that the code gives -------------------------------------------------------------------------------------
 
-    def _layout(self, ids: list[int] | None, owner: dict[int, tuple[str, int]]) -> Layout | None:
-        """Segments of a sequence of identities; None if a group does not appear in one piece."""
-        if ids is None:
-            return None
-        places = [owner.get(self.find(i)) for i in ids]
-        segments: list[Segment] = []
-        at = 0
-        while at < len(places):
-            place, run = places[at], 1
-            while at + run < len(places) and places[at + run] == place:
-                run += 1
-            if place is None:
-                segments.append(Segment(None, run))
-                at += run
-                continue
-            name, channels = place[0], len(self.producers[place[0]])
-            expected = [(name, c) for c in range(channels) for _ in range(run)]
-            if places[at : at + channels * run] != expected:
-                return None
-            segments.append(Segment(name, channels, run))
-            at += channels * run
-        return tuple(segments)
+    def conflicts(self) -> dict[int, str]:
+        """Identities of groups that code would not find as large as they are, with the reason."""
+        everywhere = [self._kept(count) for count in (lambda n: 1, lambda n: max(1, n // 2), lambda n: max(1, n - 1))]
+        uses = sorted(self.channels.sizes, key=lambda use: len(_attributes(use.given)))
+        found: dict[int, str] = {}
+        for use in uses:
+            atoms, leaves = self.cut_along(use.identities, use.dim), _attributes(use.given)
+            touched = self._units(atoms)
+            if touched and not isinstance(use.given, TracedInt):
+                found |= self._break(touched, f"its size is written into the code, {use.where}")
+            elif touched and not any(leaf in self.attributes for leaf in leaves):
+                self._assign(leaves, use.given, atoms, everywhere)
+        for use in uses:
+            atoms, leaves = self.cut_along(use.identities, use.dim), _attributes(use.given)
+            units = self._units(atoms)
+            for leaf in leaves:
+                units |= self._units(self.attributes[leaf][0]) if leaf in self.attributes else set()
+            units |= {unit for source, _ in _leaf_values(use.given) for unit in self._units_of_size(source)}
+            shapes = [*everywhere, *(self._kept(lambda n: 1, only=unit) for unit in units)] if units else []
+            if any(self._evaluate(use.given, kept) != self._count(atoms, kept) for kept in shapes):
+                if not self._tie_by_attribute(leaves, atoms):
+                    found |= self._break(units, f"its size follows from another one, {use.where}")
+        return found
 
-    @staticmethod
-    def _set_aside(result: Analysis, group: Group, reason: str) -> None:
-        result.whole |= dict.fromkeys(group.producers, reason)
+    def _tie_by_attribute(self, leaves: list[Attribute], atoms: Tensor) -> bool:
+        """Tie channels that one attribute of a module counts, as the heads of two attentions."""
+        for leaf in leaves:
+            if leaf in self.attributes and len(leaves) == 1:
+                others = self.attributes[leaf][0]
+                if len(others) == len(atoms) and not torch.equal(others, atoms) and bool((atoms != NONE).all()):
+                    self.channels.tie(others, atoms)
+                    self.tied = True
+                    return True
+        return False
 
+    def _units(self, atoms: Tensor) -> set[int]:
+        """The groups that atoms belong to."""
+        return {int(unit) for unit in torch.unique(_look_up(self.unit, atoms))} - {NONE}
 
-MIXING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-CHANNEL_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-MIXING_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-ELEMENTWISE_MODULES = (
-    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.SELU, nn.CELU, nn.Mish, nn.Softplus, nn.Tanh),
-    *(nn.Sigmoid, nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.Identity, nn.Dropout, nn.AlphaDropout),
-    *(nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
-)
-SPATIAL_MODULES = (
-    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.Upsample),
-    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d),
-)
-ELEMENTWISE = {
-    *(F.relu, F.relu6, F.leaky_relu, F.gelu, F.silu, F.elu, F.mish, F.softplus, F.tanh, F.sigmoid, F.hardswish),
-    *(F.hardsigmoid, F.hardtanh, F.dropout, F.dropout2d, torch.relu, torch.tanh, torch.sigmoid, torch.clamp),
-    *(torch.exp, torch.abs, torch.square, torch.sqrt, operator.neg),
-    *("relu", "relu_", "tanh", "sigmoid", "contiguous", "clone", "detach", "clamp", "exp", "abs", "square", "sqrt"),
-    *("float", "half", "double", "bfloat16", "to", "type_as"),
-}
-SPATIAL = {F.max_pool1d, F.max_pool2d, F.avg_pool1d, F.avg_pool2d, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d}
-SPATIAL |= {F.adaptive_max_pool2d, F.interpolate, F.max_pool3d, F.avg_pool3d}
-ADDING = {operator.add, operator.iadd, operator.sub, operator.isub, torch.add, torch.sub, "add", "add_", "sub", "sub_"}
-SCALING = {operator.mul, operator.imul, operator.truediv, torch.mul, torch.div, "mul", "mul_", "div", "div_"}
-RESHAPING = {torch.flatten, torch.reshape, "flatten", "view", "reshape"}
-TORCH_LAYERS = (
-    *(*MIXING, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, *MIXING_NORMS),
-    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-)
-CHEAP = {getattr, operator.getitem, "size", "dim"}  # ask for sizes
+    def _units_of_size(self, source: tuple[Any, ...]) -> set[int]:
+        return self._units(self.size_along(source[1], source[2])) if source[0] == "size" else set()
 
+    def cut_along(self, identities: Tensor, dim: int) -> Tensor:
+        """The atom at each place along a dimension, NONE where nothing is dropped along it, (size,)."""
+        atoms = self.atoms_of(identities).movedim(dim, 0)
+        if not bool((atoms != atoms[:1]).any()):
+            return torch.full((len(atoms),), NONE)
+        return atoms.reshape(len(atoms), -1).amax(1)
 
-def analyse(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Analysis:
-    """Trace `model` on an example and find which of its channels can be dropped together; leaves it in evaluation."""
-    nodes = list(_trace(model, args, kwargs).graph.nodes)
-    walk = _Walk(model)
-    for node in nodes:
-        walk.visit(node)
-    walk.tie_shared()
-    result = walk.conclude(_first_consumers(nodes, walk.modules))
-    result.shared = walk.shared
-    result.functional = _functional_norms(nodes)
-    result.called = {str(node.target) for node in nodes if node.op == "call_module"}
-    return result
+    def size_along(self, value: Value, dim: int) -> Tensor:
+        """The atom at each place along a dimension of a value."""
+        for identities in value.labels:
+            if identities.size(dim) > 1:
+                return self.cut_along(identities, dim)
+        return torch.full((value.shape[dim],), NONE)
 
+    def _assign(self, leaves: list[Attribute], given: TracedInt, atoms: Tensor, shapes: list[Tensor]) -> None:
+        """Let an attribute of a module follow the channels, if that makes the size right."""
+        for leaf in leaves:
+            self.attributes[leaf] = atoms, _value_of(leaf, given)
+            counts = [self._count(atoms, kept) for kept in shapes]
+            if all(self.attributes[leaf][1] * count % len(atoms) == 0 for count in counts) and all(
+                self._evaluate(given, kept) == count for kept, count in zip(shapes, counts, strict=True)
+            ):
+                return
+            del self.attributes[leaf]
 
-def _functional_norms(nodes: list[fx.Node]) -> list[str]:
-    """The modules whose running statistics are given to `F.batch_norm` by the network itself."""
-    calls = [node for node in nodes if node.target is F.batch_norm]
-    means = [node.args[1] if len(node.args) > 1 else node.kwargs.get("running_mean") for node in calls]
-    holders = [str(x.target).rpartition(".")[0] for x in means if isinstance(x, fx.Node) and x.op == "get_attr"]
-    return list(dict.fromkeys(owner or "the network" for owner in holders))
+    def _kept(self, count: Callable[[int], int], only: int | None = None) -> Tensor:
+        """Whether each atom is kept where every group, or only one, keeps so many channels of each tile."""
+        kept = torch.ones(len(self.roots) + 1, dtype=torch.bool)  # the last entry is that of NONE
+        for number, (name, group) in enumerate(self.groups.items()):
+            if only in (None, number):
+                span = group.channels // group.tiles
+                places = torch.arange(group.channels) % span
+                kept[torch.tensor(self.atoms[name])] = places < count(span)
+        return kept
 
+    def _count(self, atoms: Tensor, kept: Tensor) -> int:
+        return int(kept[atoms].sum())
 
-def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
-    """The graph of `model` on the example; numbers, flags and what the example leaves out are constants in it."""
-    model.eval()
-    doing = "run on the example"
-    try:
-        with torch.no_grad():
-            model(*args, **kwargs)
-            doing = "be traced"
-            given = inspect.signature(model.forward).bind(*args, **kwargs)
-            given.apply_defaults()
-            simple = (bool, int, float, str)
-            constants = {name: x for name, x in given.arguments.items() if x is None or isinstance(x, simple)}
-            traced = fx.GraphModule(model, _Tracer().trace(model, constants))
-            _Sizes(traced).run(*given.arguments.values())
-    except Exception as error:
-        raise ValueError(f"to_nested: {type(model).__name__} cannot {doing}: {_where(error)}{error}") from error
-    return traced
+    def _evaluate(self, given: Any, kept: Tensor) -> int:
+        """A size in a sliced network."""
 
+        def leaf(source: tuple[Any, ...]) -> int:
+            if source[0] == "size":
+                return self._count(self.size_along(source[1], source[2]), kept)
+            value = _value_of(source[1:], given)
+            if source[1:] not in self.attributes:
+                return value
+            atoms, _ = self.attributes[source[1:]]
+            return value * self._count(atoms, kept) // len(atoms)
 
-class _Tracer(fx.Tracer):
-    """Traces a network down to layers: torch's own and what inherits from them, whatever these do inside."""
+        return int(given.evaluate(leaf)) if isinstance(given, TracedInt) else int(given)
 
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, TORCH_LAYERS) or super().is_leaf_module(m, module_qualified_name)
+    def _break(self, units: set[int], reason: str) -> dict[int, str]:
+        return {self.atoms[self.names[unit]][0]: reason for unit in units}
 
+    # -- the result ----------------------------------------------------------------------------------------------------
 
-class _Sizes(fx.Interpreter):
-    """Runs a graph, and notes the size of every tensor in it."""
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if isinstance(result, Tensor):
-            n.meta["size"] = tuple(result.shape)
+    def analysis(self) -> Analysis:
+        """Groups, layouts and reasons."""
+        result = Analysis(groups=self.groups)
+        for made, reason in self.aside:
+            result.whole |= {name: reason for name in made if name not in result.whole}
+        for group in self.groups.values():
+            for name in group.producers:
+                result.whole.pop(name, None)
+        for table, target in ((self.channels.inputs, result.inputs), (self.channels.outputs, result.outputs)):
+            for name, identities in table.items():
+                layout = None if identities is None else self.layout(self.atoms_of(identities))
+                if layout is not None and any(segment.unit for segment in layout):
+                    target[name] = layout
+        for name, layers in self.channels.parameters.items():
+            layouts = {dim: self.layout(atoms) for dim, atoms in self.along(name, layers).items()}
+            if any(segment.unit for layout in layouts.values() for segment in layout):
+                result.parameters[name] = tuple(layouts.get(dim) for dim in range(len(self.channels.shapes[name])))
+                dim = self.channels.read.get(name)
+                if dim is not None and any(segment.unit for segment in layouts.get(dim, ())):
+                    result.masked[name] = dim
+        for leaf, (atoms, value) in self.attributes.items():
+            result.attributes[leaf] = self.layout(atoms), len(atoms), value
+        for name, calls in self.channels.statistics.items():
+            found = [Reduction(*call, self.layout(self.atoms_of(identities))) for call, identities in calls.items()]
+            if any(segment.unit for reduction in found for segment in reduction.layout):
+                result.reductions[name] = tuple(found)
         return result
 
+    def layout(self, atoms: Tensor) -> Layout:
+        """Segments of a sequence of atoms."""
+        units = _look_up(self.unit, atoms)
+        places = _look_up(self.place, atoms)
+        segments: list[Segment] = []
+        ends = [*(torch.nonzero(units[1:] != units[:-1]).flatten() + 1).tolist(), len(units)]
+        start = 0
+        for end in ends:
+            number = int(units[start])
+            if number == NONE:
+                segments.append(Segment(None, end - start))
+            else:
+                name = self.names[number]
+                segments += _segments(name, self.groups[name].channels, places[start:end])
+            start = end
+        return tuple(segments)
 
-def _where(error: Exception) -> str:
-    """The user's line at which tracing stopped, if it is one of theirs."""
-    others = tuple(str(Path(file).parent) for file in (torch.__file__, __file__))
-    found, step = "", error.__traceback__
-    while step is not None:
-        file = step.tb_frame.f_code.co_filename
-        if not file.startswith(others) and "<" not in file:
-            found = f"at {file}, line {step.tb_lineno}: "
-        step = step.tb_next
-    return found
 
-
-class _Walk(Identities):
-    """One pass over the graph, in which identities flow from node to node."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.modules = dict(model.named_modules())
-        self.model = model
-        self.labels: dict[fx.Node, Labels] = {}
-        self.shared: set[str] = set()
-
-    def visit(self, node: fx.Node) -> None:
-        """Work out the labels of one node's output from those of its inputs."""
-        self.labels[node] = _none(node)
-        if node.op == "get_attr":
-            self.visit_attribute(node)
-        elif node.op == "output":
-            for source in node.all_input_nodes:
-                self.keep_whole(self.labels[source], "reaches the output of the network")
-        elif node.op == "call_module":
-            self.visit_module(node)
-        elif node.op != "placeholder":
-            self.visit_function(node)
-
-    def visit_attribute(self, node: fx.Node) -> None:
-        if not _has_shape(node):
+def _segments(unit: str, channels: int, places: Tensor) -> Iterator[Segment]:
+    """The shortest description of a run of one unit's channels: whole copies of it side by side, or an order."""
+    for repeat in [r for r in range(1, len(places) // channels + 1) if len(places) % (r * channels) == 0]:
+        whole = torch.arange(channels).repeat_interleave(repeat)
+        if torch.equal(places, whole.repeat(len(places) // len(whole))):
+            yield from [Segment(unit, channels, repeat)] * (len(places) // len(whole))
             return
-        name = str(node.target)
-        if name not in self.parameters:
-            self.parameters[name] = [self.fresh(size) if size > 1 else None for size in _shape(node)]
-            if name.startswith("_tensor_constant"):  # torch.fx's name for a tensor that is made in the forward pass
-                self.keep_whole(self.parameters[name], "meets a constant that is made in the forward pass")
-        self.labels[node] = list(self.parameters[name])
+    change = torch.nonzero(places[1:] != places[:-1]).flatten() + 1
+    runs = torch.diff(torch.cat([torch.tensor([0]), change, torch.tensor([len(places)])]))
+    repeat = int(runs[0]) if bool((runs == runs[0]).all()) else 1
+    order = tuple(places[::repeat].tolist())
+    yield Segment(unit, len(order), repeat, None if order == tuple(range(len(order))) else order)
 
-    def visit_module(self, node: fx.Node) -> None:
-        name = str(node.target)
-        module, source = self.modules[name], _first(node)
-        labels = self.labels[source] if source is not None else []
-        dim = -1 if isinstance(module, (nn.Linear, nn.LayerNorm, nn.RMSNorm)) else 1
-        known = (*MIXING, *CHANNEL_NORMS, *MIXING_NORMS)
-        if isinstance(module, known) and type(module) not in TORCH_LAYERS:
-            self.leave(node, name, f"enters {name} ({type(module).__name__}), whose exact type is not known")
-            base = next(kind.__name__ for kind in type(module).__mro__ if kind in (*TORCH_LAYERS, *CHANNEL_NORMS))
-            self.left[name] = (
-                f"{_article(type(module).__name__)}, whose exact type is not known: only {base} itself is nested"
-            )
-        elif isinstance(module, known) and (source is None or len(node.all_input_nodes) > 1):
-            self.leave(node, name, f"{name} has inputs that are not one tensor")
-        elif isinstance(module, MIXING):
-            self.visit_mixing(node, name, module, labels, dim)
-        elif isinstance(module, CHANNEL_NORMS):
-            self.keep_whole(labels[2:], f"enters {name} as positions")
-            self.record(name, labels[dim], labels[dim])
-            self.labels[node] = list(labels)
-        elif isinstance(module, MIXING_NORMS):
-            self.visit_norm(node, name, module, labels, dim)
-        elif isinstance(module, ELEMENTWISE_MODULES) or (isinstance(module, nn.PReLU) and module.num_parameters == 1):
-            self.labels[node] = list(labels)
-        elif isinstance(module, SPATIAL_MODULES):
-            self.spatial(node, labels, name)
-        elif isinstance(module, nn.Flatten):
-            self.reshape(node, labels)
-        elif isinstance(module, (nn.Softmax, nn.LogSoftmax)) and module.dim is not None and labels[module.dim] is None:
-            self.labels[node] = list(labels)
+
+def _attributes(given: Any) -> list[Attribute]:
+    """Attributes of modules that a size is computed from."""
+    if not isinstance(given, TracedInt):
+        return []
+    return list(dict.fromkeys(source[1:] for source in given.leaves() if source[0] == "attribute"))
+
+
+def _value_of(leaf: Any, given: Any) -> int:
+    """What an attribute in a size is now."""
+    return next(iter(found for source, found in _leaf_values(given) if source[1:] == leaf))
+
+
+def _leaf_values(given: Any) -> Iterator[tuple[Any, int]]:
+    if isinstance(given, TracedInt):
+        if given.source[0] in ("size", "attribute"):
+            yield given.source, int(given)
         else:
-            self.leave(node, name, f"enters {name} ({type(module).__name__})")
-
-    def visit_mixing(self, node: fx.Node, name: str, module: Any, labels: Labels, dim: int) -> None:
-        incoming = labels[dim]
-        groups = getattr(module, "groups", 1)
-        inputs = module.in_features if isinstance(module, nn.Linear) else module.in_channels
-        outputs = module.out_features if isinstance(module, nn.Linear) else module.out_channels
-        out: Labels = _none(node)
-        if isinstance(module, nn.Linear):
-            out[:-1] = labels[:-1]
-        else:
-            self.keep_whole([*labels[:1], *labels[2:]], f"enters {name} as positions")
-        if groups == inputs and groups > 1:  # depthwise: the channels go on as they are
-            out[dim] = None if incoming is None else [i for i in incoming for _ in range(outputs // inputs)]
-        else:
-            if name in self.producers:
-                self.keep_whole(self.producers[name], f"{name} is used more than once")
-            out[dim] = self.producers.setdefault(name, self.fresh(outputs))
-            if type(module) not in BAYES_OF:
-                self.keep_whole(incoming, f"enters {name} ({type(module).__name__}), which has no masked form")
-            if groups > 1:
-                self.tiled += [(name, ids, groups) for ids in (incoming, out[dim]) if ids is not None]
-        self.record(name, incoming, out[dim])
-        self.labels[node] = out
-
-    def visit_norm(self, node: fx.Node, name: str, module: Any, labels: Labels, dim: int) -> None:
-        if isinstance(module, nn.GroupNorm):
-            self.keep_whole(labels[2:], f"enters {name} as positions")
-            if labels[dim] is not None:
-                self.tiled.append((name, labels[dim] or [], module.num_groups))
-        elif len(module.normalized_shape) > 1:
-            self.keep_whole(labels, f"{name} normalises over several dimensions")
-        self.record(name, labels[dim], labels[dim])
-        self.labels[node] = list(labels)
-
-    def record(self, name: str, incoming: list[int] | None, outgoing: list[int] | None) -> None:
-        """Note what a layer reads and writes; a second call must read and write channels that are tied alike."""
-        for table, ids in ((self.inputs, incoming), (self.outputs, outgoing)):
-            if name in table and table[name] != ids:
-                self.keep_whole(table[name], f"{name} is used more than once")
-                self.keep_whole(ids, f"{name} is used more than once")
-            table.setdefault(name, ids)
-
-    def tie_shared(self) -> None:
-        """Tie the channels along each dimension of a tensor that several layers share: cut alike, or whole.
-
-        A layer that cannot be cut keeps the others whole.
-        """
-        uses: dict[int, list[tuple[str, Labels | None]]] = {}
-        holders: dict[str, int] = {}
-        for name, module in self.modules.items():
-            for key, value in (*module._parameters.items(), *module._buffers.items()):
-                if value is None:
-                    continue
-                path = f"{name}.{key}" if name else key
-                holders[path] = id(value)
-                if name in self.inputs or name in self.outputs:
-                    uses.setdefault(id(value), []).append((name, self.dimensions(name, module, key, value.dim())))
-                elif path not in self.parameters:
-                    uses.setdefault(id(value), []).append((name or path, None))
-        for path, dims in self.parameters.items():
-            if path in holders:
-                uses.setdefault(holders[path], []).append((path, dims))
-        for tensor, members in uses.items():
-            names = [name for name, _ in members]
-            if len(members) > 1:
-                self.shared |= {name for name in names if holders.get(f"{name}.weight") == tensor}
-            for name, labels in members if len(members) > 1 else ():
-                other = next((n for n in names if n != name), name)
-                reason = f"{name} shares a tensor with {other}, which is not cut alike"
-                first = members[0][1]
-                if any(x is None for _, x in members):
-                    self.keep_whole([*(labels or ()), self.inputs.get(name), self.outputs.get(name)], reason)
-                    continue
-                assert labels is not None
-                assert first is not None
-                for mine, theirs in zip(labels, first, strict=True):
-                    if mine is None or theirs is None:
-                        self.keep_whole([mine, theirs], reason)
-                    else:
-                        self.tie(theirs, mine, residual=False)
-
-    def dimensions(self, name: str, module: Any, key: str, dims: int) -> Labels | None:
-        """Channels along each dimension of a layer's tensor; None if they are not simply its inputs and outputs."""
-        inputs, outputs = self.inputs.get(name), self.outputs.get(name)
-        if dims == 0:
-            return []
-        if not isinstance(module, MIXING):
-            return [outputs] if dims == 1 else None
-        if getattr(module, "groups", 1) > 1:
-            return None
-        if key == "bias":
-            return [outputs]
-        transposed = not isinstance(module, nn.Linear) and module.transposed
-        ends = [inputs, outputs] if transposed else [outputs, inputs]
-        return [*ends, *[None] * (dims - 2)] if key == "weight" else None
-
-    def visit_function(self, node: fx.Node) -> None:
-        target, source = node.target, _first(node)
-        labels = self.labels[source] if source is not None else []
-        if not _has_shape(
-            node
-        ):  # a size, which follows a sliced network by itself; else it must not depend on channels
-            if target not in CHEAP:
-                self.sizes_or_give_up(node)
-        elif target in ELEMENTWISE and len(node.all_input_nodes) == 1:
-            self.labels[node] = list(labels)
-        elif target in ADDING or target in SCALING:
-            self.combine(node, residual=target in ADDING)
-        elif target in (torch.cat, torch.concat):
-            self.concatenate(node)
-        elif target in SPATIAL:
-            self.spatial(node, labels, str(target))
-        elif target in RESHAPING and source is not None:
-            self.reshape(node, labels)
-        elif target in (
-            torch.permute,
-            "permute",
-            torch.transpose,
-            "transpose",
-            "squeeze",
-            "unsqueeze",
-            "mean",
-            torch.mean,
-        ):
-            self.rearrange(node, labels, str(getattr(target, "__name__", target)))
-        elif target in (torch.chunk, "chunk", torch.split, "split"):
-            self.give_up(node, f"is split by {getattr(target, '__name__', target)}")
-        else:
-            self.give_up(node, f"enters {getattr(target, '__name__', target)}")
-
-    def sizes_or_give_up(self, node: fx.Node) -> None:
-        if any(_has_shape(source) for source in node.all_input_nodes):
-            self.give_up(node, f"enters {getattr(node.target, '__name__', node.target)}")
-
-    def leave(self, node: fx.Node, name: str, reason: str) -> None:
-        """Give up at a module that is not looked into."""
-        self.give_up(node, reason)
-        if any(True for _ in self.modules[name].parameters()):
-            self.left[name] = f"{_article(type(self.modules[name]).__name__)}, which is used as it is"
-
-    def give_up(self, node: fx.Node, reason: str) -> None:
-        for source in node.all_input_nodes:
-            self.keep_whole(self.labels[source], reason)
-
-    def spatial(self, node: fx.Node, labels: Labels, name: str) -> None:
-        if len(labels) < 3:
-            return self.give_up(node, f"enters {name}")
-        self.keep_whole([labels[0], *labels[2:]], f"enters {name}")
-        out = _none(node)
-        if len(out) != len(labels):
-            return self.give_up(node, f"enters {name}")
-        out[1] = labels[1]
-        self.labels[node] = out
-
-    def combine(self, node: fx.Node, residual: bool) -> None:
-        """Addition and its like: what meets at one place is tied, and only like meets like."""
-        out = _none(node)
-        operands = [source for source in node.all_input_nodes if _has_shape(source)]
-        rank = len(out)
-        for back in range(1, rank + 1):
-            entries = []
-            for source in operands:
-                shape = _shape(source)
-                if len(shape) >= back and shape[-back] == _shape(node)[-back] and _shape(node)[-back] > 1:
-                    entries.append((source, self.labels[source][-back]))
-            labelled = [ids for _, ids in entries if ids is not None]
-            if len(labelled) == 2:
-                parameter = any(source.op == "get_attr" for source, _ in entries)
-                self.tie(labelled[0], labelled[1], residual and not parameter and labelled[0] != labelled[1])
-                out[-back] = labelled[0]
-            elif labelled and len(entries) == 2:
-                self.keep_whole(labelled[0], "meets a tensor whose channels are not those of a layer")
-            elif labelled:
-                out[-back] = labelled[0]
-        self.labels[node] = out
-
-    def concatenate(self, node: fx.Node) -> None:
-        tensors = node.args[0] if node.args else node.kwargs["tensors"]
-        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-        if not isinstance(tensors, (list, tuple)) or not isinstance(dim, int):
-            return self.give_up(node, "enters a concatenation of a list that is not fixed")
-        sources = [source for source in tensors if isinstance(source, fx.Node)]
-        out = _none(node)
-        for d in range(len(out)):
-            parts = [self.labels[source][d] for source in sources]
-            if d == dim % len(out):
-                if any(part is not None for part in parts):  # channels without an owner stand for themselves
-                    sizes = [_shape(source)[d] for source in sources]
-                    joined: list[int] = []
-                    for part, size in zip(parts, sizes, strict=True):
-                        if part is None:
-                            part = self.fresh(size)
-                            self.keep_whole(part, "is no channel of a layer")
-                        joined += part
-                    out[d] = joined
-            else:
-                for part in parts:
-                    self.keep_whole(part, "is concatenated along another dimension")
-        self.labels[node] = out
-
-    def reshape(self, node: fx.Node, labels: Labels) -> None:
-        """Follow labels through a reshape that merges dimensions; one that takes a labelled one apart ends them."""
-        source = _first(node)
-        assert source is not None
-        old, new = _shape(source), _shape(node)
-        out = _none(node)
-        for inner, outer in _blocks(old, new):
-            held = [d for d in inner if labels[d] is not None]
-            if not held:
-                continue
-            d = held[0]
-            before, after = prod(old[i] for i in inner if i < d), prod(old[i] for i in inner if i > d)
-            wide = [i for i in outer if new[i] > 1]
-            if len(held) > 1 or before > 1 or len(wide) != 1:
-                for i in held:
-                    self.keep_whole(labels[i], "is taken apart by a reshape")
-            else:
-                out[wide[0]] = [identity for identity in labels[d] or [] for _ in range(after)]
-        self.labels[node] = out
-
-    def rearrange(self, node: fx.Node, labels: Labels, name: str) -> None:
-        """Permutations, squeezes and means, replayed on a tensor whose sizes name the dimensions."""
-        source = _first(node)
-        assert source is not None
-        probe = torch.empty([d + 2 for d in range(len(labels))], device="meta")
-        if name in ("squeeze", "mean"):
-            shape = _shape(source)
-            probe = torch.empty([1 if name == "squeeze" and shape[d] == 1 else d + 2 for d in range(len(labels))])
-        rest = list(node.args[1:])
-        try:
-            sizes = list(getattr(probe, name)(*rest, **node.kwargs).shape)
-        except Exception:
-            return self.give_up(node, f"enters {name}")
-        kept = [size - 2 for size in sizes if size >= 2]
-        for d, entry in enumerate(labels):
-            if d not in kept:
-                self.keep_whole(entry, f"enters {name} over its channels")
-        self.labels[node] = [labels[size - 2] if size >= 2 else None for size in sizes]
+            for side in given.source[1:]:
+                yield from _leaf_values(side)
 
 
-def _article(word: str) -> str:
-    return f"{'an' if word[0] in 'AEIOU' else 'a'} {word}"
-
-
-def _none(node: fx.Node) -> Labels:
-    return [None] * len(_shape(node)) if _has_shape(node) else []
-
-
-def _has_shape(node: fx.Node) -> bool:
-    return "size" in node.meta
-
-
-def _shape(node: fx.Node) -> tuple[int, ...]:
-    size: tuple[int, ...] = node.meta["size"]
-    return size
-
-
-def _first(node: fx.Node) -> fx.Node | None:
-    return next((a for a in node.all_input_nodes if _has_shape(a)), None)
-
-
-def _first_consumers(nodes: list[fx.Node], modules: dict[str, nn.Module]) -> list[str]:
-    """The mixing layer that alone reads the network's input, if there is one and it runs once: a list of its name.
-
-    What lies between leaves the examples along dimension 0.
-    """
-    inputs = [node for node in nodes if node.op == "placeholder" and _has_shape(node)]
-    node = inputs[0] if len(inputs) == 1 else None
-    while node is not None and len(node.users) == 1:
-        before, node = node, next(iter(node.users))
-        module = modules.get(str(node.target)) if node.op == "call_module" else None
-        if isinstance(module, MIXING):
-            runs = sum(other.op == "call_module" and other.target == node.target for other in nodes)
-            return [str(node.target)] if runs == 1 else []
-        harmless = (*ELEMENTWISE_MODULES, *SPATIAL_MODULES, *CHANNEL_NORMS, nn.Flatten)
-        functional = node.op != "call_module" and node.target in ELEMENTWISE | SPATIAL | RESHAPING
-        if not (functional or isinstance(module, harmless)) or len(node.all_input_nodes) > 1:
-            break
-        if not _has_shape(node) or _shape(node)[:1] != _shape(before)[:1]:
-            break
-    return []
-
-
-def _blocks(old: tuple[int, ...], new: tuple[int, ...]) -> Iterator[tuple[list[int], list[int]]]:
-    """Pair up runs of old and new dimensions with the same number of elements."""
-    i = j = 0
-    while i < len(old) or j < len(new):
-        inner, outer = ([i] if i < len(old) else []), ([j] if j < len(new) else [])
-        i, j = i + len(inner), j + len(outer)
-        while prod(old[k] for k in inner) != prod(new[k] for k in outer):
-            if prod(old[k] for k in inner) < prod(new[k] for k in outer):
-                inner.append(i)
-                i += 1
-            else:
-                outer.append(j)
-                j += 1
-        yield inner, outer
+def support(identities: Tensor) -> tuple[int, ...]:
+    """The dimensions that identities run over."""
+    return tuple(dim for dim, size in enumerate(identities.shape) if size > 1)

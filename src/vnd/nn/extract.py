@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from weakref import WeakKeyDictionary
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 from vnd.functional import LogUniformForm
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.dependency import Layout
+from vnd.nn.attention import close_attention
+from vnd.nn.masked import MaskedModule, unmask_module
 from vnd.nn.norms import ACTIVE, CalibratedNorm, _MaskedNorm
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.state import NestedState, OutputMask, Setting, Shape, nested_part, path_of, state_of, unwrap
+from vnd.nn.state import InputMask, NestedState, OutputMask, ProductMask, Setting, Shape, nested_part, path_of, state_of, unwrap
 
 if TYPE_CHECKING:
     from vnd.nn.width import Width
@@ -26,6 +29,7 @@ TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 # What an extracted network was cut from, for `vnd.save`; kept here, so that the network itself stays plain. One that
 # was nested again has it in its state, and what is cut out of that has it under "of".
 ORIGINS: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
+MODULES_OWN = ("_vnd_weights", "_vnd_statistics", "_vnd_fused")  # what any module may have, the root, too
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 
 
@@ -117,6 +121,7 @@ def slice_network(net: nn.Module, shape: Shape, keep: Keep = "mean") -> nn.Modul
         if parent in state.inputs or parent in state.outputs:  # a layer's own, and cut with it
             continue
         _keep(small.get_submodule(parent), child, {d: state.kept(layout, groups) for d, layout in enumerate(layouts)})
+    _count_anew(small, state, groups)
     if keep == "nested":
         _shorten(small, root, shape)
     else:
@@ -127,6 +132,18 @@ def slice_network(net: nn.Module, shape: Shape, keep: Keep = "mean") -> nn.Modul
     _own(small, root)
     _share(small, shared_tensors(root))
     return small
+
+
+def _count_anew(small: nn.Module, state: NestedState, groups: dict[str, int]) -> None:
+    """Set the numbers in modules that follow from how many channels there are."""
+    for (path, name, place), (layout, size, value) in state.attributes.items():
+        kept = state.kept(layout, groups)
+        number = value if kept is None else value * len(kept) // size
+        held = vars(small.get_submodule(path))
+        held[name] = number if place is None else type(held[name])([*held[name][:place], number, *held[name][place + 1 :]])
+    for module in small.modules():
+        if isinstance(module, nn.Embedding):
+            module.embedding_dim = module._parameters["weight"].size(1)  # type: ignore[union-attr]
 
 
 def replace_part(root: nn.Module, path: str, new: nn.Module) -> nn.Module:
@@ -160,7 +177,11 @@ def _copy(root: nn.Module, state: NestedState, keep: Keep) -> nn.Module:
     """
     layers = [module for module in root.modules() if isinstance(module, BayesLayer)]
     shared: list[Any] = [parameter for layer in layers for parameter in layer.parameters(recurse=False)]
-    shared += [value for name, value in vars(root).items() if name.startswith("_vnd_") and value is not state]
+    shared += [
+        value
+        for name, value in vars(root).items()
+        if name.startswith("_vnd_") and name not in MODULES_OWN and value is not state
+    ]
     shared += [state.statistics] if keep == "nested" else [state, *state.units.values()]
     memo: dict[int, Any] = {id(x): x for x in shared}
     for module in root.modules():  # a dozen empty tables of hooks each, which are slow to copy
@@ -176,15 +197,17 @@ def _copy(root: nn.Module, state: NestedState, keep: Keep) -> nn.Module:
 def _shorten(small: nn.Module, root: nn.Module, shape: Shape) -> None:
     """Let the state and the units of a sliced copy end where it does."""
     old, state = state_of(root), state_of(small)
-    for name in [name for name in vars(small) if name.startswith("_vnd_") and name != "_vnd_state"]:
+    for name in [name for name in vars(small) if name.startswith("_vnd_") and name not in ("_vnd_state", *MODULES_OWN)]:
         delattr(small, name)
     for name, unit in state.units.items():
         unit.shorten(shape[name])
         if name in state.groups:
             state.groups[name] = replace(state.groups[name], channels=unit.channels)
 
+    kept = {name: unit.kept_channels(shape[name]).cpu() for name, unit in old.units.items()}
+
     def shorter(layout: Layout) -> Layout:
-        return tuple(s if s.unit is None else replace(s, channels=state.units[s.unit].channels) for s in layout)
+        return tuple(s if s.unit is None else s.shortened(kept[s.unit]) for s in layout)
 
     state.inputs, state.outputs = (
         {name: shorter(layout) for name, layout in table.items()} for table in (state.inputs, state.outputs)
@@ -193,6 +216,20 @@ def _shorten(small: nn.Module, root: nn.Module, shape: Shape) -> None:
         name: tuple(None if layout is None else shorter(layout) for layout in layouts)
         for name, layouts in state.parameters.items()
     }
+    state.reductions = {
+        name: tuple(replace(r, layout=(own := shorter(r.layout)), size=sum(s.size for s in own)) for r in found)
+        for name, found in state.reductions.items()
+    }
+    for mask in _masks(small):
+        mask.shorten({unit: kept[name] for name, unit in state.units.items()})
+    for module in small.modules():
+        if isinstance(module, MaskedModule):
+            fresh = [((f, dim, mask.size), mask) for (f, dim, _), mask in vars(module)["_vnd_statistics"]]
+            vars(module)["_vnd_statistics"] = tuple(fresh)
+    for (path, name, place), (layout, *_) in list(state.attributes.items()):
+        held = vars(small.get_submodule(path))[name]
+        own = shorter(layout)
+        state.attributes[path, name, place] = own, sum(s.size for s in own), held if place is None else held[place]
     state.statistics, state.stamps, state.warned, state.positions = {}, {}, set(), None
     for key in old.statistics:
         norms = old.valid_statistics(root, key)
@@ -207,6 +244,25 @@ def _shorten(small: nn.Module, root: nn.Module, shape: Shape) -> None:
     state.default = Setting(state.full, free=True)
     state.activate(small)
     state.settled = False  # so that it warns where it has no statistics
+
+
+def _masks(root: nn.Module) -> Iterator[InputMask]:
+    """All masks that layers, norms and modules of a network read."""
+    held: list[Any] = []
+    for module in root.modules():
+        found = vars(module)
+        if isinstance(module, MaskedModule):
+            held += [mask for mask, _ in found["_vnd_weights"].values()]
+            held += [mask for _, mask in found["_vnd_statistics"]]
+        held += [found.get(key)[0] for key in ("_input_mask", "_mask") if found.get(key)]
+    seen: set[int] = set()
+    while held:
+        mask = held.pop()
+        if isinstance(mask, ProductMask):
+            held += [mask.first, mask.second]
+        elif id(mask) not in seen:
+            seen.add(id(mask))
+            yield mask
 
 
 def _kept_statistics(pair: tuple[Tensor, Tensor], kept: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -302,7 +358,7 @@ def _take_rows(root: nn.Module, name: str, arriving: Tensor | None, kept: Tensor
 def _forget(root: nn.Module, keep: Keep) -> None:
     """Turn a copied nested network back into one without widths: no state, no hooks, no units, torch's own layers."""
     state = state_of(root)
-    for name in [name for name in vars(root) if name.startswith("_vnd_")]:
+    for name in [name for name in vars(root) if name.startswith("_vnd_") and name not in MODULES_OWN]:
         delattr(root, name)
     hooks = {state.before_forward, state.after_forward, state.write_state, state.before_loading, state.after_loading}
     tables: list[Any] = [root._forward_pre_hooks, root._forward_hooks, root._state_dict_hooks]
@@ -318,9 +374,11 @@ def _forget(root: nn.Module, keep: Keep) -> None:
         ]:
             del module._forward_hooks[key]
     swapped: dict[int, nn.Module] = {}
+    for module in root.modules():
+        unmask_module(module)
     for parent in list(root.modules()):
         for name, module in list(parent.named_children()):
-            if isinstance(module, OrderingUnit) and name == "ordering":
+            if isinstance(module, OrderingUnit) and name.startswith("ordering"):
                 delattr(parent, name)
             elif isinstance(module, BayesLayer) and keep == "posterior" and module.bayesian:
                 module.set_input_mask(None)
@@ -328,8 +386,10 @@ def _forget(root: nn.Module, keep: Keep) -> None:
             elif isinstance(module, BayesLayer | _MaskedNorm | CalibratedNorm):
                 if id(module) not in swapped:
                     swapped[id(module)] = module.to_plain()
-                    swapped[id(module)]._modules.pop("ordering", None)
+                    for own in [n for n in swapped[id(module)]._modules if n.startswith("ordering")]:
+                        del swapped[id(module)]._modules[own]
                 setattr(parent, name, swapped[id(module)])
+    close_attention(root)
 
 
 def is_depthwise(module: nn.Module) -> bool:

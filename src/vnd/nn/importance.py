@@ -173,7 +173,7 @@ def _summed(
     """Sum of the layers' values for each channel of a unit."""
     total = torch.zeros(state.units[unit].channels, dtype=torch.float64)
     for name, value in values.items():
-        sizes = [segment.channels * segment.repeat for segment in layouts[name]]
+        sizes = [segment.size for segment in layouts[name]]
         if value is None:
             continue
         if len(value) != sum(sizes):
@@ -182,7 +182,7 @@ def _summed(
             )
         for segment, part in zip(layouts[name], value.split(sizes), strict=True):
             if segment.unit == unit:
-                total += part.view(segment.channels, segment.repeat).sum(1)
+                total.index_add_(0, segment.places, part.double())
     return total
 
 
@@ -196,12 +196,17 @@ def _squares(layer: Any, side: int) -> Tensor | None:
     return squares
 
 
-def _permuted(layout: Any, orders: dict[str, Tensor]) -> Tensor | None:
+def _permuted(layout: Layout | None, orders: dict[str, Tensor]) -> Tensor | None:
+    """Which entry of a layout comes to each place when the units' channels are sorted, repetitions in their order."""
     if layout is None:
         return None
-    pieces, start = [], 0
-    for segment in layout:
-        channels = orders.get(segment.unit, torch.arange(segment.channels))
-        pieces.append(start + (channels[:, None] * segment.repeat + torch.arange(segment.repeat)).flatten())
-        start += segment.channels * segment.repeat
-    return torch.cat(pieces)
+    units: list[str | None] = [segment.unit for segment in layout for _ in range(segment.size)]
+    channels = torch.cat([torch.arange(s.size) if s.unit is None else s.places for s in layout]).tolist()
+    places: dict[tuple[str | None, int], list[int]] = {}
+    for place, key in enumerate(zip(units, channels, strict=True)):
+        places.setdefault(key, []).append(place)
+    index = torch.arange(len(units))
+    for (unit, channel), own in places.items():
+        if unit in orders:
+            index[own] = torch.tensor(places[unit, int(orders[unit][channel])])
+    return index

@@ -225,3 +225,31 @@ MASKED_OF: dict[type[nn.Module], Any] = {
     nn.RMSNorm: MaskedRMSNorm,
     nn.GroupNorm: MaskedGroupNorm,
 }
+
+
+_MASKED: dict[type[nn.Module], Any] = {}
+
+
+def masked_of(norm: nn.Module) -> Any:
+    """The masked form of LayerNorm, RMSNorm, GroupNorm, or of a class that inherits its forward pass from one."""
+    kind = type(norm)
+    if kind in MASKED_OF:
+        return MASKED_OF[kind]
+    base = next((plain for plain in MASKED_OF if isinstance(norm, plain)), None)
+    if base is None or isinstance(norm, _MaskedNorm) or kind.forward is not base.forward:
+        return None
+    if kind not in _MASKED:
+        members = {"plain": kind, "__reduce_ex__": _reduce_masked, "__doc__": f"{kind.__name__} over kept channels."}
+        _MASKED[kind] = type(f"Masked{kind.__name__}", (MASKED_OF[base], kind), members)
+    return _MASKED[kind]
+
+
+def _reduce_masked(norm: _MaskedNorm, protocol: Any) -> tuple[Any, ...]:
+    return _blank_masked, (norm.plain,), norm.__getstate__()  # type: ignore[no-untyped-call]
+
+
+def _blank_masked(kind: type[nn.Module]) -> _MaskedNorm:
+    """An empty norm, for copies and pickles to fill."""
+    cls = masked_of(kind.__new__(kind))
+    new: _MaskedNorm = cls.__new__(cls)
+    return new

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn.bayesian import BayesLayer
-from vnd.nn.dependency import Layout
+from vnd.nn.dependency import Layout, Segment
 from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, is_depthwise, slice_network
 from vnd.nn.norms import ACTIVE, CalibratedNorm
 from vnd.nn.state import Shape, arguments_of, nested_part, state_of, unwrap
@@ -114,9 +114,18 @@ class Counter:
         """Number of channels of a layout that are kept."""
         if layout is None:
             return None
-        fixed = sum(s.channels * s.repeat for s in layout if s.unit is None)
-        parts = [(s.unit, s.repeat, self.channels[s.unit]) for s in layout if s.unit is not None]
-        return lambda groups: fixed + sum(repeat * channels[groups[unit]] for unit, repeat, channels in parts)
+        fixed = sum(s.size for s in layout if s.unit is None)
+        parts = [(s.unit, self._sizes(s)) for s in layout if s.unit is not None]
+        return lambda groups: fixed + sum(sizes[groups[unit]] for unit, sizes in parts)
+
+    def _sizes(self, segment: Segment) -> list[int]:
+        """How many places of a segment are kept with 0, 1, … groups of its unit."""
+        assert segment.unit is not None
+        if segment.order is None:
+            return [segment.repeat * count for count in self.channels[segment.unit]]
+        unit = self.state.units[segment.unit]
+        kept = [unit.kept_channels(groups).cpu() for groups in range(unit.num_groups + 1)]
+        return [int(torch.isin(segment.places, channels).sum()) for channels in kept]
 
     def _read(self, name: str, layer: Any) -> Size:
         """Number of channels that arrive at a layer whose own rows are cut, and that it reads."""

@@ -93,6 +93,7 @@ class Value:
     parameter: str | None = None
     data: int = FIXED
     tensor: Tensor | None = None  # itself, of integers: what indexes others
+    labels: list[Tensor] = field(default_factory=list)  # who its entries are; see `channel_flow`
     users: list[Call] = field(default_factory=list)
 
     def __repr__(self) -> str:

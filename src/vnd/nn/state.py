@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn import context
-from vnd.nn.dependency import Group, Layout
+from vnd.nn.dependency import Attribute, Group, Layout, Reduction
 from vnd.nn.norms import CalibratedNorm
 from vnd.nn.ordering import OrderingUnit, Quantile, draw_masks
 
@@ -75,18 +75,25 @@ class InputMask:
     """The mask of a layer's input channels, put together from the units that they belong to."""
 
     def __init__(self, layout: Layout, units: dict[str, OrderingUnit]) -> None:
-        self.parts = tuple((units.get(s.unit) if s.unit else None, s.channels, s.repeat) for s in layout)
+        self.parts = tuple((units.get(s.unit) if s.unit else None, s) for s in layout)
+
+    @property
+    def size(self) -> int:
+        """Number of channels."""
+        return sum(segment.size for _, segment in self.parts)
+
+    def shorten(self, kept: Mapping[OrderingUnit, Tensor]) -> None:
+        """Follow units that have no other channels than these from now on."""
+        self.parts = tuple((u, s if u is None else s.shortened(kept[u])) for u, s in self.parts)
 
     def __call__(self) -> Tensor:
         """The mask of the forward pass under way, (channels,) or (batch, channels)."""
-        masks = [None if unit is None else unit.channel_mask() for unit, _, _ in self.parts]
+        masks = [None if unit is None else unit.channel_mask() for unit, _ in self.parts]
         like = next(mask for mask in masks if mask is not None)
         pieces = []
-        for mask, (_, channels, repeat) in zip(masks, self.parts, strict=True):
-            if mask is None:
-                pieces.append(like.new_ones((*like.shape[:-1], channels)))
-            else:
-                pieces.append(mask if repeat == 1 else mask.repeat_interleave(repeat, -1))
+        for mask, (_, segment) in zip(masks, self.parts, strict=True):
+            none = mask is None
+            pieces.append(like.new_ones((*like.shape[:-1], segment.size)) if none else segment.spread(mask))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 
 
@@ -148,6 +155,9 @@ class NestedState:
     inputs: dict[str, Layout]
     outputs: dict[str, Layout]
     parameters: dict[str, tuple[Layout | None, ...]]
+    masked: dict[str, int]  # parameter that a function reads → the dimension of it that is masked
+    reductions: dict[str, tuple[Reduction, ...]]  # module → statistics over channels that it takes by functions
+    attributes: dict[Attribute, tuple[Layout, int, int]]  # numbers that follow channels: layout, its size, the value
     rows: dict[str, str]  # layer → the unit that orders its own input channels
     elements: dict[str, str]  # layer → the unit that orders its single weights
     whole: dict[str, str]
@@ -196,7 +206,7 @@ class NestedState:
 
     @property
     def shape(self) -> Shape | None:
-        """The width that is set, None for full width."""
+        """The width that is set, None if none is."""
         return None if self.default.free else self.default.shape
 
     def setting(self) -> Setting:
@@ -439,25 +449,24 @@ class NestedState:
         pieces = []
         for segment in layout:
             if segment.unit is None:
-                pieces.append(like.new_ones(segment.channels))
+                pieces.append(like.new_ones(segment.size))
             else:
                 unit = self.units[segment.unit]
-                pieces.append(unit.spread(unit.survival()).repeat_interleave(segment.repeat))
+                pieces.append(segment.spread(unit.spread(unit.survival())))
         return torch.cat(pieces)
 
-    def kept(self, layout: Layout | None, groups: dict[str, int]) -> Tensor | None:
+    def kept(self, layout: Layout | None, groups: Mapping[str, int]) -> Tensor | None:
         """Indices of the channels of a layout that a shape keeps, in order; None if the layout has no unit."""
         if layout is None:
             return None
         pieces, start = [], 0
         for segment in layout:
-            size = segment.channels * segment.repeat
-            if segment.unit is None:
-                pieces.append(torch.arange(start, start + size))
-            else:
+            own = torch.arange(start, start + segment.size)
+            if segment.unit is not None:
                 channels = self.units[segment.unit].kept_channels(groups[segment.unit])
-                pieces.append(start + (channels[:, None] * segment.repeat + torch.arange(segment.repeat)).flatten())
-            start += size
+                own = own[torch.isin(segment.places, channels.cpu())]
+            pieces.append(own)
+            start += segment.size
         return torch.cat(pieces)
 
 

@@ -108,7 +108,7 @@ class _Trial:
             if isinstance(module, OrderingUnit):
                 continue
             kept = self.state.kept(self.state.inputs.get(name), groups)
-            total = 1 if kept is None else sum(s.channels * s.repeat for s in self.state.inputs[name])
+            total = 1 if kept is None else sum(s.size for s in self.state.inputs[name])
             share = 1.0 if kept is None else len(kept) / total
             for key, value in (*module._parameters.items(), *module._buffers.items()):
                 statistic = key in ("running_mean", "running_var")
