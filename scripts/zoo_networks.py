@@ -23,13 +23,17 @@ VOCABULARY, CLASSES = 100, 10
 
 @dataclass(frozen=True)
 class Network:
-    """How to make a network and an example of its input; `vocabulary` is the length of tables counted apart."""
+    """How to make a network and an example of its input.
+
+    `vocabulary` is the length of tables counted apart, `output` the tensor that counts, where a network gives several.
+    """
 
     make: Callable[[], nn.Module]
     example: Callable[[], Any]
     kind: Kind
     source: Literal["transformers", "timm", "by hand"]
     vocabulary: int | None = None
+    output: str | None = None
 
 
 # -- transformers -----------------------------------------------------------------------------------------------------
@@ -83,7 +87,12 @@ def _waveform() -> Tensor:
 
 
 def _transformers(
-    model: str, model_type: str, example: Callable[[], Any], kind: Kind = "transformer", **config: Any
+    model: str,
+    model_type: str,
+    example: Callable[[], Any],
+    kind: Kind = "transformer",
+    output: str | None = None,
+    **config: Any,
 ) -> Network:
     def make() -> nn.Module:
         import transformers
@@ -92,7 +101,7 @@ def _transformers(
         return getattr(transformers, model)(made)  # type: ignore[no-any-return]
 
     vocabulary = VOCABULARY if "vocab_size" in str(config) else None
-    return Network(make, example, kind, "transformers", vocabulary)
+    return Network(make, example, kind, "transformers", vocabulary, output)
 
 
 TRANSFORMERS: dict[str, Network] = {
@@ -188,10 +197,10 @@ TRANSFORMERS: dict[str, Network] = {
     "stablelm": _transformers("StableLmForCausalLM", "stablelm", _tokens, **GROUPED),
     "mixtral": _transformers("MixtralForCausalLM", "mixtral", _tokens, **GROUPED, num_local_experts=2),
     "t5": _transformers(
-        "T5ForConditionalGeneration", "t5", _translated, vocab_size=VOCABULARY, d_model=128, d_kv=16, d_ff=512,
+        "T5ForConditionalGeneration", "t5", _translated, output="logits", vocab_size=VOCABULARY, d_model=128, d_kv=16, d_ff=512,
         num_layers=2, num_heads=8, use_cache=False,
     ),
-    "bart": _transformers("BartForConditionalGeneration", "bart", _translated, **SEQ2SEQ, max_position_embeddings=32),
+    "bart": _transformers("BartForConditionalGeneration", "bart", _translated, output="logits", **SEQ2SEQ, max_position_embeddings=32),
     "mamba": _transformers(
         "MambaForCausalLM", "mamba", _tokens, vocab_size=VOCABULARY, hidden_size=128, num_hidden_layers=2,
         use_cache=False,
@@ -206,22 +215,23 @@ TRANSFORMERS: dict[str, Network] = {
     ),
     "whisper": _transformers(
         "WhisperForConditionalGeneration", "whisper",
-        lambda: {"input_features": torch.randn(2, 16, 32), "decoder_input_ids": _tokens(6)}, **SEQ2SEQ,
+        lambda: {"input_features": torch.randn(2, 16, 32), "decoder_input_ids": _tokens(6)}, output="logits", **SEQ2SEQ,
         num_mel_bins=16, max_source_positions=16, max_target_positions=16,
     ),
     # multimodal
     "clip": _transformers(
-        "CLIPModel", "clip", _captioned, text_config=TEXT_TOWER, vision_config=VISION_TOWER,
+        "CLIPModel", "clip", _captioned, output="logits_per_image", text_config=TEXT_TOWER, vision_config=VISION_TOWER,
         projection_dim=64,
     ),
-    "siglip": _transformers("SiglipModel", "siglip", _captioned, text_config=TEXT_TOWER, vision_config=VISION_TOWER),
+    "siglip": _transformers("SiglipModel", "siglip", _captioned, output="logits_per_image", text_config=TEXT_TOWER,
+                             vision_config=VISION_TOWER),
     "blip": _transformers(
-        "BlipForImageTextRetrieval", "blip", _captioned, text_config=TEXT_TOWER, vision_config=VISION_TOWER,
+        "BlipForImageTextRetrieval", "blip", _captioned, output="itm_score", text_config=TEXT_TOWER, vision_config=VISION_TOWER,
         image_text_hidden_size=64,
     ),
     "vilt": _transformers("ViltForQuestionAnswering", "vilt", _captioned, **VIT, vocab_size=VOCABULARY),
     "chinese_clip": _transformers(
-        "ChineseCLIPModel", "chinese_clip", _captioned, text_config={**BERT, "pad_token_id": 0},
+        "ChineseCLIPModel", "chinese_clip", _captioned, output="logits_per_image", text_config={**BERT, "pad_token_id": 0},
         vision_config=VISION_TOWER, projection_dim=64,
     ),
     "llava": _transformers(
@@ -229,7 +239,7 @@ TRANSFORMERS: dict[str, Network] = {
         lambda: _captioned() | {"input_ids": torch.cat((torch.full((2, 16), VOCABULARY - 1), _tokens()), 1)},
         text_config={**GROUPED, "model_type": "llama"},
         vision_config={**VISION_TOWER, "model_type": "clip_vision_model"},
-        image_token_index=VOCABULARY - 1, vision_feature_select_strategy="default",
+        output="logits", image_token_index=VOCABULARY - 1, vision_feature_select_strategy="default",
     ),
 }  # fmt: skip
 
@@ -312,7 +322,7 @@ TIMM: dict[str, Network] = {
     "timm deit": _timm("deit_tiny_distilled_patch16_224", **SMALL_VIT),
     "timm cait": _timm("cait_xxs24_224", **SMALL_VIT),
     "timm nfnet": _timm("nfnet_l0", depths=(1, 1, 1, 1)),
-    "timm fastvit": _timm("fastvit_t8"),
+    "timm fastvit": _timm("fastvit_t8", embed_dims=(32, 64, 128, 256)),
     "timm edgenext": _timm("edgenext_xx_small", "transformer"),
     "timm maxvit": _timm("maxvit_rmlp_pico_rw_256", "transformer", img_size=64),
     "timm efficientnet": _timm("efficientnet_b0"),

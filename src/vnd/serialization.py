@@ -343,11 +343,14 @@ def _decode(conversion: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shapes(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
-    """Arguments of a network as JSON; of tensors only shape and dtype."""
+    """Arguments of a network as JSON; of floating tensors only shape and dtype, of short others what they hold."""
 
     def encode(x: Any) -> Any:
         if isinstance(x, Tensor):
-            return {"shape": list(x.shape), "dtype": _name_of(x.dtype)}
+            form = {"shape": list(x.shape), "dtype": _name_of(x.dtype)}
+            if x.is_floating_point() or x.numel() > 4096:
+                return form
+            return form | {"values": x.flatten().tolist()}  # a path through the network may hang on them
         if isinstance(x, list | tuple):
             return {"tuple" if isinstance(x, tuple) else "list": [encode(y) for y in x]}
         if isinstance(x, dict):
@@ -370,6 +373,8 @@ def _example(shapes: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             dtype = _dtype_of(x["dtype"])
             if dtype.is_floating_point:
                 return torch.rand(x["shape"], generator=generator).to(dtype)
+            if "values" in x:
+                return torch.tensor(x["values"], dtype=dtype).view(x["shape"])
             return torch.zeros(x["shape"], dtype=dtype)
         ((kind, parts),) = x.items()
         if kind == "dict":

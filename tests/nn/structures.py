@@ -158,7 +158,7 @@ class Flatten(nn.Sequential):
 
 
 class Transformer(nn.Module):
-    """A block with attention, which stays whole, and an MLP, which does not."""
+    """A block with attention and an MLP on a residual stream."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ class RootMeanSquare(nn.Module):
 
 
 class Shared(nn.Module):
-    """One layer used twice, which stays whole, between two that are used once."""
+    """One layer used twice, whose inputs and outputs are cut alike, between two that are used once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -382,7 +382,7 @@ class TiedApart(nn.Module):
 
 
 class TiedEmbedding(nn.Module):
-    """A language model whose embedding is its head, which stay whole, with an MLP between them."""
+    """A language model whose embedding is its head, with an MLP between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -539,27 +539,26 @@ STRUCTURES: dict[str, Structure] = {
     "transformer": Structure(
         Transformer,
         lambda: torch.randn(2, 4, 5),
-        ("widen",),
-        {"embed": "attention", "attention": "a MultiheadAttention"},
+        ("attention", "widen"),
+        {"embed": STREAM, "attention.out_proj": STREAM, "narrow": STREAM},
+    ),
+    "transformer, stream": Structure(
+        *(Transformer, lambda: torch.randn(2, 4, 5), ("embed", "attention", "widen"), {}, {"residual": True})
     ),
     "convnext": Structure(ConvNeXt, images, ("widen",), {"stem": STREAM, "narrow": STREAM}),
     "convnext, stream": Structure(ConvNeXt, images, ("stem", "widen"), {}, {"rules": {"stem": OPEN}}),
     "wave": Structure(Wave, lambda: torch.randn(2, 2, 10), ("first", "second")),
     "volume": Structure(Volume, lambda: torch.randn(2, 1, 4, 4, 4), ("0", "4")),
     "root mean square": Structure(RootMeanSquare, lambda: torch.randn(3, 6), ("gate", "out")),
-    "shared": Structure(
-        *(Shared, lambda: torch.randn(3, 4), ("last",), {"twice": "used more than once", "first": "more than once"})
-    ),
+    "shared": Structure(*(Shared, lambda: torch.randn(3, 4), ("first", "last"), {"head": OUTPUT})),
     "several": Structure(
         *(Several, lambda: {"image": images(), "table": torch.randn(2, 4)}, ("image", "table", "joint")),
         {"score": OUTPUT, "feature": OUTPUT},
     ),
     "hard-coded view": Structure(
-        HardCoded, lambda: images(1, 6), ("body",), {"conv": "slicing it fails: shape '[-1, 6, 4, 4]' is invalid"}
+        HardCoded, lambda: images(1, 6), ("body",), {"conv": "its size is written into the code"}
     ),
-    "shuffle": Structure(
-        Shuffle, lambda: images(1), ("before",), {"widen": "enters shuffle (PixelShuffle)", "after": "reshape"}
-    ),
+    "shuffle": Structure(Shuffle, lambda: images(1), ("before", "widen", "after"), {"head": OUTPUT}),
     "uneven": Structure(Uneven, lambda: torch.randn(4, 3), ("layers.0", "layers.1", "layers.2"), {"layers.3": OUTPUT}),
     "functional": Structure(Functional, images, ("conv", "hidden"), {"head": OUTPUT}),
     "tied pair": Structure(TiedPair, lambda: torch.randn(3, 4), ("first",), {"head": OUTPUT}),
@@ -568,20 +567,12 @@ STRUCTURES: dict[str, Structure] = {
         {"inner": "b shares a tensor with a, which is not cut alike"},
     ),
     "tied embedding": Structure(TiedEmbedding, lambda: torch.arange(10).view(2, 5), ("widen",), {"head": OUTPUT}),
-    "tied decoder": Structure(TiedDecoder, lambda: torch.randn(3, 5), ("inner",), {"encode": "enters t"}),
+    "tied decoder": Structure(TiedDecoder, lambda: torch.randn(3, 5), ("inner",), {"encode": "a function reads"}),
     "size arithmetic": Structure(
         SizeArithmetic, lambda: torch.randn(3, 8), ("before",), {"a": "does not compute what the masked one does"}
     ),
     "zero head": Structure(ZeroHead, lambda: torch.randn(3, 4), ("a", "b"), {"head": OUTPUT}),
-    "subclasses": Structure(
-        *(Subclasses, images, ("head", "widen")),
-        {
-            "stem": "enters norm (NormReLU), whose exact type is not known",
-            "norm": "a NormReLU, whose exact type is not known: only BatchNorm2d itself is nested",
-            "conv": "enters hidden (OwnLinear), whose exact type is not known",
-            "hidden": "an OwnLinear, whose exact type is not known: only Linear itself is nested",
-        },
-    ),
+    "subclasses": Structure(Subclasses, images, ("stem", "conv", "hidden", "head", "widen"), {"narrow": OUTPUT}),
     "mixer": Structure(
         *(Mixer, lambda: torch.randn(2, 4, 5), ("embed", "tokens.0", "channels.0")), {}, {"rules": {"embed": OPEN}}
     ),

@@ -59,7 +59,7 @@ def test_single_weights_that_become_zero_are_dropped():
 
 
 def test_nothing_to_nest_is_an_error_that_says_what_to_do():
-    message = r"nothing of Stream can be nested; give rules=\{'\*': vnd\.Rule\(nest=True\)\}: .*stem: a residual stream"
+    message = r"nothing of Stream can be nested; give residual=True: .*stem: a residual stream"
     with pytest.raises(ValueError, match=message) as caught:
         vnd.to_nested(Stream(), torch.randn(3, 4))
     assert len(str(caught.value).splitlines()) == 1

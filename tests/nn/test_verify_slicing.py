@@ -121,7 +121,7 @@ class Views(nn.Module):
         for index, layer in enumerate(self.layers):
             x = torch.relu(layer(x))
             if index in (2, 3, 9):
-                x = x.view(-1, 8)
+                x = x * x.shape[-1] ** 0.5
         return x
 
 
@@ -129,7 +129,7 @@ def test_failures_are_found_together(monkeypatch):
     runs, right = [], trial._Trial.failure
     monkeypatch.setattr(trial._Trial, "failure", lambda *args: runs.append(1) or right(*args))
     net = vnd.to_nested(Views(), torch.randn(2, 8), num_groups=4)
-    whole = {name for name, reason in state_of(net).whole.items() if "slicing it fails" in reason}
+    whole = {name for name, reason in state_of(net).whole.items() if "a sliced network" in reason}
     assert whole == {"layers.2", "layers.3", "layers.9"}
     assert len(runs) < 20
 

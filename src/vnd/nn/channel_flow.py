@@ -61,21 +61,37 @@ SPATIAL = {  # over positions, which are the dimensions from 2
 REDUCING = {"mean", "sum", "var", "std", "amax", "amin", "max", "min", "norm", "vector_norm", "linalg_vector_norm"}
 TIEING = {  # over a dimension, which they keep, and all of whose entries they read
     *("softmax", "log_softmax", "normalize", "cumsum", "cumprod", "logsumexp", "prod", "argmax", "argmin", "sort"),
-    *("softmin", "logcumsumexp", "all", "any", "argsort", "topk", "median", "var_mean", "std_mean", "cosine_similarity"),
+    *(
+        "softmin",
+        "logcumsumexp",
+        "all",
+        "any",
+        "argsort",
+        "topk",
+        "median",
+        "var_mean",
+        "std_mean",
+        "cosine_similarity",
+    ),
 }
 # Statistics over channels that `KeptChannels` takes over the kept ones.
-MASKABLE = REDUCING | {"layer_norm", "rms_norm", "group_norm", "normalize"}
+MASKABLE = REDUCING | {"layer_norm", "rms_norm", "group_norm", "normalize", "batch_norm"}
 CREATING = {"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty"}
 NEVER_READ = {"shape", "size", "dim", "numel", "dtype", "device", "is_floating_point", "stride", "is_contiguous"}
 
 
-def analyse(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Analysis:
-    """Record `model` on an example and find which of its channels can be dropped together; give a copy of it."""
+def analyse(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], pick: Callable[[Any], Any] = lambda output: output
+) -> Analysis:
+    """Record `model` on an example and find which of its channels can be dropped together; give a copy of it.
+
+    Channels that reach what `pick` takes of the output stay whole.
+    """
     name = type(model).__name__
     try:
         with torch.no_grad():
             model.eval()(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-        recording = record(model, args, kwargs, is_leaf)
+        recording = record(model.train().eval(), args, kwargs, is_leaf, pick)  # of caches, some are cleared by train
     except Exception as error:
         raise ValueError(f"to_nested: {name} cannot run on the example: {where_raised(error)}{error}") from error
     if seen := next((entry for entry in recording.seen if entry[0] == NUMBERS), None):
@@ -125,21 +141,26 @@ class _Flow:
         self.by_function: set[str] = set()  # parameters that functions read
         self.left: dict[str, str] = {}
         self.vocabularies: list[Tensor] = []
+        self.idle = False  # whether the output does not depend on the call under way
         self.trained = {path for path, _ in model.named_parameters(remove_duplicate=False)}
 
     def analysis(self) -> Analysis:
-        """Follow all calls that the output depends on, and conclude."""
-        calls = _reaching(self.recording)
+        """Follow all calls, and conclude; of what the output does not depend on, only sizes matter."""
+        calls, reaching = self.recording.calls, _reaching(self.recording)
         for call in calls:
+            self.idle = self.channels.muted = call not in reaching
             for value in call.inputs:
                 self.begin(value)
             for value in call.outputs:
                 value.labels = []
             self.visit(call)
+        self.channels.muted = False
         for value in self.recording.outputs:
             self.whole(value, "reaches the output of the network")
         for identities in self.vocabularies:
             self.channels.keep_whole(identities, "is an entry of a vocabulary")
+        for left, right, where in self.recording.compared:
+            self.compare(left, right, where)
         for path, arrays in self.weights.items():
             if path in self.by_function:
                 self.channels.parameters.setdefault(path, []).extend(arrays)
@@ -155,6 +176,16 @@ class _Flow:
         result.shared |= {path.rpartition(".")[0] for path in self.by_function}
         result.functional = self.functional_norms(calls)
         return result
+
+    def compare(self, left: Any, right: Any, where: str) -> None:
+        """A size that code compares with an attribute: that has to follow it."""
+        for size, other in ((left, right), (right, left)):
+            if isinstance(size, TracedInt) and isinstance(other, TracedInt) and size.source[0] == "size":
+                value, dim = size.source[1:]
+                if other.source[0] != "size":
+                    for identities in value.labels:
+                        if identities.size(dim) > 1:
+                            self.channels.sizes.append(SizeUse(other, identities, dim, where))
 
     # -- values and parameters -----------------------------------------------------------------------------------------
 
@@ -252,12 +283,22 @@ class _Flow:
     def create(self, call: Call) -> None:
         """A tensor of one value has the channels whose sizes it is made with."""
         output = call.outputs[0]
-        sizes = [size for size in _numbers(call.args) if isinstance(size, int)][: len(output.shape)]
+        rank = len(output.shape)
+        sizes = _numbers(call.args)[:rank] or _numbers(call.kwargs.get("size", ()))[:rank]
+        if len(sizes) < rank:
+            return
         for dim, size in enumerate(sizes):
-            if isinstance(size, TracedInt) and size.source[0] == "size" and len(sizes) == len(output.shape):
-                for identities in size.source[1].labels:
-                    if _support(identities) == (size.source[2],):
-                        output.labels.append(_stretch(identities.flatten(), dim, len(output.shape)))
+            if not isinstance(size, TracedInt) or output.shape[dim] == 1:
+                continue
+            if size.source[0] == "size":
+                value, axis = size.source[1:]
+                for identities in value.labels:
+                    if _support(identities) == (axis,):
+                        output.labels.append(_stretch(identities.flatten(), dim, rank))
+            else:  # as many as an attribute says
+                made = _stretch(self.channels.fresh(output.shape[dim]), dim, rank)
+                output.labels.append(made)
+                self.channels.sizes.append(SizeUse(size, made, dim, call.where))
 
     def alone(self, call: Call) -> None:
         """The output has the labels of the one labelled input of its shape."""
@@ -353,7 +394,8 @@ class _Flow:
         self.keep_positions(source, range(2, len(source.shape)), f"enters {path} as positions")
         identities = self.channel(source, 1, f"enters {path}")
         if identities is not None:
-            self.channels.tiled.append((path, identities, module.num_groups))
+            if module.num_groups < source.shape[1]:
+                self.channels.tiled.append((path, identities, module.num_groups))
             self.note(path, identities, identities)
         self.tie_own(path, identities, source.shape[1])
         call.outputs[0].labels = list(source.labels)
@@ -403,6 +445,9 @@ class _Flow:
                 self.channels.keep_whole(reads, self.apart(path))
             if groups > 1:
                 self.channels.tiled += [(path, ids, groups) for ids in (incoming, made) if ids is not None]
+                if len(self.sharing(path)) > 1:
+                    for identities in (incoming, made):
+                        self.channels.keep_whole(identities, self.apart(path))
         self.note(path, incoming, made)
         call.outputs[0].labels = [*rest, *([] if made is None else [_stretch(made, dim, rank)])]
 
@@ -450,20 +495,20 @@ class _Flow:
 
     def visit_addmm(self, call: Call) -> None:
         """torch.addmm: y = b + x W."""
-        bias, source, weight = call.args[0], call.args[1], call.args[2]
+        bias, source, weight = call.args[0], call.argument(1, "mat1"), call.argument(2, "mat2")
         self.contract(call, [source, weight], ["xy", "yz"], "xz")
         self.add_bias(call, bias)
 
     def visit_baddbmm(self, call: Call) -> None:
         """torch.baddbmm: y = b + x W, batched."""
-        bias, a, b = call.args[0], call.args[1], call.args[2]
+        bias, a, b = call.args[0], call.argument(1, "batch1"), call.argument(2, "batch2")
         self.contract(call, [a, b], ["bxy", "byz"], "bxz")
         shapes = [(call.outputs[0].shape, call.outputs[0].labels), (bias.shape, bias.labels)]
         self.join(call.outputs[0], shapes, False, call)
 
     def visit_matmul(self, call: Call) -> None:
         """Matrix products, batched."""
-        a, b = (call.args[0], call.args[1]) if call.name != "rmatmul" else (call.args[1], call.args[0])
+        a, b = call.inputs if call.name != "rmatmul" else call.inputs[::-1]
         ranks = len(a.shape), len(b.shape)
         batch = _letters(max(*ranks, 2) - 2)
         left = "y" if ranks[0] == 1 else f"{batch[len(batch) - ranks[0] + 2 :]}xy"
@@ -488,7 +533,11 @@ class _Flow:
     def visit_embedding(self, call: Call) -> None:
         """F.embedding: rows of a table."""
         table = next((v for v in call.inputs if v.labels and len(v.shape) == 2), None)
-        if table is None or call.kwargs.get("max_norm") is not None or (len(call.args) > 3 and call.args[3] is not None):
+        if (
+            table is None
+            or call.kwargs.get("max_norm") is not None
+            or (len(call.args) > 3 and call.args[3] is not None)
+        ):
             return self.give_up(call, f"enters embedding, {call.where}")
         output = call.outputs[0]
         for identities in table.labels:
@@ -514,31 +563,36 @@ class _Flow:
             if _support(x) not in ((0,), (1,)):
                 self.channels.keep_whole(x, f"enters {call.name} as positions, {call.where}")
         rest = [x for x in source.labels if x.size(dim) == 1]
-        if int(groups) > 1:
-            for x in across:
-                self.channels.keep_whole(x, "lies within a group of a convolution")
-            if int(groups) == inputs and not transposed and along:
-                made = None if incoming is None else incoming.repeat_interleave(output.shape[dim] // inputs)
-                if made is not None:
-                    self.channels.tie(along[0].flatten(), made)
-                    self.channels.sizes.append(SizeUse(groups, _stretch(incoming, 0, 1), 0, call.where))
-                else:
-                    self.channels.keep_whole(along[0], f"enters {call.name}, {call.where}")
-                output.labels = [*rest, *([] if made is None else [_stretch(made, dim, rank)])]
-                self.add_bias(call, call.argument(2, "bias"), dim)
-                return
-            self.channels.keep_whole(incoming, f"enters {call.name} in groups, {call.where}")
-            incoming = None
-            if transposed:
-                along = []
-        self.read_channels(incoming, across, call)
-        output.labels = list(rest)
-        if along:
-            self.made_by(along[0].flatten(), self.owner(along[0], call))
-            output.labels.append(_stretch(along[0].flatten(), dim, rank))
-            if int(groups) > 1:
-                self.channels.tiled.append((f"{call.name}, {call.where},", along[0].flatten(), int(groups)))
+        made = along[0].flatten() if along else None
+        if 1 < int(groups) == inputs and not transposed:  # depthwise: the channels go on as they are
+            repeated = None if incoming is None else incoming.repeat_interleave(output.shape[dim] // inputs)
+            if made is not None and repeated is not None:
+                self.channels.tie(made, repeated)
+                self.channels.sizes.append(SizeUse(groups, _stretch(incoming, 0, 1), 0, call.where))
+            else:
+                self.channels.keep_whole(made, f"enters {call.name}, {call.where}")
+            made = repeated
+        else:
+            if int(groups) > 1:  # each group is cut alike
+                incoming, made = (
+                    self.alike_in_groups(x, int(groups)) for x in (incoming, None if transposed else made)
+                )
+                across = [x.repeat(*[int(groups) if d == other else 1 for d in range(x.dim())]) for x in across]
+                if transposed:
+                    for x in along:
+                        self.channels.keep_whole(x, f"enters {call.name} in groups, {call.where}")
+            self.read_channels(incoming, across, call)
+            if made is not None:
+                self.made_by(made, self.owner(made, call))
+        output.labels = [*rest, *([] if made is None else [_stretch(made, dim, rank)])]
         self.add_bias(call, call.argument(2, "bias"), dim)
+
+    def alike_in_groups(self, identities: Tensor | None, groups: int) -> Tensor | None:
+        """Tie the channels of a convolution's groups, one to one."""
+        if identities is not None:
+            rows = identities.view(groups, -1)
+            self.channels.tie(rows, rows[:1])
+        return identities
 
     visit_conv1d = visit_conv2d = visit_conv3d = visit_conv
     visit_conv_transpose1d = visit_conv_transpose2d = visit_conv_transpose3d = visit_conv
@@ -636,13 +690,19 @@ class _Flow:
         rank = len(output.shape)
         entries: list[tuple[tuple[int, ...] | None, list[Tensor]]] = []
         for value in (q, k, v):
-            kept = [self.collapse(x, [d for d in _support(x) if d >= rank - 2], f"attends, {call.where}") for x in value.labels]
+            kept = [
+                self.collapse(x, [d for d in _support(x) if d >= rank - 2], f"attends, {call.where}")
+                for x in value.labels
+            ]
             if rank > 2 and value.shape[-3] != q.shape[-3] and value.shape[-3] > 1:  # grouped queries
                 times = q.shape[-3] // value.shape[-3]
                 kept = [x.repeat_interleave(times, -3) if x.size(-3) > 1 else x for x in kept]
             entries.append(((*q.shape[:-2], 1, 1), [x for x in kept if _support(x)]))
         if isinstance(mask, Value):
-            kept = [self.collapse(x, [d for d in _support(x) if d >= x.dim() - 2], f"attends, {call.where}") for x in mask.labels]
+            kept = [
+                self.collapse(x, [d for d in _support(x) if d >= x.dim() - 2], f"attends, {call.where}")
+                for x in mask.labels
+            ]
             entries.append(((*mask.shape[:-2], 1, 1), kept))
         self.join(output, entries, False, call)
 
@@ -672,10 +732,14 @@ class _Flow:
         """F.batch_norm: by channel, at dimension 1."""
         source = call.argument(0, "input")
         rank = len(source.shape)
-        self.keep_positions(source, [d for d in range(rank) if d != 1], f"enters batch_norm as positions, {call.where}")
+        if _of_parameters(source):  # a weight that is standardised over what it reads
+            source.labels = self.statistic(call, source, tuple(d for d in range(rank) if d != 1))
+        else:
+            reason = f"enters batch_norm as positions, {call.where}"
+            self.keep_positions(source, [d for d in range(rank) if d != 1], reason)
         owner = call.argument(1, "running_mean")
         path = owner.parameter.rpartition(".")[0] if isinstance(owner, Value) and owner.parameter is not None else ""
-        if isinstance(self.modules[path], nn.modules.batchnorm._BatchNorm):
+        if path == call.scope and isinstance(self.modules[path], nn.modules.batchnorm._BatchNorm):
             identities = self.channel(source, 1, f"enters {path}")
             self.note(path, identities, identities)
         entries = [(source.shape, source.labels)]
@@ -692,13 +756,17 @@ class _Flow:
         source, shape = call.argument(0, "input"), call.argument(1, "normalized_shape")
         rank = len(source.shape)
         if len(shape) > 1:
-            self.keep_positions(source, range(rank - len(shape), rank), f"{call.name} over several dimensions, {call.where}")
+            self.keep_positions(
+                source, range(rank - len(shape), rank), f"{call.name} over several dimensions, {call.where}"
+            )
         labels = self.statistic(call, source, (rank - 1,), sizes=[(shape[-1], rank - 1)])
         entries = [(source.shape, labels)]
         for place, name in ((2, "weight"), (3, "bias")):
             value = call.argument(place, name)
             if isinstance(value, Value):
-                entries.append(((*[1] * (rank - len(value.shape)), *value.shape), [_lift(x, rank) for x in value.labels]))
+                entries.append(
+                    ((*[1] * (rank - len(value.shape)), *value.shape), [_lift(x, rank) for x in value.labels])
+                )
         self.join(call.outputs[0], entries, False, call)
 
     visit_rms_norm = visit_layer_norm
@@ -755,7 +823,9 @@ class _Flow:
         sides = []
         for number, (shape, labels) in enumerate(entries):
             sizes = (1,) * rank if shape is None else (*[1] * (rank - len(shape)), *shape)
-            plain = operands is not None and (operands[number].parameter is not None or _of_parameters(operands[number]))
+            plain = operands is not None and (
+                operands[number].parameter is not None or _of_parameters(operands[number])
+            )
             sides.append((sizes, [_lift(x, rank) for x in labels], plain))
         made: list[Tensor] = []
         free: list[bool] = []
@@ -880,7 +950,9 @@ class _Flow:
             gone = len(output.shape) < len(source.shape)
             kept = [x for x in labels if not set(_support(x)) & set(axes)]
             shape = [d for d in range(len(source.shape)) if not (gone and d in axes)]
-            output.labels = [x.permute([*shape, *(d for d in axes if gone)]).reshape([x.size(d) for d in shape]) for x in kept]
+            output.labels = [
+                x.permute([*shape, *(d for d in axes if gone)]).reshape([x.size(d) for d in shape]) for x in kept
+            ]
 
     def statistic(self, call: Call, source: Value, axes: Axes, sizes: Iterable[tuple[Any, int]] = ()) -> list[Tensor]:
         """Labels after a statistic over dimensions, which is of the kept channels where a module can have it so."""
@@ -888,6 +960,8 @@ class _Flow:
         for identities in source.labels:
             own = _support(identities)
             within = [d for d in own if d in axes]
+            if within and self.idle:
+                continue
             if within and len(own) > 1 and len(within) < len(own):
                 identities = self.collapse(identities, within, f"enters {call.name}, {call.where}")
             elif within:
@@ -934,9 +1008,13 @@ class _Flow:
         )  # fmt: skip
         if call.name == "normalize":
             labels = self.statistic(call, source, axes)
+        elif self.idle:
+            labels = list(source.labels)
         else:
             labels = [
-                self.collapse(x, [d for d in _support(x) if d in axes], f"enters {call.name} over its channels, {call.where}")
+                self.collapse(
+                    x, [d for d in _support(x) if d in axes], f"enters {call.name} over its channels, {call.where}"
+                )
                 for x in source.labels
             ]
         for output in call.outputs:
@@ -972,7 +1050,10 @@ class _Flow:
                         continue
                     if not _support(identities):
                         break
-                    none = [identities.new_full((*identities.shape[:dim], n, *identities.shape[dim + 1 :]), NONE) for n in (before, after)]
+                    none = [
+                        identities.new_full((*identities.shape[:dim], n, *identities.shape[dim + 1 :]), NONE)
+                        for n in (before, after)
+                    ]
                     identities = torch.cat([none[0], identities, none[1]], dim)
             if _support(identities):
                 output.labels.append(identities)
@@ -1019,7 +1100,9 @@ class _Flow:
             rest = args[1:]
             if rest and isinstance(rest[0], torch.dtype):
                 return [labels]
-            size = kwargs.get("shape", kwargs.get("size", rest[0] if len(rest) == 1 and not isinstance(rest[0], int) else rest))
+            size = kwargs.get(
+                "shape", kwargs.get("size", rest[0] if len(rest) == 1 and not isinstance(rest[0], int) else rest)
+            )
             found = labels.reshape([int(n) for n in ([size] if isinstance(size, int) else size)])
         elif name == "getitem":
             found = labels[args[1]]
@@ -1032,7 +1115,9 @@ class _Flow:
         name, args = call.name, call.args[1:]
         output = call.outputs[0]
         if name in ("view", "reshape", "expand", "broadcast_to"):
-            size = call.kwargs.get("size", call.kwargs.get("shape", args[0] if len(args) == 1 and not isinstance(args[0], int) else args))
+            size = call.kwargs.get(
+                "size", call.kwargs.get("shape", args[0] if len(args) == 1 and not isinstance(args[0], int) else args)
+            )
             given = [size] if isinstance(size, int) else list(size)
             offset = len(output.shape) - len(given)
             for place, number in enumerate(given):
@@ -1042,7 +1127,9 @@ class _Flow:
             for place, number in enumerate(sizes):
                 self.note_size(number, output, dim % (len(output.shape) - len(sizes) + 1) + place, call)
         elif name in ("split", "split_with_sizes"):
-            sizes = call.argument(1, "split_size_or_sections", call.kwargs.get("split_size", call.kwargs.get("split_sizes")))
+            sizes = call.argument(
+                1, "split_size_or_sections", call.kwargs.get("split_size", call.kwargs.get("split_sizes"))
+            )
             dim = call.argument(2, "dim", 0) % len(output.shape)
             numbers = list(sizes) if isinstance(sizes, (tuple, list)) else [sizes] * len(call.outputs)
             for number, part in zip(numbers, call.outputs, strict=False):
@@ -1091,7 +1178,11 @@ class _Flow:
                             size = source.shape[dim]
                             place = min(int(bound), size) if bound >= 0 else size + int(bound)
                             if 0 < place < size:
-                                part = identities.narrow(dim, 0, place) if bound >= 0 else identities.narrow(dim, place, size - place)
+                                part = (
+                                    identities.narrow(dim, 0, place)
+                                    if bound >= 0
+                                    else identities.narrow(dim, place, size - place)
+                                )
                                 number = bound if bound >= 0 else -bound
                                 self.channels.sizes.append(SizeUse(number, part, dim, call.where))
             dim += 1
@@ -1126,23 +1217,30 @@ class _Flow:
         rank = len(output.shape)
         dim %= rank
         parts = [v for v in parts if isinstance(v, Value) and len(v.shape) == rank]
+        along = {frozenset(_support(x)) - {dim} for v in parts for x in v.labels if x.size(dim) > 1}
         beside: list[Tensor] = []
         apart: list[tuple[tuple[int, ...], list[Tensor]]] = []
         for value in parts:
-            own = [x for x in value.labels if x.size(dim) > 1]
-            apart.append((tuple(1 if d == dim else n for d, n in enumerate(value.shape)), [x for x in value.labels if x.size(dim) == 1]))
+            own = [x for x in value.labels if x.size(dim) > 1 or (along - {frozenset()}) & {frozenset(_support(x))}]
+            rest = [x for x in value.labels if not any(x is y for y in own)]
+            apart.append((tuple(1 if d == dim else n for d, n in enumerate(value.shape)), rest))
             beside.append(own[0] if own else torch.full([1] * rank, NONE))
-        if any(bool((x != NONE).any()) for x in beside):
-            sizes = [max(x.size(d) for x in beside) for d in range(rank)]
-            if any(_support(x) and any(x.size(d) not in (sizes[d],) for d in range(rank) if d != dim) and bool((x != NONE).any()) for x in beside):
-                beside = [self.outermost(x, f"is concatenated, {call.where}") if _support(x) else x for x in beside]
-                beside = [x if x.size(dim) > 1 else torch.full([1] * rank, NONE) for x in beside]
+        if along:
+            if len(along) > 1:
+                reason = f"is concatenated along several dimensions, {call.where}"
+                for x in beside:
+                    self.channels.keep_whole(x, reason)
+            else:
                 sizes = [max(x.size(d) for x in beside) for d in range(rank)]
-            wide = [x.expand([v.shape[d] if d == dim else sizes[d] for d in range(rank)]) for x, v in zip(beside, parts, strict=True)]
-            output.labels = [_compress(torch.cat(wide, dim))]
+                wide = [
+                    x.expand([v.shape[d] if d == dim else sizes[d] for d in range(rank)])
+                    for x, v in zip(beside, parts, strict=True)
+                ]
+                output.labels = [_compress(torch.cat(wide, dim))]
+                if len(_support(output.labels[0])) > 1:
+                    self.channels.split.append(output.labels[0])
         extra = Value(output.shape, output.dtype)
-        shapes = [(s, [x for x in ls]) for s, ls in apart]
-        self.join(extra, shapes, False, call, parts)
+        self.join(extra, apart, False, call, parts)
         taken = {d for x in output.labels for d in _support(x)}
         for identities in extra.labels:
             if set(_support(identities)) & taken:
@@ -1199,26 +1297,26 @@ class _Flow:
                 del self.channels.read[path]
 
     def functional_norms(self, calls: list[Call]) -> list[str]:
-        """The modules, none of torch's norms, whose running statistics are given to `F.batch_norm`."""
+        """The modules whose running statistics are given to `F.batch_norm`, but by a norm of torch's to its own."""
         found: dict[str, None] = {}
         for call in calls:
             mean = call.argument(1, "running_mean") if call.name == "batch_norm" and call.module is None else None
             if isinstance(mean, Value) and mean.parameter is not None:
                 owner = mean.parameter.rpartition(".")[0]
-                if not isinstance(self.modules[owner], nn.modules.batchnorm._BatchNorm):
+                if owner != call.scope or not isinstance(self.modules[owner], nn.modules.batchnorm._BatchNorm):
                     found[owner or "the network"] = None
         return list(found)
 
 
-def _reaching(recording: Recording) -> list[Call]:
+def _reaching(recording: Recording) -> set[Call]:
     """The calls that the output depends on."""
     needed: set[int] = {id(value) for value in recording.outputs}
-    found = []
+    found = set()
     for call in reversed(recording.calls):
         if any(id(value) in needed for value in call.outputs):
-            found.append(call)
+            found.add(call)
             needed |= {id(value) for value in call.inputs}
-    return found[::-1]
+    return found
 
 
 def _first_consumers(recording: Recording) -> list[str]:
@@ -1256,7 +1354,16 @@ def _is_weight(value: Value, seen: set[int]) -> bool:
         elif name in ("addmm", "baddbmm"):
             if any(arg is value for arg in call.args[1:]):
                 return True
-        elif name in MOVING | {"_weight_norm", "weight_norm", "batch_norm", "to", "contiguous", "float", "type_as", "detach"}:
+        elif name in MOVING | {
+            "_weight_norm",
+            "weight_norm",
+            "batch_norm",
+            "to",
+            "contiguous",
+            "float",
+            "type_as",
+            "detach",
+        }:
             if args and args[0] is value and any(_is_weight(output, seen) for output in call.outputs):
                 return True
     return False

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatch
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,8 +16,9 @@ from torch.distributions import Normal
 
 from vnd.distributions import BernoulliChain, LogUniform
 from vnd.functional import LogUniformForm
+from vnd.nn.arguments import Output, check_output, pick_tensor
 from vnd.nn.attention import open_attention
-from vnd.nn.bayesian import BAYES_OF, Estimator, Noise, bayes_of
+from vnd.nn.bayesian import BAYES_OF, BayesLayer, Estimator, Noise, bayes_of
 from vnd.nn.channel_flow import MIXING, analyse
 from vnd.nn.dependency import Analysis, Group, Segment
 from vnd.nn.describe import droppable_share
@@ -82,6 +84,7 @@ def to_nested(
     residual: bool = False,
     depth: bool = False,
     *,
+    output: Output | None = None,
     placement: Placement = "after",
     coupling: Coupling = "quantile",
     rescale: Rescale = "none",
@@ -125,6 +128,8 @@ def to_nested(
             its weights, or what `vnd.taylor_order` measured on data.
         residual: Nest residual streams, too: the channels that additions tie through many layers.
         depth: Order the blocks of each stage as well; see `vnd.nn.depth`.
+        output: The tensor that counts, where the network gives several: a key or an attribute, an index, or a function
+            of its output, as in `predict`. What else it gives may become narrower. None for all of them.
         placement: "before_norm" masks a layer's output right away, as the released code does: for reproduction only,
             such a network cannot be extracted.
         coupling: One draw of u for all units ("quantile"), or one each ("independent", the paper).
@@ -160,6 +165,7 @@ def to_nested(
         if value not in get_args(kind):
             raise ValueError(f"to_nested: {name} must be {' or '.join(map(repr, get_args(kind)))}; got {value!r}")
     check_order(order, model)
+    check_output(output, "to_nested")
     if base > num_groups:
         raise ValueError(f"to_nested: base must lie in 0 … num_groups = {num_groups}; got {base}")
     if isinstance(weight_prior, float | int) and not weight_prior > 0:
@@ -174,7 +180,15 @@ def to_nested(
     arguments = {
         **{"num_groups": num_groups, "base": base, "bayesian": bayesian, "rules": dict(rules or {})},
         **{"placement": placement, "coupling": coupling, "log_alpha_init": log_alpha_init, **unit_options},
-        **{"residual": residual, "depth": depth, "rescale": rescale, "estimator": estimator, "noise": noise, "weight_prior": weight_prior},
+        **{
+            "residual": residual,
+            "depth": depth,
+            "output": output,
+            "rescale": rescale,
+            "estimator": estimator,
+            "noise": noise,
+            "weight_prior": weight_prior,
+        },
         **{"free_variance": free_variance, "link": link},
     }
     defaults = Rule(None, num_groups, base, unit_options.pop("prior"), bayesian, log_alpha_init, "output")
@@ -188,11 +202,12 @@ def to_nested(
         **unit_options,
         "rescale": rescale == "expected",
     }
-    analysis = analyse(_opened(model), args, kwargs)
+    pick = (lambda out: out) if output is None else partial(pick_tensor, output=output, who="to_nested")
+    analysis = analyse(_opened(model), args, kwargs, pick)
     refused: dict[str, str] = {}
     while True:
         net = _build(_opened(model), analysis, defaults, rules or {}, refused, options, (args, kwargs), order)
-        failures = {} if placement == "before_norm" else try_slicing(net, args, kwargs)
+        failures = {} if placement == "before_norm" else try_slicing(net, args, kwargs, pick)
         if not failures:
             break
         refused |= failures
@@ -204,9 +219,18 @@ def to_nested(
 
 
 def _opened(model: nn.Module) -> nn.Module:
-    """A copy whose attention layers can be looked into."""
+    """A copy whose attention layers can be looked into, and whose weights are parameters: of a weight norm, its result."""
     copied = copy.deepcopy(model)
     open_attention(copied)
+    for module in copied.modules():
+        found = getattr(module, "parametrizations", {})
+        if found and all(type(x).__name__ == "_WeightNorm" for how in found.values() for x in how):
+            values = {name: nn.Parameter(getattr(module, name).detach().clone()) for name in found}
+            module.__class__ = type(module).__bases__[0]  # torch's own way back would change the class for all copies
+            del module._modules["parametrizations"]
+            module._parameters.update(values)
+        for hook in [h for h in module._forward_pre_hooks.values() if type(h).__name__ == "WeightNorm"]:
+            nn.utils.remove_weight_norm(module, hook.name)  # type: ignore[no-untyped-call]
     return copied
 
 
@@ -257,9 +281,7 @@ def _build(
         inputs=reached(analysis.inputs),
         outputs=reached(analysis.outputs),
         parameters=parameters,
-        masked={
-            name: dim for name, dim in analysis.masked.items() if any(s.unit for s in parameters[name][dim] or ())
-        },
+        masked={name: dim for name, dim in analysis.masked.items() if any(s.unit for s in parameters[name][dim] or ())},
         reductions={
             name: tuple(replace(r, layout=known(r.layout)) for r in found)
             for name, found in analysis.reductions.items()
@@ -427,7 +449,7 @@ def _mask_functions(net: nn.Module, state: NestedState) -> None:
         tensor = _parameter(net, path)
         for name, module in modules.items():
             for key, value in module._parameters.items():
-                if value is tensor and not isinstance(module, MIXING):
+                if value is tensor and not isinstance(module, BayesLayer):
                     layout = state.parameters[path][dim]
                     assert layout is not None
                     weights.setdefault(name, {})[key] = InputMask(layout, state.units), dim
@@ -527,7 +549,11 @@ def _check_rules(model: nn.Module, rules: Mapping[str, Rule] | None) -> None:
 
 def _nestable(model: nn.Module) -> list[str]:
     """Modules that make channels: of a weight of two dimensions or more."""
-    return [name for name, module in model.named_modules() if any(x.dim() > 1 for x in module._parameters.values() if x is not None)]
+    return [
+        name
+        for name, module in model.named_modules()
+        if any(x.dim() > 1 for x in module._parameters.values() if x is not None)
+    ]
 
 
 def _matches(name: str, pattern: str) -> bool:

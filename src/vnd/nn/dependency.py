@@ -146,6 +146,7 @@ class Channels:
     split: list[Tensor] = field(default_factory=list)  # identities over several dimensions
     sizes: list[SizeUse] = field(default_factory=list)
     statistics: dict[str, dict[tuple[str, int, int], Tensor]] = field(default_factory=dict)  # by module and call
+    muted: bool = False  # whether what happens does not matter to the output: only sizes do
 
     def fresh(self, count: int, makers: tuple[str, ...] = ()) -> Tensor:
         """New identities, tied to none, (count,)."""
@@ -171,7 +172,7 @@ class Channels:
 
     def keep_whole(self, identities: Tensor | None, reason: str) -> None:
         """Note why these cannot be dropped; the first reason stays."""
-        if identities is not None and (kept := torch.unique(identities[identities != NONE])).numel():
+        if identities is not None and not self.muted and (kept := torch.unique(identities[identities != NONE])).numel():
             self.reasons.append((kept, reason))
 
     # -- the conclusion ------------------------------------------------------------------------------------------------
@@ -189,10 +190,18 @@ class Channels:
 
     def _rectangular(self) -> Tensor:
         """The atom of each identity, once those over several dimensions can be dropped along one of them only."""
+        made = torch.zeros(self.count + 1, dtype=torch.bool)
+        for start, end, makers in zip(self.starts, [*self.starts[1:], self.count], self.makers, strict=False):
+            made[start:end] = bool(makers)
+        split = [identities for identities in self.split if bool(made[identities].any())]
+        for identities in split:
+            if bool((identities == NONE).any()):
+                self.keep_whole(identities, "is parted together with what is no channel")
+        split = [identities for identities in split if not bool((identities == NONE).any())]
         while True:
             roots, changed = _components(self.count, self.ties), False
-            for identities in self.split:
-                atoms = _look_up(roots, identities)
+            for identities in split:
+                atoms = roots[identities]
                 varied = [d for d in range(atoms.dim()) if bool((atoms != atoms.narrow(d, 0, 1)).any())]
                 for dim in sorted(varied, key=lambda d: -step(identities, d))[:-1]:
                     self.tie(identities, identities.narrow(dim, 0, 1))
@@ -377,8 +386,8 @@ class _Solution:
             units |= {unit for source, _ in _leaf_values(use.given) for unit in self._units_of_size(source)}
             shapes = [*everywhere, *(self._kept(lambda n: 1, only=unit) for unit in units)] if units else []
             if any(self._evaluate(use.given, kept) != self._count(atoms, kept) for kept in shapes):
-                if not self._tie_by_attribute(leaves, atoms):
-                    found |= self._break(units, f"its size follows from another one, {use.where}")
+                if not self._tie_by_attribute(leaves, atoms) and not self._tie_by_ratio(use.given):
+                    found = self._break(units, f"its size follows from another one, {use.where}") | found
         return found
 
     def _tie_by_attribute(self, leaves: list[Attribute], atoms: Tensor) -> bool:
@@ -391,6 +400,25 @@ class _Solution:
                     self.tied = True
                     return True
         return False
+
+    def _tie_by_ratio(self, given: Any) -> bool:
+        """Tie a size to an attribute that code divides it by, as a stream to its heads: c // h stays as it is."""
+        if not isinstance(given, TracedInt) or given.source[0] != "floordiv":
+            return False
+        sides = given.source[1:]
+        if not all(isinstance(side, TracedInt) for side in sides):
+            return False
+        if sides[0].source[0] != "size" or sides[1].source[1:] not in self.attributes:
+            return False
+        stream, heads = self.size_along(*sides[0].source[1:]), self.attributes[sides[1].source[1:]][0]
+        if bool((stream == NONE).any()) or bool((heads == NONE).any()) or len(stream) % len(heads):
+            return False
+        wide = heads.repeat_interleave(len(stream) // len(heads))
+        if torch.equal(self.roots[wide], self.roots[stream]):
+            return False
+        self.channels.tie(stream, wide)
+        self.tied = True
+        return True
 
     def _units(self, atoms: Tensor) -> set[int]:
         """The groups that atoms belong to."""

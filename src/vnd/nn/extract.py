@@ -19,7 +19,18 @@ from vnd.nn.attention import close_attention
 from vnd.nn.masked import MaskedModule, unmask_module
 from vnd.nn.norms import ACTIVE, CalibratedNorm, _MaskedNorm
 from vnd.nn.ordering import OrderingUnit
-from vnd.nn.state import InputMask, NestedState, OutputMask, ProductMask, Setting, Shape, nested_part, path_of, state_of, unwrap
+from vnd.nn.state import (
+    InputMask,
+    NestedState,
+    OutputMask,
+    ProductMask,
+    Setting,
+    Shape,
+    nested_part,
+    path_of,
+    state_of,
+    unwrap,
+)
 
 if TYPE_CHECKING:
     from vnd.nn.width import Width
@@ -96,6 +107,7 @@ def slice_network(net: nn.Module, shape: Shape, keep: Keep = "mean") -> nn.Modul
         return replace_part(root, path_of(root, part), slice_network(part, shape, keep))
     state, groups = state_of(net), dict(shape)
     small = _copy(root, state, keep)
+    clear_caches(small)
     statistics = None if keep == "nested" else state.valid_statistics(root, (shape, keep == "posterior"))
     if state.options["rescale"] and keep != "nested":
         _rescale(small, state)
@@ -134,13 +146,23 @@ def slice_network(net: nn.Module, shape: Shape, keep: Keep = "mean") -> nn.Modul
     return small
 
 
+def clear_caches(root: nn.Module) -> None:
+    """Clear what modules keep in evaluation and let go of in training, such as biases of attention by position."""
+    modes = [module.training for module in root.modules()]
+    root.train()
+    for module, training in zip(root.modules(), modes, strict=True):
+        module.training = training
+
+
 def _count_anew(small: nn.Module, state: NestedState, groups: dict[str, int]) -> None:
     """Set the numbers in modules that follow from how many channels there are."""
     for (path, name, place), (layout, size, value) in state.attributes.items():
         kept = state.kept(layout, groups)
         number = value if kept is None else value * len(kept) // size
         held = vars(small.get_submodule(path))
-        held[name] = number if place is None else type(held[name])([*held[name][:place], number, *held[name][place + 1 :]])
+        held[name] = (
+            number if place is None else type(held[name])([*held[name][:place], number, *held[name][place + 1 :]])
+        )
     for module in small.modules():
         if isinstance(module, nn.Embedding):
             module.embedding_dim = module._parameters["weight"].size(1)  # type: ignore[union-attr]
@@ -409,6 +431,8 @@ def _slice(module: Any, inputs: Tensor | None, outputs: Tensor | None) -> None:
         for name in ("weight", "bias", "running_mean", "running_var", *ACTIVE[:2]):
             if name in module._parameters or name in module._buffers:
                 _keep(module, name, {0: outputs})
+        if getattr(module, "num_groups", None) == getattr(module, "num_channels", 0):  # each channel by itself
+            module.num_groups = len(outputs)
         for name in ("num_features", "num_channels"):
             if hasattr(module, name):
                 setattr(module, name, len(outputs))

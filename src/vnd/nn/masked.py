@@ -38,7 +38,9 @@ class MaskedModule(nn.Module):
         return _blank, (self.plain, self.names), self.__getstate__()  # type: ignore[no-untyped-call]
 
 
-def mask_module(module: nn.Module, weights: dict[str, tuple[Mask, int]], statistics: Sequence[tuple[Key, Mask]]) -> None:
+def mask_module(
+    module: nn.Module, weights: dict[str, tuple[Mask, int]], statistics: Sequence[tuple[Key, Mask]]
+) -> None:
     """Mask parameters along a dimension each, and statistics over channels, in place: of a subclass from then on."""
     vars(module)["_vnd_weights"], vars(module)["_vnd_statistics"] = weights, tuple(statistics)
     module.__class__ = _masked(type(module), tuple(weights))
@@ -122,6 +124,8 @@ def _statistic(name: str, x: Tensor, dim: int, kept: Tensor, rest: Any, named: d
         return _layer_norm(name, x, kept, rest, named)
     if name == "group_norm":
         return _group_norm(x, kept, *rest, **named)
+    if name == "batch_norm":
+        return _standardised(x, kept, *rest, **named)
     arguments = dict(named)
     order = ("p", "dim", "keepdim") if name in ("norm", "normalize") else ("dim", "keepdim")
     if name in ("vector_norm", "linalg_vector_norm"):
@@ -174,7 +178,9 @@ def _statistic(name: str, x: Tensor, dim: int, kept: Tensor, rest: Any, named: d
 
 def _layer_norm(name: str, x: Tensor, kept: Tensor, rest: Any, named: dict[str, Any]) -> Tensor:
     """F.layer_norm and F.rms_norm over the kept channels of the last dimension."""
-    names = ("normalized_shape", "weight", "bias", "eps") if name == "layer_norm" else ("normalized_shape", "weight", "eps")
+    names = (
+        ("normalized_shape", "weight", "bias", "eps") if name == "layer_norm" else ("normalized_shape", "weight", "eps")
+    )
     given = dict(zip(names, rest, strict=False)) | named
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     mask = kept.to(wide.dtype)
@@ -189,8 +195,36 @@ def _layer_norm(name: str, x: Tensor, kept: Tensor, rest: Any, named: dict[str, 
     return (out if bias is None else out + bias).to(x.dtype)
 
 
+def _standardised(
+    x: Tensor,
+    kept: Tensor,
+    running_mean: None = None,
+    running_var: None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """F.batch_norm of a weight over what it reads of the kept channels; 0 where it reads others."""
+    dims = [d for d in range(x.dim()) if d != 1]
+    mask = kept.to(x.dtype).expand(1, 1, *x.shape[2:])
+    count = mask.sum(dims, keepdim=True).clamp(min=1) * x.size(0)
+    mean = (x * mask).sum(dims, keepdim=True) / count
+    variance = ((x - mean).square() * mask).sum(dims, keepdim=True) / count
+    out = (x - mean) * torch.rsqrt(variance + eps)
+    shape = [-1 if d == 1 else 1 for d in range(x.dim())]
+    out = out if weight is None else out * weight.view(shape)
+    return (out if bias is None else out + bias.view(shape)) * mask
+
+
 def _group_norm(
-    x: Tensor, kept: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    x: Tensor,
+    kept: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
 ) -> Tensor:
     """F.group_norm over the kept channels of each group; the order is nested inside each, so all keep as many."""
     batch, channels = x.shape[:2]
@@ -204,5 +238,3 @@ def _group_norm(
     shape = (-1,) + (1,) * (x.dim() - 2)
     out = out if weight is None else out * weight.view(shape)
     return (out if bias is None else out + bias.view(shape)).to(x.dtype)
-
-

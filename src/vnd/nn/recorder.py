@@ -83,6 +83,24 @@ for _name in ("add", "sub", "mul", "floordiv", "mod"):
     _arithmetic(_name)
 
 
+def _comparison(name: str) -> None:
+    plain = getattr(int, f"__{name}__")
+
+    def compare(self: TracedInt, other: Any) -> Any:
+        found = plain(self, other)
+        if COMPARED is not None and isinstance(other, int) and int(self) == int(other):
+            COMPARED.append((self, other, _where()))
+        return found
+
+    setattr(TracedInt, f"__{name}__", compare)
+
+
+COMPARED: list[tuple[Any, Any, str]] | None = None  # equal integers that code compares, while a run is recorded
+for _name in ("eq", "ne"):
+    _comparison(_name)
+TracedInt.__hash__ = int.__hash__  # type: ignore[method-assign,assignment]
+
+
 @dataclass(eq=False)
 class Value:
     """A tensor of the run: its shape, the call that made it, or its name if it is a parameter, buffer or input."""
@@ -148,10 +166,15 @@ class Recording:
     inputs: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
     seen: list[tuple[int, str, str]] = field(default_factory=list)  # (how it depends, function, where)
+    compared: list[tuple[Any, Any, str]] = field(default_factory=list)  # integers that code found equal, and where
 
 
 def record(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], is_leaf: Callable[[str, nn.Module], bool]
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    is_leaf: Callable[[str, nn.Module], bool],
+    pick: Callable[[Any], Any] = lambda output: output,
 ) -> Recording:
     """Run a network on an example, in evaluation and without gradients, and write down what it does.
 
@@ -160,14 +183,26 @@ def record(
         args: Positional arguments of the example.
         kwargs: Keyword arguments of the example.
         is_leaf: Whether a module, by path, is one call; the others are looked into.
+        pick: What of the output counts.
     """
     recorder = _Recorder(model, is_leaf)
-    with recorder.attached(), torch.no_grad(), _uncached_einops():
+    with recorder.attached(), torch.no_grad(), _uncached_einops(), _noting(recorder.recording.compared):
         recorder.give((args, kwargs))
         with recorder:
             output = model(*args, **kwargs)
-        recorder.recording.outputs = list(recorder.values_of(output))
+        recorder.recording.outputs = list(recorder.values_of(pick(output)))
     return recorder.recording
+
+
+@contextlib.contextmanager
+def _noting(compared: list[tuple[Any, Any, str]]) -> Iterator[None]:
+    """Note which integers code compares."""
+    global COMPARED
+    before, COMPARED = COMPARED, compared
+    try:
+        yield
+    finally:
+        COMPARED = before
 
 
 class _Recorder(TorchFunctionMode):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.nn.extract import slice_network
+from vnd.nn.extract import clear_caches, slice_network
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.state import Shape, state_of
 from vnd.nn.width import set_width
@@ -25,14 +25,16 @@ Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @torch.no_grad()
-def try_slicing(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, str]:
+def try_slicing(
+    net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], pick: Callable[[Any], Any] = lambda output: output
+) -> dict[str, str]:
     """Slice units down to base and to half, and run a random copy of the network: which of them fail, and why."""
     if not state_of(net).units:
         return {}
     devices = {x.device.index for x in net.parameters() if x.is_cuda}
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _Trial(net, (args, kwargs)).failures()
+        return _Trial(net, (args, kwargs), pick).failures()
 
 
 class _Trial:
@@ -43,8 +45,8 @@ class _Trial:
     copy keeps the one given; where random numbers make outputs that are not finite, the weights and the example given.
     """
 
-    def __init__(self, net: nn.Module, example: Example) -> None:
-        self.random = True
+    def __init__(self, net: nn.Module, example: Example, pick: Callable[[Any], Any]) -> None:
+        self.random, self.pick = True, pick
         arguments = state_of(net).arguments  # shared with the copy: a prior of the user's may be part of a graph
         for dtype, self.random in ((torch.float64, True), (None, True), (torch.float64, False), (None, False)):
             self.net = copy.deepcopy(net, {id(arguments): arguments}).eval()
@@ -93,12 +95,13 @@ class _Trial:
         torch.manual_seed(int(signed))
         if self.random:
             self.randomize(groups, signed)
+        clear_caches(self.net)
         set_width(self.net, shape, warn=False)
         outputs = []
         for network in (self.net, *(cut(self.net, shape) for cut in cuts)):
             torch.manual_seed(2)
             args, kwargs = copy.deepcopy(self.example)
-            outputs.append(network(*args, **kwargs))
+            outputs.append(self.pick(network(*args, **kwargs)))
         return outputs
 
     def randomize(self, groups: dict[str, int], signed: bool) -> None:
