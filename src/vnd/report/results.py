@@ -25,8 +25,7 @@ RESULTS = "results.json"
 SIGNS = ("recipe.yaml", "checkpoints", "metrics.jsonl")  # of a run's folder, evaluated or not
 LAST = "last"  # the network at the end of training
 PROGRAM = re.compile(r"(vnd|__main__\.py)$")  # what the command line calls itself
-LONGEST, WHOLE = 30_000, 8  # bytes of a kept log, and its rows that speak of every layer
-# Of a result file: images, which are not ours to pass on, and the curve, which the log has. No comparison reads them.
+# Of a result file: images, which are not ours to pass on, and the curve of training. No comparison reads them.
 DROPPED = ("examples", "curves")
 FOLDER = re.compile(r"""^(\s*(?:- |[^\s:'"]+: ))['"]?/.*$""", re.MULTILINE)  # a path of one machine, in a recipe
 SLACK = 1e-6  # of a share, which was a float32 once
@@ -151,7 +150,7 @@ class Run:
 
     path: Path  # the file that says so
     results: dict[str, Any]  # what it says
-    beside: dict[str, Any] = field(default_factory=dict)  # "environment" and "data" as JSON, "recipe", "log" as rows
+    beside: dict[str, Any] = field(default_factory=dict)  # "environment" and "data" as JSON, "recipe"
 
     def _said(self, key: str, other: str | None = None) -> str | None:
         return (self.results.get("series") or {}).get(key) or other
@@ -571,7 +570,7 @@ def origin(run: Run) -> Origin:
 def keep(runs: Sequence[Run], path: Path) -> int:
     """Write what a comparison reads of runs into a file, `.jsonl`, a run a line; a report of it is that of the runs.
 
-    All numbers are as they were, but for a thinned log. Texts have no absolute paths. The size of the file in bytes.
+    All numbers are as they were. Texts have no absolute paths. The size of the file in bytes.
     """
     if path.suffix != ".jsonl":
         raise ValueError(f"report: keep must be a file whose name ends in .jsonl; got {path}")
@@ -583,7 +582,7 @@ def keep(runs: Sequence[Run], path: Path) -> int:
 
 
 def kept(run: Run, recipes: dict[str, str]) -> dict[str, Any]:
-    """What is kept of a run: "results", "environment", "data", "recipe" and "log", those that there are."""
+    """What is kept of a run: "results", "environment", "data" and "recipe", those that there are."""
     results = {key: value for key, value in run.results.items() if key not in DROPPED}
     results |= {key: portable(results[key]) for key in ("command", "chosen") if results.get(key)}
     if run.recipe and isinstance(results.get("series"), dict):
@@ -598,28 +597,6 @@ def kept(run: Run, recipes: dict[str, str]) -> dict[str, Any]:
         found["data"] = run.beside["data"]
     if "recipe" in run.beside:
         found["recipe"] = FOLDER.sub(r"\1null", run.beside["recipe"])
-    if log := run.beside.get("log") or _log(run.path.parent / "metrics.jsonl"):
-        found["log"] = thinned(log)
-    return found
-
-
-def thinned(rows: Sequence[dict[str, Any]], most: int = LONGEST) -> list[dict[str, Any]]:
-    r"""A log that is not too long: every n-th row of training and of validation, and the last; n is the least for it.
-
-    What a row says of every layer, its "units", is longer than all else and stays in a few rows.
-
-    >>> [row["step"] for row in thinned([{"step": step, "loss": 1.0} for step in range(1, 8)], 90)]
-    [1, 4, 7]
-    """
-    found = list(rows)
-    kinds = [[at for at, row in enumerate(rows) if ("loss" in row) == loss] for loss in (True, False)]
-    for step in range(1, len(rows) + 1):
-        if sum(len(json.dumps(row)) + 1 for row in found) <= most:
-            break
-        some = [kind[::step] + kind[-1:] * bool((len(kind) - 1) % step) for kind in kinds if kind]
-        whole = {kind[round(part * (len(kind) - 1) / (WHOLE - 1))] for kind in some for part in range(WHOLE)}
-        lean = [{key: value for key, value in row.items() if key != "units"} for row in rows]
-        found = [rows[at] if at in whole else lean[at] for at in sorted(at for kind in some for at in kind)]
     return found
 
 
@@ -666,15 +643,3 @@ def _word(word: str) -> str:
     """A word that is an absolute path, or has one after its first "=", with the path's last part alone."""
     option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
     return f"{option}{equals}{Path(value).name}" if value.startswith("/") and len(value) > 1 else word
-
-
-def _log(path: Path) -> list[dict[str, Any]]:
-    """The rows of a log; what a kill left of one is none."""
-    found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else ():
-        try:
-            row: Any = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        found += [row] if isinstance(row, dict) else []
-    return found
