@@ -18,6 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vnd._files import write_text
 
 FORMAT = 2
@@ -144,42 +146,28 @@ class Column:
         return 100 if self.form == "percent" else 1
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Run:
-    """One evaluated run."""
+    """One evaluated run; None or empty is what no file says."""
 
     path: Path  # the file that says so
     results: dict[str, Any]  # what it says
     beside: dict[str, Any] = field(default_factory=dict)  # "environment" and "data" as JSON, "recipe"
 
-    def _said(self, key: str, other: str | None = None) -> str | None:
-        return (self.results.get("series") or {}).get(key) or other
-
-    @property
-    def name(self) -> str:
-        """What its folder is called."""
-        return str(self._said("run", self.path.resolve().parent.name))
-
-    @property
-    def method(self) -> dict[str, Any]:
-        """Key, display name and traits of its method."""
-        found: dict[str, Any] = self.results["method"]
-        return found
-
-    @property
-    def recipe(self) -> str | None:
-        """The recipe's name; None where the file does not say."""
-        return self._said("recipe")
-
-    @property
-    def network(self) -> str:
-        """The network's name."""
-        return str(self._said("network", "unnamed network"))
-
-    @property
-    def data(self) -> str:
-        """The data set's name."""
-        return str(self._said("data", self.results["data"]["name"]))
+    def __post_init__(self) -> None:
+        series: dict[str, Any] = self.results.get("series") or {}
+        self.name = str(series.get("run") or self.path.resolve().parent.name)  # of its folder
+        self.method: dict[str, Any] = self.results["method"]  # key, display name and traits
+        self.recipe: str | None = series.get("recipe") or None  # its name
+        self.network = str(series.get("network") or "unnamed network")
+        self.data = str(series.get("data") or self.results["data"]["name"])
+        self.seed: int | None = series.get("seed")  # of its training
+        self.settings: str | None = (
+            series.get("settings") or None
+        )  # hash of what else decides it, but a size of its own
+        self.split = str(self.results.get("split") or "test")  # of the images it was measured on
+        rows = self.results.get("tidy") or self.results["rows"]
+        self.inference = str((self.results.get("inference") or [rows[0].get("inference") or INFERENCE[0]])[0])  # main
 
     @property
     def image(self) -> str:
@@ -188,28 +176,6 @@ class Run:
         sides: Any = self.results["data"].get("image") or (beside.get("image") if isinstance(beside, dict) else None)
         known = isinstance(sides, list) and len(sides) == 3 and all(isinstance(n, int) and n > 0 for n in sides)
         return "×".join(map(str, sides[1:])) if known else ""
-
-    @property
-    def seed(self) -> int | None:
-        """Of its training; None where the file does not say."""
-        found: int | None = (self.results.get("series") or {}).get("seed")
-        return found
-
-    @property
-    def settings(self) -> str | None:
-        """A hash of all else that decides its training, but a size of its own; None where the file has none."""
-        return self._said("settings")
-
-    @property
-    def split(self) -> str:
-        """Whether it was measured on "test" or on "validation" images."""
-        return str(self.results.get("split") or "test")
-
-    @property
-    def inference(self) -> str:
-        """The main way in which it was read."""
-        rows = self.results.get("tidy") or self.results["rows"]
-        return str((self.results.get("inference") or [rows[0].get("inference") or INFERENCE[0]])[0])
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -494,15 +460,14 @@ def _is(value: Any, wanted: str) -> bool:
 
 
 def _is_image(value: Any) -> bool:
-    def sizes(item: Any) -> tuple[int, ...] | None:
-        if isinstance(item, list) and item:
-            inner = {sizes(part) for part in item}
-            only = inner.pop()
-            return None if inner or only is None else (len(item), *only)
-        return () if isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= 255 else None
-
-    size = sizes(value)
-    return size is not None and (len(size) == 2 or (len(size) == 3 and size[2] == 3))
+    try:
+        pixels = np.array(value)
+    except ValueError:  # rows of several lengths
+        return False
+    is_grey_or_rgb = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
+    return bool(
+        is_grey_or_rgb and pixels.dtype == np.int64 and pixels.size and 0 <= pixels.min() <= pixels.max() <= 255
+    )
 
 
 OTHERS: dict[str, Callable[[Any], bool]] = {
