@@ -641,16 +641,20 @@ def test_an_update_under_way_keeps_the_options_of_its_step_and_new_groups_wait_f
     assert not third.optimizer._jobs
 
 
-@pytest.mark.usefixtures("deferred")
-def test_an_option_that_changes_while_an_update_is_under_way_holds_from_the_next_step() -> None:
+def test_an_option_that_changes_while_an_update_is_under_way_holds_from_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whether or not somebody looks at the state in between."""
-    looked, plain = pair_and_pending(13), pair_and_pending(13)
-    for pair in (looked, plain):
+    pairs = [Pair(torch.float32) for _ in range(3)]
+    for index, pair in enumerate(pairs):
+        monkeypatch.setattr(eigh, "OVERLAPPED", ("cpu",) if index else ())
+        pair.train(0, 13)
         pair.optimizer.param_groups[0].update(eta=0.5, alpha=1.0)
-    assert looked.optimizer.state
-    for pair in (looked, plain):
+        assert bool(pair.optimizer._jobs) == bool(index)
+        assert index == 2 or pair.optimizer.state
         pair.train(13, 22)
-    assert_same(looked, plain)
+    assert_same(pairs[0], pairs[1])
+    assert_same(pairs[0], pairs[2])
 
 
 @pytest.mark.usefixtures("deferred")
