@@ -19,9 +19,8 @@ import stat
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -35,7 +34,6 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -122,8 +120,8 @@ def _get(dataset: DataSet, downloads: Path, folder: Path, bar: Progress, pause: 
     parts = [downloads / f"{dataset.name}-{_file_name(remote)}.part" for remote in dataset.remotes]
     again, by_hand = f"`vnd data fetch {dataset.name}`", _by_hand(dataset, folder)
     for remote, part in zip(dataset.remotes, parts, strict=True):
-        show = partial(_show, bar, bar.add_task(_file_name(remote), total=remote.size))
-        _download(remote, part, again, by_hand, show, pause)
+        task = bar.add_task(_file_name(remote), total=remote.size)
+        _download(remote, part, again, by_hand, lambda done, task=task: bar.update(task, completed=done), pause)
     _install(dataset, parts, downloads / f"{dataset.name}.unpack", folder, bar)
     for part in parts:
         part.unlink()
@@ -168,10 +166,6 @@ def _install(dataset: DataSet, parts: list[Path], stage: Path, folder: Path, bar
 
 def _by_hand(dataset: DataSet, folder: Path) -> str:
     return f"put the files yourself into {folder}: {dataset.manual}" if dataset.folder else dataset.manual
-
-
-def _show(bar: Progress, task: TaskID, done: int) -> None:
-    bar.update(task, completed=done)
 
 
 def _hashes(dataset: DataSet) -> dict[str, str]:
@@ -364,7 +358,10 @@ def unpack(archive: Path, folder: Path, kind: str, advance: Callable[[int], obje
                 if count >= MEMBERS:
                     raise ValueError(f"it has more than {MEMBERS:,} members")
                 path = folder.joinpath(*safe_parts(name))
-                _folder(path if source is None else path.parent, name)
+                try:
+                    (path if source is None else path.parent).mkdir(parents=True, exist_ok=True)
+                except (FileExistsError, NotADirectoryError):
+                    raise ValueError(f"{name[:80]!r} lies in or is a folder that is also a file") from None
                 if source is not None:
                     _write(path, name, size, source, advance)
     except Exception as error:  # the standard library's readers raise nearly anything on bytes made to break them
@@ -398,7 +395,9 @@ Member = tuple[str, int, IO[bytes] | None]  # name, size, content; None for a fo
 
 def _tar(archive: Path, budget: int) -> Generator[Member]:
     """The members of a tar file, plain or gzip, in one pass that never goes back."""
-    with _decompressed(archive) as plain:
+    with archive.open("rb") as raw:
+        is_packed = raw.read(2) == b"\x1f\x8b"
+    with gzip.open(archive) if is_packed else archive.open("rb") as plain:
         stream = _Bounded(plain, budget)
         tar: tarfile.TarFile = tarfile.open(fileobj=stream, mode="r|")  # type: ignore[call-overload]  # noqa: SIM115
         for member in tar:
@@ -408,18 +407,6 @@ def _tar(archive: Path, budget: int) -> Generator[Member]:
             if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and later: its own opinion, on top
                 tarfile.data_filter(member, str(archive.parent))
             yield member.name, member.size, None if member.isdir() else tar.extractfile(member)
-
-
-@contextmanager
-def _decompressed(archive: Path) -> Iterator[IO[bytes]]:
-    with archive.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        if packed:
-            with gzip.GzipFile(fileobj=raw) as plain:
-                yield plain  # type: ignore[misc]
-        else:
-            yield raw
 
 
 class _Bounded:
@@ -457,13 +444,6 @@ def _zip(archive: Path, budget: int) -> Generator[Member]:
             else:
                 with packed.open(member) as source:
                     yield member.filename, member.file_size, source
-
-
-def _folder(path: Path, name: str) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise ValueError(f"{name[:80]!r} lies in or is a folder that is also a file") from None
 
 
 def _write(path: Path, name: str, size: int, source: IO[bytes], advance: Callable[[int], object]) -> None:

@@ -256,7 +256,9 @@ def _templates() -> Any:
         message = "pages of the report need Jinja2; pip install 'variational-nested-dropout[report]'"
         raise ModuleNotFoundError(message) from None
     loader = PackageLoader("vnd.report", "")
-    return Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    found.filters["short"] = short
+    return found
 
 
 @cache
@@ -268,7 +270,7 @@ def _captions() -> dict[str, dict[str, str]]:
 def caption(of: str, key: str = "note", /, **given: object) -> str:
     """The note of a name in captions.yaml, or its heading, with what it speaks of."""
     template = _templates().overlay(autoescape=False, trim_blocks=False).from_string(_captions()[of].get(key, ""))
-    return re.sub("[ \n]+", " ", template.render(given)).strip()
+    return re.sub(" *(\n| ) *", r"\1", template.render(given)).strip()
 
 
 def part(key: str, content: Content, /, is_half: bool = False, caption_of: str = "", **given: object) -> Part:
@@ -382,9 +384,9 @@ def each(series: Sequence[Series], name: str, draw: Callable[[Series], Figure], 
     return found
 
 
-def paragraphs(*lines: str) -> Items:
-    """Paragraphs of text."""
-    return Items([[Cell(line)] for line in lines if line], "paragraphs")
+def paragraphs(*texts: str) -> Items:
+    """Paragraphs, a line each."""
+    return Items([[Cell(line)] for text in texts for line in text.splitlines() if line], "paragraphs")
 
 
 def of_split(results: dict[str, Any], where: str) -> str:
