@@ -21,6 +21,7 @@ import time
 import zipfile
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
+from functools import partial
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -121,7 +122,7 @@ def _get(dataset: DataSet, downloads: Path, folder: Path, bar: Progress, pause: 
     again, by_hand = f"`vnd data fetch {dataset.name}`", _by_hand(dataset, folder)
     for remote, part in zip(dataset.remotes, parts, strict=True):
         task = bar.add_task(_file_name(remote), total=remote.size)
-        _download(remote, part, again, by_hand, lambda done, task=task: bar.update(task, completed=done), pause)
+        _download(remote, part, again, by_hand, partial(bar.update, task), pause)
     _install(dataset, parts, downloads / f"{dataset.name}.unpack", folder, bar)
     for part in parts:
         part.unlink()
@@ -196,13 +197,13 @@ def _download(
     part: Path,
     again: str,
     by_hand: str,
-    show: Callable[[int], object],
+    show: Callable[..., object],
     pause: Callable[[float], object],
 ) -> None:
     """Bring a part to its full length over as many connections as it takes, and check it; a wrong one is removed.
 
     The errors name `again`, the command to give once more, and `by_hand`, how to do without it; `show` is given the
-    number of bytes that are there.
+    number of bytes that are there as `completed`.
     """
     trouble = ""
     for attempt in range(TRIES):
@@ -236,7 +237,7 @@ def _download(
             f"fetch: {remote.url} broke off {TRIES} times ({trouble}); {length(part):,} of {remote.size:,} bytes are "
             f"in {part}, and {again} continues from there"
         )
-    show(remote.size)
+    show(completed=remote.size)
     with part.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != remote.sha256:
@@ -252,7 +253,7 @@ def length(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _receive(remote: Remote, part: Path, show: Callable[[int], object]) -> str:
+def _receive(remote: Remote, part: Path, show: Callable[..., object]) -> str:
     """Append to the part what one connection brings; returns why it ended."""
     start = length(part)
     headers = {"User-Agent": "vnd", "Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
@@ -277,7 +278,7 @@ def _receive(remote: Remote, part: Path, show: Callable[[int], object]) -> str:
                     if start > remote.size:
                         raise RefusedError(f"fetch: {remote.url} must have {remote.size:,} bytes; got more; removed")
                     file.write(data)
-                    show(start)
+                    show(completed=start)
                     data, trouble = _read(response)
                 file.flush()
                 os.fsync(file.fileno())
@@ -398,7 +399,7 @@ def _tar(archive: Path, budget: int) -> Generator[Member]:
     with archive.open("rb") as raw:
         is_packed = raw.read(2) == b"\x1f\x8b"
     with gzip.open(archive) if is_packed else archive.open("rb") as plain:
-        stream = _Bounded(plain, budget)
+        stream = _Bounded(plain, budget)  # type: ignore[arg-type]
         tar: tarfile.TarFile = tarfile.open(fileobj=stream, mode="r|")  # type: ignore[call-overload]  # noqa: SIM115
         for member in tar:
             if member.issparse() or not (member.isreg() or member.isdir()):

@@ -197,7 +197,8 @@ def overview(block: Block, options: Options) -> list[Part]:
         place = " with lengths that are drawn" if point.is_drawn else f" at {point.label}"
         said.append(f"{point.measures[f'ged_{most}'].mean:.3f}{place * (len(own.points) > 1)}")
     truth, apart, between = expected(block).get(most), own.full.mean("diversity"), graders_own(block, "diversity")
-    given = {"images": images_of(results), "measured": of_split(results, f" at {sized} sizes" if sized > 1 else "")}
+    given: dict[str, Any] = {"images": images_of(results)}
+    given |= {"measured": of_split(results, f" at {sized} sizes" if sized > 1 else "")}
     given |= {"graders": results["graders"], "most": most, "distances": listed(said)}
     text = caption("trained_masks", truth=truth, apart=apart, between=between, **given)
     return [Part("summary", "", "", [paragraphs(text, *(results.get("notes") or []))]), *tables(block, options)]
