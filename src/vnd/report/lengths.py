@@ -21,8 +21,8 @@ from vnd.report.html import (
     section,
     spread,
 )
-from vnd.report.results import RULES, Run, measure_names
-from vnd.report.series import Block, Point, Series
+from vnd.report.results import Run, measure_names
+from vnd.report.series import RULES, Block, Point, Series
 from vnd.report.style import BLUE, ORANGE, WIDE, Look, canvas, legend, looks, one_line, plot
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from vnd.report.html import (
     part,
     section,
 )
-from vnd.report.results import Column, chosen_row
+from vnd.report.results import CAPTIONS, Column, chosen_row, declared
 from vnd.report.series import Block, Point, Rows, Series, is_certain, point_of, rows_of, size_of
 from vnd.report.style import (
     BLUE,
@@ -58,13 +58,6 @@ INFERENCE = {
     "mean": ("means of the weights", "one pass with the means of the weights, not averaged over draws"),
     "mc_mask": ("random masks", "a random width each pass, averaged"),
     "temperature_scaled": ("scaled", "temperature scaling: confidences are mended for each width on validation images"),
-}
-TERMS = {
-    "Nested": "The units of every layer are ordered by importance, so that the first few of each layer are a smaller "
-    "network that works without training again: one training gives all sizes.",
-    "Width": "The share of every layer that is kept. Half the width has about a quarter of the parameters.",
-    "Interval": "Where the mean of many repetitions would lie with 95 % confidence, by Student's t. It is over "
-    "trainings from other random starts (seeds), or where there is one training, over repeated evaluations of it.",
 }
 PLACES = {
     "full": "Full width",
@@ -203,7 +196,7 @@ def numbers(block: Block, options: Options) -> list[Part]:
 def glossary(block: Block, options: Options) -> list[Part]:
     """What the numbers mean."""
     split = block.runs[0].split
-    said = {c.heading: c.description for c in block.columns.values() if c.description} | TERMS
+    said = {c.heading: c.description for c in block.columns.values() if c.description} | declared(CAPTIONS)["terms"]
     lines = [[Cell(name), Cell(text.format(split=split))] for name, text in said.items()]
     return [part("words", [Items(lines, "terms")])]
 
