@@ -86,7 +86,7 @@ def bare(session: TrainState, clock: Clock) -> None:
     options, device = session.recipe.train, session.accelerator.device
     images, labels = session.splits.train.pixels, torch.from_numpy(session.splits.train.labels).to(device)
     data = session.batches.normalise(torch.from_numpy(np.array(images)).to(device))
-    model, optimizer, method = session.root, session._inner(), session.method
+    model, optimizer, method = session.root, session.optimizer.optimizer, session.method
     loss_of = loop._compiled(method.loss, session)
     step = Step(0, torch.full((), 1e-3, device=device), 2.0, len(data))
     model.train()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser
 
 from vnd._text import check_known, nearest, on_one_line, refusal, spelled
 from vnd.methods import METHODS
@@ -90,6 +90,15 @@ def help_parser(recipe: Recipe) -> ArgumentParser:
     parser = parser_of(recipe.method_name, recipe.network.name)
     leaves, _ = _keys(parser)
     parser.set_defaults({key: value for key, value in _flatten(recipe.to_dict(), leaves) if key in leaves})
+    return parser
+
+
+def options_parser(recipe: Recipe) -> ArgumentParser:
+    """A parser for the section `evaluate` of a recipe alone, its keys without the name of the section."""
+    parser = ArgumentParser(prog="vnd evaluate RUN", usage=SUPPRESS, exit_on_error=False, add_help=False)
+    skip: set[str | int] = {"sizes", "checkpoint"}  # which the command has itself
+    parser.add_class_arguments(type(recipe.evaluate), skip=skip, as_group=False)
+    parser.set_defaults({key: value for key, value in vars(recipe.evaluate).items() if key not in skip})
     return parser
 
 
