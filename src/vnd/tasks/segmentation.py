@@ -20,7 +20,7 @@ from vnd.methods.base import refuse_unless
 from vnd.methods.nested import Nested
 from vnd.methods.vnd_punet import Drawer, Segmenter
 from vnd.tasks.base import SHAPED, Evaluation, Task, machine, register, rows_table
-from vnd.tasks.trained import TrainedRun, owners, repeatable
+from vnd.tasks.trained import TrainedRun, named_groups, repeatable
 
 THRESHOLD = 0.5  # probability from which on a pixel is foreground
 PIXELS = 2**20  # of the images that are drawn for together: 64 of 128×128
@@ -53,7 +53,7 @@ class SegmentationEvaluation(Evaluation):
 
 def groups_of(images: Images) -> list[str] | list[int] | None:
     """Whose each image is, by name where they have names, else by number; None where nobody's is known."""
-    return None if images.groups is None else owners(images, images.groups)
+    return None if images.groups is None else named_groups(images, images.groups)
 
 
 def ready(run: TrainedRun, size: Size, bn_images: int) -> Drawer:

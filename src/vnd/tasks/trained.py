@@ -57,11 +57,11 @@ class Splits:
         for side, images in (("train", self.train), ("validation", self.validation)):
             if images.groups is None:
                 return {}
-            sides[side] = owners(images, np.unique(images.groups))
+            sides[side] = named_groups(images, np.unique(images.groups))
         return {"groups": sides | ({"test": list(self.test_groups)} if self.test_groups else {})}
 
 
-def owners(images: Images, numbers: NDArray[np.int64]) -> list[str] | list[int]:
+def named_groups(images: Images, numbers: NDArray[np.int64]) -> list[str] | list[int]:
     """Groups of images by their names, or else by their numbers."""
     return [images.group_names[number] for number in numbers] if images.group_names else list(numbers.tolist())
 
