@@ -135,7 +135,7 @@ class _Measured:
             found["diversity"] = metrics.diversity_of(table[:, :two, :two])
         try:
             found["matched_iou"] = metrics.matched_iou_of(table[:, :n, n:])
-        except (ModuleNotFoundError, ValueError) as error:  # no SciPy, or too many to be matched
+        except ValueError as error:  # too many to be matched
             notes.append(f"masks are not matched: {error}")
         for name, values in found.items():
             self.others.setdefault(name, []).append(values)
