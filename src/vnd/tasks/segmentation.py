@@ -211,11 +211,8 @@ def _rounded(values: Tensor) -> list[float]:
     return [round(value, DIGITS) for value in values.tolist()]
 
 
-TABLE = {"matched_iou": "matched IoU", "diversity": "diversity", "dice": "Dice", "calibration_error": "ECE"}
-
-
 def _of_groups(results: dict[str, Any]) -> str:
-    """How sure the distance of the largest size is, and what it is where every owner of images counts once."""
+    """How sure the distance of the largest size is, and what it is where every group of images counts once."""
     count, groups = str(results["samples"][-1]), results["groups"]
     row = next((row for row in reversed(results["rows"]) if row["kind"] != "sampled"), results["rows"][-1])
     if row["ged_interval"] is None:
@@ -241,6 +238,7 @@ COLUMNS: list[dict[str, Any]] = [
     {"key": "calibration_error", "heading": "Pixel ECE", "digits": 4, "better": "less"},
     {"key": "entropy_marked", "heading": "Entropy", "digits": 3},
 ]  # of its rows, as pages show them
+PRINTED = {"matched_iou", "diversity", "dice", "calibration_error"}  # by `vnd evaluate`, beside the distances
 
 
 @register
@@ -363,7 +361,8 @@ class Segmentation(Task):
         shown = [{**row, **row["ged"]} for row in rows]
         if (expected := rows[0]["expected_ged"]) is not None:
             shown.append({"label": "truth", **expected})
-        numbers = {str(count): f"GED {count}" for count in results["samples"]} | TABLE
+        numbers = {str(count): f"GED {count}" for count in results["samples"]}
+        numbers |= {column["key"]: column["heading"] for column in COLUMNS if column["key"] in PRINTED}
         cells = {key: (heading, "{:.4f}".format) for key, heading in numbers.items()}
         return [rows_table(shown, {"size": lambda row: row["label"]}, cells, f"{results['title']}: {split}", caption)]
 
