@@ -68,6 +68,8 @@ class VNDAE(CapacitySchedule):
         decodes: How often, with "one" or `all_lengths_share`, each image is decoded in a step.
         all_lengths_share: Share of the decodings whose lengths are of all lengths, not learned ones; it takes the
             place of `fractions`.
+        all_lengths_until: Share of training over which it falls to this from 1, evenly: the order is formed first, and
+            then learned lengths have their say. If not given it stays.
         sampler: "released" draws lengths as the authors' code does, nearly uniformly: see `Downhill.released`. The KL
             is that of the learned lengths, as there. For reproduction only.
         free_bits: Nats that each dimension is charged at least, so that none is given up early; the paper's appendix
@@ -90,6 +92,7 @@ class VNDAE(CapacitySchedule):
     free_until: float | None = None
     prior: Literal["normal", "log_uniform"] = "normal"
     all_lengths_share: float = 0.0
+    all_lengths_until: float | None = None
     sampler: Literal["exact", "released"] = "exact"
 
     def __post_init__(self) -> None:
@@ -123,8 +126,8 @@ class VNDAE(CapacitySchedule):
         return model
 
     def reached(self, step: Step) -> float:
-        """What is left of the free bits, in [0, 1]."""
-        return 1.0 if self.free_until is None else max(0.0, 1 - step.share / self.free_until)
+        """The share of training that is done."""
+        return step.share
 
     def prior_chain(self, code: int, device: torch.device | str = "cpu") -> BernoulliChain:
         """The prior over lengths of the dimensions beyond the base, of codes of so many dimensions."""
@@ -170,7 +173,7 @@ class VNDAE(CapacitySchedule):
         """The negative bound on the likelihood for a drawn length, and for those of every step, scaled."""
         images = batch[0]
         code = self.encode(model, images)
-        floor = self.free_bits if self.free_until is None else self.free_bits * coded(model).grown
+        floor = self.free_bits * _left(coded(model).grown, self.free_until, still=1.0)
         cost = self.cost_of(code).clamp(min=floor)
         gate = Downhill(step.temperature, code.heads["keep_logits"], validate_args=False)
         gate = gate.released() if self.sampler == "released" else gate
@@ -184,9 +187,11 @@ class VNDAE(CapacitySchedule):
         rate = _weighted(weights, rates)
         parts = {"rate": own.mean(), "rate_least": self.least_rate(code, cost).mean(), "length": mask.sum(1).mean()}
         if self.all_lengths_share:
-            lengths = covering_lengths(len(mask), self.all_lengths_share, self.base, mask.size(1), mask.device)
+            more = _left(coded(model).grown, self.all_lengths_until, still=0.0)
+            covering = self.all_lengths_share + (1 - self.all_lengths_share) * more
+            lengths = covering_lengths(len(mask), covering, self.base, mask.size(1), mask.device)
             error = self._repeated_error(model, images, code, mask, lengths)
-            rate = rate + self.all_lengths_share * (self._covering_rate(cost).mean() - rate)
+            rate = rate + covering * (self._covering_rate(cost).mean() - rate)
         elif self.each_image == "all":
             errors = self._errors(model, images, code, mask, fixed)
             error = _weighted(weights, errors)
@@ -222,6 +227,11 @@ class VNDAE(CapacitySchedule):
     def _rate(self, code: Code, cost: Tensor) -> Tensor:
         lengths = BernoulliChain(code.heads["keep_logits"], validate_args=False)
         return chain_kl(lengths, self.prior_chain(cost.size(1), cost.device)) + (self.survival(code) * cost).sum(1)
+
+
+def _left(done: Tensor, until: float | None, still: float) -> Tensor | float:
+    """What is left, in [0, 1], of something that falls evenly to nothing over a share of training."""
+    return still if until is None else (1 - done / until).clamp(min=0.0)
 
 
 def _weighted(weights: list[float], terms: list[Tensor]) -> Tensor:
