@@ -277,7 +277,9 @@ def ratio_survival(base: int, size: int, device: torch.device | str = "cpu") -> 
     return (1 - (position / base).log() / math.log((size + 1) / base)).clamp(max=1.0)
 
 
-def covering_lengths(count: int, share: float | Tensor, base: int, size: int, device: torch.device | str = "cpu") -> Tensor:
+def covering_lengths(
+    count: int, share: float | Tensor, base: int, size: int, device: torch.device | str = "cpu"
+) -> Tensor:
     """Lengths (count,) of `ratio_lengths` for a share of so many codes, at evenly spread quantiles; 0 for the others.
 
     The first ones have them: images of a batch are in no order, and one that comes again comes a batch later.

@@ -44,14 +44,16 @@ class VNDAE(CapacitySchedule):
     and at lengths of its own each time, the lengths still by their shares: a length that weighs more is decoded more
     often. All are decoded in one batch, whose statistics BatchNorm keeps: at a test no length needs its own.
 
-    With `all_lengths_share` ε, that share of the decodings has lengths that are even by ratio, $s_b ∝ \log (1 + 1 / b)$,
-    in place of learned ones, q: short codes are served whatever is learned, and no length has to be named. The loss is
+    With `all_lengths_share` ε, that share of the decodings has lengths that are even by ratio,
+    $s_b ∝ \log (1 + 1 / b)$, in place of learned ones, q: short codes are served whatever is learned, and no length has
+    to be named. The loss is
 
     $$(1 - ε) \bigl(\mathbb E_{b \sim q} [L_b] + \mathrm{KL}[q ‖ p]\bigr) + ε\, \mathbb E_{b \sim s} [L_b], \qquad
       L_b = -\log p(x \mid h_{\le b}) + \sum_{i \le b} κ_i$$
 
-    where each $L_b$ is a bound for codes of b dimensions, and the first term alone moves q. With $ε\, \mathrm{KL}[s ‖ p]$,
-    a constant, it is at least the negative bound for lengths drawn by $(1 - ε) q + ε s$, the KL being convex.
+    where each $L_b$ is a bound for codes of b dimensions, and the first term alone moves q. With
+    $ε\, \mathrm{KL}[s ‖ p]$, a constant, it is at least the negative bound for lengths drawn by $(1 - ε) q + ε s$, the KL
+    being convex.
 
     Given $κ$, the KL is least, $-\log C$ with $C = \sum_j p_j e^{-\sum_{i \le j} κ_i}$, for lengths
     $q_j ∝ p_j e^{-\sum_{i \le j} κ_i}$ (App. A.5): `rate_least` in the log says what the learned lengths could save.
@@ -202,7 +204,7 @@ class VNDAE(CapacitySchedule):
         return self.terms(error, step.kl_weight * rate, images, parts)
 
     def _repeated_error(self, model: nn.Module, images: Tensor, code: Code, mask: Tensor, lengths: Tensor) -> Tensor:
-        """The squared error of an image, mean over decodings: at given lengths, (count,), or where they are 0 masked."""
+        """The squared error of an image, mean over decodings: at lengths (count,), or masked where these are 0."""
         kept = torch.where(lengths[:, None] > 0, length_mask(lengths, mask.size(1), mask.dtype), mask)
         drawn = torch.cat([self.sample(code) for _ in range(self.decodes)])
         again = images.repeat(self.decodes, 1, 1, 1)
