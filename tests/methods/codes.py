@@ -26,7 +26,7 @@ SMALL: dict[str, AutoencoderMethod] = {
         free_bits=2.0,
         free_until=0.95,
     ),
-    "vnd_ae, all lengths": VNDAE(likelihood_std=0.1, all_lengths_share=0.3, all_lengths_until=0.7, decodes=2),
+    "vnd_ae, all lengths": VNDAE(likelihood_std=0.1, all_lengths_share=0.3, decodes=2),
     "vnd_ae, released": VNDAE(likelihood_std=0.1, base=2, sampler="released"),
     "vnd_ae, log-uniform": VNDAE(likelihood_std=0.1, prior="log_uniform"),
     "vae": VAE(likelihood_std=0.1),

@@ -52,8 +52,8 @@ class VNDAE(CapacitySchedule):
       L_b = -\log p(x \mid h_{\le b}) + \sum_{i \le b} κ_i$$
 
     where each $L_b$ is a bound for codes of b dimensions, and the first term alone moves q. With
-    $ε\, \mathrm{KL}[s ‖ p]$, a constant, it is at least the negative bound for lengths drawn by $(1 - ε) q + ε s$, the KL
-    being convex.
+    $ε\, \mathrm{KL}[s ‖ p]$, a constant, it is at least the negative bound for lengths drawn by $(1 - ε) q + ε s$, the
+    KL being convex.
 
     Given $κ$, the KL is least, $-\log C$ with $C = \sum_j p_j e^{-\sum_{i \le j} κ_i}$, for lengths
     $q_j ∝ p_j e^{-\sum_{i \le j} κ_i}$ (App. A.5): `rate_least` in the log says what the learned lengths could save.
