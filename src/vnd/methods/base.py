@@ -1,4 +1,4 @@
-"""What every method says of itself: the loop, the sweep and the commands know no more."""
+"""What every method says of itself: the loop, the evaluation and the commands know no more."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class USNet(Sandwich, FixedOrder):
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Cut the smallest network and the fixed budgets out of the full one."""
-        prepare_sandwich(model, self.fixed_budgets, settled=True)
+        prepare_sandwich(model, self.fixed_budgets, frozen=True)
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean loss of the three kinds of width."""
@@ -237,7 +237,7 @@ class IBNN(Variational, Grouped):
 
     Paper: Sec. 6.1, variational Gaussian dropout (Kingma et al., 2015), one network for every width: so many runs.
 
-    Note: BatchNorm's statistics are those of training, of sampled weights; the reading "means" uses them as well.
+    Note: BatchNorm's statistics are those of training, of sampled weights; the inference "mean" uses them as well.
 
     Args:
         fraction: Share of every layer's groups that the network has, in (0, 1].

@@ -246,9 +246,9 @@ def sandwich(model: nn.Module, batch: Batch, method: Any, log_loss_temperature: 
 def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor, uniform: Tensor | None) -> Tensor:
     r"""The loss temperature of the network that was drawn last: log τ interpolated in u between networks of fixed size.
 
-    The full network is that of u = 0, rung r that of $u_r$, the lowest survival among the groups that it keeps. Layers
-    that draw a length each share no u, before fixed budgets are cut nothing lies between, and a `uniform` width is none
-    of them: the geometric mean of all then.
+    The full network is that of u = 0, fixed budget r that of $u_r$, the lowest survival among the groups that it keeps.
+    Layers that draw a length each share no u, before fixed budgets are cut nothing lies between, and a `uniform` width
+    is none of them: the geometric mean of all then.
     """
     quantile, lowest = state_of(model).quantile, fixed_sizes(model).lowest
     if quantile is None or lowest is None:
@@ -318,8 +318,8 @@ def fixed_sizes(model: nn.Module) -> FixedSizes:
     return sizes
 
 
-def prepare_sandwich(model: nn.Module, fixed_budgets: tuple[float, ...], settled: bool) -> None:
-    """Cut the smallest network and, of a settled order, the fixed budgets out of a nested one, once.
+def prepare_sandwich(model: nn.Module, fixed_budgets: tuple[float, ...], frozen: bool) -> None:
+    """Cut the smallest network and, of a frozen order, the fixed budgets out of a nested one, once.
 
     They run on its own weights. From when the fixed budgets are cut the order stays: its logits learn no more.
     """
@@ -333,7 +333,7 @@ def prepare_sandwich(model: nn.Module, fixed_budgets: tuple[float, ...], settled
         object.__setattr__(unwrap(model), "_vnd_fixed_sizes", sizes)
     if sizes.smallest is None and can_be_trained_small(model):
         sizes.smallest = TrainableSubnet(model, nested.shape(model, fraction=1e-9))
-    if settled and fixed_budgets and not sizes.budgets:
+    if frozen and fixed_budgets and not sizes.budgets:
         units = state_of(model).units.values()
         for unit in units:
             unit.keep_logits.requires_grad_(False)

@@ -180,7 +180,11 @@ Sampler = Literal["exact", "released"]
 
 @dataclass(frozen=True)
 class OrderReport:
-    """Where an ordering unit stands; lengths count groups, the base ones included."""
+    """The expected length of an ordering unit and how spread lengths are; they count groups, the base ones included.
+
+    >>> OrderingUnit(2, num_groups=2, base=1, initial_logit=0.0).report().expected_length
+    1.5
+    """
 
     expected_length: float
     entropy: float

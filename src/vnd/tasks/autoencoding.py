@@ -408,7 +408,7 @@ class Autoencoding(Task):
     ) -> dict[str, Any]:
         r"""Read an auto-encoder at its lengths: rows of errors and rates, generated images, lengths by image.
 
-        A row is one reading of the code. "fixed": one length for all images. "posterior": each image at the median
+        A row is a rule for lengths of codes. "fixed": one length for all images. "posterior": each image at the median
         length that its own posterior says. "target": each image at the shortest length whose error is at most a target.
         The error is that of the most likely codes; the distortion, in nats, is that of codes drawn from the posterior,
         lengths included where they have one, so that with the rate it is the negative bound on the log-likelihood:

@@ -37,9 +37,8 @@ class Evaluation:
     Args:
         sizes: The sizes that the network is run at.
         bn_images: Training images that BatchNorm's statistics are collected from, for each size; 0 for all.
-        augmented: Those images are augmented as in training. None for where they were mixed (CutMix): a nested network
-            that was trained on batches with mixed images in them knows other statistics than those of images as they
-            are.
+        augmented: Estimate those statistics on augmented images. None: only if training used CutMix, since a network
+            that was trained on mixed images knows other statistics than those of images as they are.
         checkpoint: The network with the "best" validation score, or the "last": where a price that rises in training
             prunes the network, the best one is an early one.
     """
@@ -125,7 +124,7 @@ class Task(ABC):
 
     @abstractmethod
     def validate(self, method: Any, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
-        """Measure a size of a calibrated network on validation images."""
+        """Measure a size of a recalibrated network on validation images."""
 
     def score(self, mean: float) -> float:
         """The mean over the sizes that are looked at, as what is best when it is largest."""

@@ -44,7 +44,7 @@ class ClassificationEvaluation(Evaluation):
             weights, as in training (BN³-MC); "temperature_scaled": as "mc", with a temperature for each size that is
             fitted on the validation images (FN³-TS).
         repeats: Evaluations, each with other draws of the weights and other images for BatchNorm's statistics.
-        bn_images_sweep: Further numbers of such images that the main reading is evaluated with; 0 for all.
+        bn_images_sweep: Further numbers of such images that the main way of inference is evaluated with; 0 for all.
         ood: A data set that the network should be unsure about; None for none.
         ood_folder: Where its official files lie; None for the data root.
         bins: Of the calibration error.
@@ -108,7 +108,7 @@ def answer(method: Method, network: nn.Module, batches: Iterable[Tensor], sample
 def accuracy_of(
     method: Method, model: nn.Module, size: Size, images: Images, normalise: Normalise, samples: int
 ) -> float:
-    """Share of a split that a size of a calibrated network is right about."""
+    """Share of a split that a size of a recalibrated network is right about."""
     network = method.extract(model, size.width, "posterior" if samples else "mean")
     said = answer(method, network, in_order(images, normalise, next(model.parameters()).device), samples)
     return float(metrics.accuracy(said.probs, torch.as_tensor(images.labels)))
@@ -133,7 +133,7 @@ def measure(
     outside: Images | None = None,
     validation: Images | None = None,
 ) -> Iterator[Measured]:
-    """Evaluate a network at every size, in every reading, as often as asked; one at a time, so that a bar can move.
+    """Evaluate a network at every size, by every way of inference, as often as asked; one at a time, for a bar.
 
     Args:
         run: The network.
@@ -376,7 +376,7 @@ def evaluate(
 
 
 def rows_of(tidy: list[dict[str, Any]], reading: str, bn_images: int) -> list[dict[str, Any]]:
-    """One row a size: those of a reading, numbers averaged over the repeats."""
+    """One row a size: those of a way of inference, numbers averaged over the repeats."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in tidy:
         if (row["inference"], row["bn_images"]) == (reading, bn_images):

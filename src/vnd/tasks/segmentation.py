@@ -140,7 +140,7 @@ class _Measured:
             found["diversity"] = metrics.diversity_of(table[:, :two, :two])
         try:
             found["matched_iou"] = metrics.matched_iou_of(table[:, :n, n:])
-        except (ModuleNotFoundError, ValueError) as error:  # no SciPy, or too many to be matched
+        except ValueError as error:  # too many to be matched
             notes.append(f"masks are not matched: {error}")
         for name, values in found.items():
             self.others.setdefault(name, []).append(values)
@@ -216,16 +216,8 @@ def _rounded(values: Tensor) -> list[float]:
     return [round(value, DIGITS) for value in values.tolist()]
 
 
-TABLE = {  # key of a row → heading, digits; beside the distances
-    "matched_iou": ("matched IoU", 4),
-    "diversity": ("diversity", 4),
-    "dice": ("Dice", 4),
-    "calibration_error": ("ECE", 4),
-}
-
-
 def _of_groups(results: dict[str, Any]) -> str:
-    """How sure the distance of the largest size is, and what it is where every owner of images counts once."""
+    """How sure the distance of the largest size is, and what it is where every group of images counts once."""
     count, groups = str(results["samples"][-1]), results["groups"]
     row = next((row for row in reversed(results["rows"]) if row["kind"] != "sampled"), results["rows"][-1])
     if row["ged_interval"] is None:
@@ -251,6 +243,7 @@ COLUMNS: list[dict[str, Any]] = [
     {"key": "calibration_error", "heading": "Pixel ECE", "digits": 4, "better": "less"},
     {"key": "entropy_marked", "heading": "Entropy", "digits": 3},
 ]  # of its rows, as pages show them
+PRINTED = {"matched_iou", "diversity", "dice", "calibration_error"}  # by `vnd evaluate`, beside the distances
 
 
 @register
@@ -370,13 +363,17 @@ class Segmentation(Task):
             apart += f", whose masks are {own['diversity']:.4f} apart"
         foretold = "" if own["dice"] is None else f"; Dice of one grader by the others together {own['dice']:.4f}"
         caption = Text("\n".join(filter(None, (apart + foretold, _of_groups(results)))))
-        shown = {key: both for key, both in TABLE.items() if any(row.get(key) is not None for row in rows)}
+        shown = {
+            column["key"]: column["heading"]
+            for column in COLUMNS
+            if column["key"] in PRINTED and any(row.get(column["key"]) is not None for row in rows)
+        }
         geds = [f"GED {count}" for count in results["samples"]]
-        headings = ["size", *geds, *(heading for heading, _ in shown.values())]
+        headings = ["size", *geds, *shown.values()]
         title = Text(f"{results['title']}: {split}")
         made = table(headings, ["size"], title=title, caption=caption, padding=(0, 1, 0, 0))
         for row in rows:
-            others = ["–" if row[key] is None else f"{row[key]:.{digits}f}" for key, (_, digits) in shown.items()]
+            others = ["–" if row[key] is None else f"{row[key]:.4f}" for key in shown]
             made.add_row(row["label"], *[f"{ged:.4f}" for ged in row["ged"].values()], *others)
         if rows[0]["expected_ged"] is not None:
             expected = [f"{ged:.4f}" for ged in rows[0]["expected_ged"].values()]

@@ -48,7 +48,7 @@ class Data:
         name: One of `vnd data list`.
         folder: Where its official files lie; None for the data root ($VND_DATA, or ~/.cache/vnd/data).
         validation: Training images that are held out, by which the best network is chosen.
-        split: BestOrLast: drawn at "random" by `split_seed`, or the "last" ones.
+        split: Which images are held out: at "random" by `split_seed`, or the "last" ones.
         split_seed: Of the random split.
         limit: Train on so many images at most, drawn by `split_seed`; None for all.
         size: Height and width that images are brought to; None for their own.

@@ -241,7 +241,7 @@ class TrainState:
             parameters = [parameter.detach() for parameter in self.root.parameters()]
             torch._foreach_lerp_(list(self.ema.values()), parameters, 1 - self.recipe.train.ema)
             for name, parameter in self.root.named_parameters():
-                if not parameter.requires_grad:  # an order that has settled is what it is, at once
+                if not parameter.requires_grad:  # a frozen order is what it is, at once
                     self.ema[name].copy_(parameter)
 
     def average(self, value: Tensor) -> Tensor:
