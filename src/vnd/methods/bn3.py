@@ -107,9 +107,9 @@ class BN3(Sandwich):
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Set the temperature, and measure what one unit is worth to the loss."""
         if self.sandwich:
-            self._cut(model, settled=step.share >= self.freeze_order_after)
-        settled = bool(fixed_sizes(model).budgets)  # and there is nothing left to measure
-        measure_order(self, model, step, None if settled else lambda: average(self._likelihood(model, *batch)))
+            self._cut(model, frozen=step.share >= self.freeze_order_after)
+        frozen = bool(fixed_sizes(model).budgets)  # and there is nothing left to measure
+        measure_order(self, model, step, None if frozen else lambda: average(self._likelihood(model, *batch)))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""

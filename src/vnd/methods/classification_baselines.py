@@ -208,7 +208,7 @@ class IBNN(Variational, Grouped):
 
     Paper: Sec. 6.1, variational Gaussian dropout (Kingma et al., 2015), one network for every width: so many runs.
 
-    Note: BatchNorm's statistics are those of training, of sampled weights; the reading "means" uses them as well.
+    Note: BatchNorm's statistics are those of training, of sampled weights; the inference "mean" uses them as well.
 
     Args:
         fraction: Share of every layer's groups that the network has, in (0, 1].

@@ -146,7 +146,7 @@ class Sandwich(Grouped, Nested):
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Cut the smallest network and the fixed budgets out of the full one."""
-        self._cut(model, settled=True)
+        self._cut(model, frozen=True)
 
     def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
         """Their logits, for one draw of the weights; none before the budgets are cut."""
@@ -156,8 +156,8 @@ class Sandwich(Grouped, Nested):
             full = model(images)
         return [*_fixed(model, images), full]
 
-    def _cut(self, model: nn.Module, settled: bool) -> None:
-        """Cut the smallest network and, of a settled order, the fixed budgets out of a nested one, once.
+    def _cut(self, model: nn.Module, frozen: bool) -> None:
+        """Cut the smallest network and, of a frozen order, the fixed budgets out of a nested one, once.
 
         They run on its own weights. From when the fixed budgets are cut the order stays: its logits learn no more.
         """
@@ -171,7 +171,7 @@ class Sandwich(Grouped, Nested):
             object.__setattr__(unwrap(model), "_vnd_fixed_sizes", sizes)
         if sizes.smallest is None and can_be_trained_small(model):
             sizes.smallest = TrainableSubnet(model, nested.shape(model, fraction=1e-9))
-        if settled and self.fixed_budgets and not sizes.budgets:
+        if frozen and self.fixed_budgets and not sizes.budgets:
             units = state_of(model).units.values()
             for unit in units:
                 unit.keep_logits.requires_grad_(False)
@@ -274,9 +274,9 @@ def in_parts(batch: tuple[Tensor, ...], draws: int, loss: Callable[..., Tensor])
 def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor, uniform: Tensor | None) -> Tensor:
     r"""The loss temperature of the network that was drawn last: log τ interpolated in u between networks of fixed size.
 
-    The full network is that of u = 0, rung r that of $u_r$, the lowest survival among the groups that it keeps. Layers
-    that draw a length each share no u, before fixed budgets are cut nothing lies between, and a `uniform` width is none
-    of them: the geometric mean of all then.
+    The full network is that of u = 0, fixed budget r that of $u_r$, the lowest survival among the groups that it keeps.
+    Layers that draw a length each share no u, before fixed budgets are cut nothing lies between, and a `uniform` width
+    is none of them: the geometric mean of all then.
     """
     quantile, lowest = state_of(model).quantile, fixed_sizes(model).lowest
     if quantile is None or lowest is None:

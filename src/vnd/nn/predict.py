@@ -34,6 +34,11 @@ class Prediction:
     `probs` are averaged over samples. `entropy` is that of the average, in nats; `mutual_information` is what it
     exceeds the samples' mean entropy by, the part that a better posterior would take away. Both are None for
     `link="identity"`. `variance` is that between the samples' outputs after the link.
+
+    >>> import torch, vnd
+    >>> prediction = vnd.predict(torch.nn.Linear(2, 3), torch.zeros(4, 2), samples=0)
+    >>> prediction.probs.shape, prediction.entropy.shape, prediction.samples
+    (torch.Size([4, 3]), torch.Size([4]), 1)
     """
 
     probs: Tensor
