@@ -86,7 +86,7 @@ def bare(state: TrainState, clock: Clock) -> None:
     options, device = state.recipe.train, state.accelerator.device
     images, labels = state.splits.train.pixels, torch.from_numpy(state.splits.train.labels).to(device)
     data = state.batches.normalise(torch.from_numpy(np.array(images)).to(device))
-    model, optimizer, method = state.root, state._inner(), state.method
+    model, optimizer, method = state.root, state.optimizer.optimizer, state.method
     loss_of = loop._compiled(method.loss, state)
     step = Step(0, torch.full((), 1e-3, device=device), 2.0, len(data))
     model.train()

@@ -241,17 +241,6 @@ def test_one_sample_and_one_grader_have_no_diversity() -> None:
     json.dumps(results, allow_nan=False)
 
 
-def test_without_scipy_masks_are_not_matched_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*given: object) -> Tensor:
-        raise ModuleNotFoundError("matched_iou: needs SciPy")
-
-    monkeypatch.setattr(segmenting.metrics, "matched_iou_of", missing)
-    monkeypatch.setattr(segmenting, "PIXELS", 4 * SIDE**2)
-    results = evaluate(subject_of(Brush()), OPTIONS, made())
-    assert results["notes"] == ["masks are not matched: matched_iou: needs SciPy"]
-    assert results["rows"][0]["matched_iou"] is None
-
-
 def owned(names: tuple[str, ...] = ()) -> Images:
     """Images of three groups, one of whom has most of them; numbers of groups are of all splits."""
     return dataclasses.replace(made(), groups=np.array([2] * 7 + [0] + [5] * 3), group_names=names)

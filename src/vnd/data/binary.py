@@ -233,10 +233,8 @@ def read_svhn(folder: Path, split: Literal["train", "test"]) -> Images:
 
 
 def _load_mat(path: Path) -> tuple[Any, Any]:
-    try:
-        from scipy.io import loadmat, whosmat
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("reading SVHN needs SciPy; pip install 'variational-nested-dropout[data]'") from None
+    from scipy.io import loadmat, whosmat
+
     try:
         shapes = {name: shape for name, shape, _ in whosmat(path)}
         missing = next((name for name in ("X", "y") if name not in shapes), None)

@@ -119,6 +119,17 @@ class Downhill(Distribution):
         new._validate_args = self._validate_args
         return new
 
+    def released(self) -> "Downhill":
+        r"""The Downhill that the authors' released code samples from, $q'_j ∝ e^{q_j}$.
+
+        It passes probabilities where log-probabilities belong, so that lengths are drawn nearly uniformly whatever has
+        been learned: no length has more than e times the probability of another.
+
+        >>> Downhill(0.5, torch.tensor([9.0, 9.0, 9.0])).released().length_log_probs.exp()
+        tensor([0.1749, 0.1749, 0.1749, 0.4752])
+        """
+        return Downhill(self.temperature, length_logits=self.length_log_probs.exp(), validate_args=False)
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_last": None}
 

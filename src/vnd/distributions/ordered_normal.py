@@ -95,6 +95,11 @@ class OrderedNormal(Distribution):
         new._validate_args = self._validate_args
         return new
 
+    def released(self) -> "OrderedNormal":
+        """The same dimensions, their lengths as the authors' released code draws them: see `Downhill.released`."""
+        logits = self.gate.released().keep_logits
+        return OrderedNormal(self.loc, self.scale, logits, self.temperature, validate_args=False)
+
     @property
     def keep_logits(self) -> Tensor:
         """Conditional keep logits of the nested dimensions, (…, n)."""

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from vnd.distributions import OrderedNormal
 from vnd.distributions.kl import normal_kl, ordered_normal_kl
 from vnd.functional import to_float32
 from vnd.methods.base import DASHED, Batch, Size, Step, Terms, Traits, check, mc, register
-from vnd.methods.codes import Coded, length_of
+from vnd.methods.codes import Coded, covering_lengths, length_of, ratio_survival
 from vnd.models.unet import ProbabilisticUNet, UNet
 from vnd.nn import Prediction
 from vnd.nn.state import unwrap
@@ -134,7 +134,8 @@ class VNDPUNet(Probabilistic):
     variances and keep logits the nets give, $κ_i$ the KL of the Gaussians of dimension i. Paper: Sec. 4.2.
 
     With `fractions`, a share of the loss is that of latents of fixed lengths b, charged $\sum_{i \le b} κ_i$, in every
-    step, beside the one of a drawn length; the features of an image are computed once for all.
+    step, beside the one of a drawn length; the features of an image are computed once for all. With
+    `all_lengths_share`, that share of the images has latents of any length in place of the drawn ones: see `VNDAE`.
 
     Note: The paper writes $\sum_i β_i (\log \frac{β_i}{p_i} + κ_i)$ with β the probabilities of lengths, which charges
         a dimension only where it is the last; see docs/errata.md.
@@ -144,6 +145,10 @@ class VNDPUNet(Probabilistic):
         initial_logit: Where the keep logits of prior and posterior start.
         fractions: Shares of the latent that are trained in every step.
         fixed_share: Their share of the loss.
+        all_lengths_share: Share of the images whose lengths are of all lengths, not learned ones; it takes the place
+            of `fractions`.
+        sampler: "released" draws lengths as the authors' code does, nearly uniformly: see `Downhill.released`. The KL
+            is that of the learned lengths, as there. For reproduction only.
     """
 
     ordered = True
@@ -151,6 +156,8 @@ class VNDPUNet(Probabilistic):
     initial_logit: float = 3.0
     fractions: tuple[float, ...] = ()
     fixed_share: float = 0.5
+    all_lengths_share: float = 0.0
+    sampler: Literal["exact", "released"] = "exact"
 
     def __post_init__(self) -> None:
         check(self)
@@ -192,14 +199,24 @@ class VNDPUNet(Probabilistic):
         (images, masks), network = batch, probabilistic(model)
         posterior, prior = (self.latent(model, images, y, step.temperature) for y in (masks, None))
         fixed = [length_of(posterior.event_shape[0], fraction, self.base) for fraction in self.fractions]
-        drawn = posterior.rsample(hard=True)
+        drawn = (posterior.released() if self.sampler == "released" else posterior).rsample(hard=True)
+        covering = self.all_lengths_share
+        if covering:
+            size = drawn.size(-1)
+            lengths = covering_lengths(len(drawn), covering, self.base, size, drawn.device)
+            whole = posterior.rsample(length=lengths.clamp(min=self.base))
+            drawn = torch.where(lengths[:, None] > 0, whole, drawn)
         h = torch.stack([drawn, *(posterior.rsample(length=length) for length in fixed)])
         surprises = likelihood(network.combine(network.unet(images), h), masks).mean(1)
         cost = normal_kl(posterior.loc, posterior.scale, prior.loc, prior.scale)
         own = ordered_normal_kl(posterior, prior).mean()
         rates = torch.stack([own, *(cost[:, :length].sum(1).mean() for length in fixed)])
         share = self.fixed_share if fixed else 0.0
-        total = (1 - share) * (surprises[0] + step.kl_weight * rates[0])
+        rate = rates[0]
+        if covering:
+            anyhow = (ratio_survival(self.base, cost.size(1), cost.device) * cost).sum(1).mean()
+            rate = rate + covering * (anyhow - rate)
+        total = (1 - share) * (surprises[0] + step.kl_weight * rate)
         if fixed:
             total = total + share * (surprises + step.kl_weight * rates)[1:].mean()
         parts = {

@@ -153,9 +153,7 @@ def sampling_posterior(units: Sequence[OrderingUnit]) -> Downhill:
     temperature = torch.stack([unit.temperature for unit in units])
     logits = torch.stack([unit.keep_logits for unit in units])
     posterior = Downhill(temperature, logits, validate_args=False)
-    if units[0].sampler == "released":
-        return Downhill(temperature, length_logits=posterior.length_log_probs.exp(), validate_args=False)
-    return posterior
+    return posterior.released() if units[0].sampler == "released" else posterior
 
 
 def _attach_gradient(

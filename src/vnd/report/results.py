@@ -18,6 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vnd._files import write_text
 
 FORMAT = 2
@@ -25,8 +27,7 @@ RESULTS = "results.json"
 SIGNS = ("recipe.yaml", "checkpoints", "metrics.jsonl")  # of a run's folder, evaluated or not
 LAST = "last"  # the network at the end of training
 PROGRAM = re.compile(r"(vnd|__main__\.py)$")  # what the command line calls itself
-LONGEST, WHOLE = 30_000, 8  # bytes of a kept log, and its rows that speak of every layer
-# Of a result file: images, which are not ours to pass on, and the curve, which the log has. No comparison reads them.
+# Of a result file: images, which are not ours to pass on, and the curve of training. No comparison reads them.
 DROPPED = ("examples", "curves")
 FOLDER = re.compile(r"""^(\s*(?:- |[^\s:'"]+: ))['"]?/.*$""", re.MULTILINE)  # a path of one machine, in a recipe
 SLACK = 1e-6  # of a share, which was a float32 once
@@ -145,42 +146,28 @@ class Column:
         return 100 if self.form == "percent" else 1
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Run:
-    """One evaluated run."""
+    """One evaluated run; None or empty is what no file says."""
 
     path: Path  # the file that says so
     results: dict[str, Any]  # what it says
-    beside: dict[str, Any] = field(default_factory=dict)  # "environment" and "data" as JSON, "recipe", "log" as rows
+    beside: dict[str, Any] = field(default_factory=dict)  # "environment" and "data" as JSON, "recipe"
 
-    def _said(self, key: str, other: str | None = None) -> str | None:
-        return (self.results.get("series") or {}).get(key) or other
-
-    @property
-    def name(self) -> str:
-        """What its folder is called."""
-        return str(self._said("run", self.path.resolve().parent.name))
-
-    @property
-    def method(self) -> dict[str, Any]:
-        """Key, display name and traits of its method."""
-        found: dict[str, Any] = self.results["method"]
-        return found
-
-    @property
-    def recipe(self) -> str | None:
-        """The recipe's name; None where the file does not say."""
-        return self._said("recipe")
-
-    @property
-    def network(self) -> str:
-        """The network's name."""
-        return str(self._said("network", "unnamed network"))
-
-    @property
-    def data(self) -> str:
-        """The data set's name."""
-        return str(self._said("data", self.results["data"]["name"]))
+    def __post_init__(self) -> None:
+        series: dict[str, Any] = self.results.get("series") or {}
+        self.name = str(series.get("run") or self.path.resolve().parent.name)  # of its folder
+        self.method: dict[str, Any] = self.results["method"]  # key, display name and traits
+        self.recipe: str | None = series.get("recipe") or None  # its name
+        self.network = str(series.get("network") or "unnamed network")
+        self.data = str(series.get("data") or self.results["data"]["name"])
+        self.seed: int | None = series.get("seed")  # of its training
+        self.settings: str | None = (
+            series.get("settings") or None
+        )  # hash of what else decides it, but a size of its own
+        self.split = str(self.results.get("split") or "test")  # of the images it was measured on
+        rows = self.results.get("tidy") or self.results["rows"]
+        self.inference = str((self.results.get("inference") or [rows[0].get("inference") or INFERENCE[0]])[0])  # main
 
     @property
     def image(self) -> str:
@@ -189,28 +176,6 @@ class Run:
         sides: Any = self.results["data"].get("image") or (beside.get("image") if isinstance(beside, dict) else None)
         known = isinstance(sides, list) and len(sides) == 3 and all(isinstance(n, int) and n > 0 for n in sides)
         return "×".join(map(str, sides[1:])) if known else ""
-
-    @property
-    def seed(self) -> int | None:
-        """Of its training; None where the file does not say."""
-        found: int | None = (self.results.get("series") or {}).get("seed")
-        return found
-
-    @property
-    def settings(self) -> str | None:
-        """A hash of all else that decides its training, but a size of its own; None where the file has none."""
-        return self._said("settings")
-
-    @property
-    def split(self) -> str:
-        """Whether it was measured on "test" or on "validation" images."""
-        return str(self.results.get("split") or "test")
-
-    @property
-    def inference(self) -> str:
-        """The main way in which it was read."""
-        rows = self.results.get("tidy") or self.results["rows"]
-        return str((self.results.get("inference") or [rows[0].get("inference") or INFERENCE[0]])[0])
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -495,15 +460,14 @@ def _is(value: Any, wanted: str) -> bool:
 
 
 def _is_image(value: Any) -> bool:
-    def sizes(item: Any) -> tuple[int, ...] | None:
-        if isinstance(item, list) and item:
-            inner = {sizes(part) for part in item}
-            only = inner.pop()
-            return None if inner or only is None else (len(item), *only)
-        return () if isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= 255 else None
-
-    size = sizes(value)
-    return size is not None and (len(size) == 2 or (len(size) == 3 and size[2] == 3))
+    try:
+        pixels = np.array(value)
+    except ValueError:  # rows of several lengths
+        return False
+    is_grey_or_rgb = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
+    return bool(
+        is_grey_or_rgb and pixels.dtype == np.int64 and pixels.size and 0 <= pixels.min() <= pixels.max() <= 255
+    )
 
 
 OTHERS: dict[str, Callable[[Any], bool]] = {
@@ -571,7 +535,7 @@ def origin(run: Run) -> Origin:
 def keep(runs: Sequence[Run], path: Path) -> int:
     """Write what a comparison reads of runs into a file, `.jsonl`, a run a line; a report of it is that of the runs.
 
-    All numbers are as they were, but for a thinned log. Texts have no absolute paths. The size of the file in bytes.
+    All numbers are as they were. Texts have no absolute paths. The size of the file in bytes.
     """
     if path.suffix != ".jsonl":
         raise ValueError(f"report: keep must be a file whose name ends in .jsonl; got {path}")
@@ -583,7 +547,7 @@ def keep(runs: Sequence[Run], path: Path) -> int:
 
 
 def kept(run: Run, recipes: dict[str, str]) -> dict[str, Any]:
-    """What is kept of a run: "results", "environment", "data", "recipe" and "log", those that there are."""
+    """What is kept of a run: "results", "environment", "data" and "recipe", those that there are."""
     results = {key: value for key, value in run.results.items() if key not in DROPPED}
     results |= {key: portable(results[key]) for key in ("command", "chosen") if results.get(key)}
     if run.recipe and isinstance(results.get("series"), dict):
@@ -598,28 +562,6 @@ def kept(run: Run, recipes: dict[str, str]) -> dict[str, Any]:
         found["data"] = run.beside["data"]
     if "recipe" in run.beside:
         found["recipe"] = FOLDER.sub(r"\1null", run.beside["recipe"])
-    if log := run.beside.get("log") or _log(run.path.parent / "metrics.jsonl"):
-        found["log"] = thinned(log)
-    return found
-
-
-def thinned(rows: Sequence[dict[str, Any]], most: int = LONGEST) -> list[dict[str, Any]]:
-    r"""A log that is not too long: every n-th row of training and of validation, and the last; n is the least for it.
-
-    What a row says of every layer, its "units", is longer than all else and stays in a few rows.
-
-    >>> [row["step"] for row in thinned([{"step": step, "loss": 1.0} for step in range(1, 8)], 90)]
-    [1, 4, 7]
-    """
-    found = list(rows)
-    kinds = [[at for at, row in enumerate(rows) if ("loss" in row) == loss] for loss in (True, False)]
-    for step in range(1, len(rows) + 1):
-        if sum(len(json.dumps(row)) + 1 for row in found) <= most:
-            break
-        some = [kind[::step] + kind[-1:] * bool((len(kind) - 1) % step) for kind in kinds if kind]
-        whole = {kind[round(part * (len(kind) - 1) / (WHOLE - 1))] for kind in some for part in range(WHOLE)}
-        lean = [{key: value for key, value in row.items() if key != "units"} for row in rows]
-        found = [rows[at] if at in whole else lean[at] for at in sorted(at for kind in some for at in kind)]
     return found
 
 
@@ -666,15 +608,3 @@ def _word(word: str) -> str:
     """A word that is an absolute path, or has one after its first "=", with the path's last part alone."""
     option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
     return f"{option}{equals}{Path(value).name}" if value.startswith("/") and len(value) > 1 else word
-
-
-def _log(path: Path) -> list[dict[str, Any]]:
-    """The rows of a log; what a kill left of one is none."""
-    found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else ():
-        try:
-            row: Any = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        found += [row] if isinstance(row, dict) else []
-    return found

@@ -16,6 +16,7 @@ from vnd.report.html import (
     Options,
     Part,
     Table,
+    caption,
     duration,
     images_of,
     listed,
@@ -23,6 +24,7 @@ from vnd.report.html import (
     number,
     of_split,
     paragraphs,
+    part,
     section,
 )
 from vnd.report.results import Column, chosen_row
@@ -79,33 +81,6 @@ PLACES = {
     "one size": "Methods with one size",
 }
 VERDICTS = {"apart": "intervals apart", "overlap": "intervals overlap", "single": "one of them measured once"}
-CHANCE = "Where intervals overlap, or a number was measured once, the difference may be chance."
-BOLD = (
-    "The best number of a place is bold, where all are of one width. ± is half a 95 % interval over trainings from "
-    "other seeds; with † over repeated evaluations of one training; a number without it was measured once."
-)
-BUDGET = (
-    "Accuracy in % of {split} images, of the largest network of each method that has no more parameters than the head "
-    "of the column says; in small, its parameters. Methods that learn the shapes of their networks are taken at "
-    "learned shapes, others at the same share of every layer; a method with one training a size is one row. “Full” and "
-    "what follows “Worst ECE” are of the full network. “Worst ECE” is the expected calibration error in % "
-    "(pooled{bins}) of the size where it is largest, which is named. ± is half a 95 % interval (Student's t) over "
-    "trainings from other seeds; without it, there is one. “Training” is one run, times the runs that a method needs "
-    "for its sizes."
-)
-EVERY_SIZE = (
-    "Every size of {name} on the {split} images; all but NLL (nats) in %, AUROC and AUPR against “{other}”. AURC is "
-    "the mean risk over all shares of answers withheld. Where a plain network of the same shape was trained for "
-    "itself, its accuracy is beside it, and by how many points the row is better."
-)
-EFFICIENCY = (
-    "Each method at its smallest, beside the full network. Weight usage is the share of the parameters of the method's "
-    "own full network; with a random mask each pass it is the mean ± standard deviation over masks."
-)
-TIMES = (
-    "Training: of all networks that the method needs; N trainings where it needs one for each width. Testing: all "
-    "{split} images once, at the full width. Times of different machines do not compare."
-)
 
 
 def drawn_columns(block: Block) -> list[Column]:
@@ -124,9 +99,14 @@ def other_of(block: Block) -> str:
     return f"“{block.first('ood')}”" if block.first("ood") else "another kind"
 
 
-def again(block: Block, words: str) -> str:
-    """Words where there are several trainings, which a figure does not average."""
-    return words if any(point.over == "seeds" for own in block.main for point in own.points) else ""
+def has_several(block: Block) -> bool:
+    """Whether there are several trainings of a series, which figures do not average."""
+    return any(point.over == "seeds" for own in block.main for point in own.points)
+
+
+def first_of(block: Block) -> str:
+    """The sentence on figures of one training, where there are several."""
+    return "Of several trainings from other seeds, the first is shown." if has_several(block) else ""
 
 
 # What is said of one run
@@ -235,7 +215,7 @@ def glossary(block: Block, options: Options) -> list[Part]:
     split = block.runs[0].split
     said = {c.heading: c.description for c in block.columns.values() if c.description} | TERMS
     lines = [[Cell(name), Cell(text.format(split=split))] for name, text in said.items()]
-    return [Part("words", "In plain words", "What the numbers below mean.", [Items(lines, "terms")])]
+    return [part("words", [Items(lines, "terms")])]
 
 
 @section("summary", "page")
@@ -250,7 +230,7 @@ def summary(block: Block, options: Options) -> list[Part]:
     cut = [line for own in block.main if (line := _shrunk(own, found.get("quarter", {}).get(own.name)))]
     content: list[Table | Drawing | Items] = []
     if verdicts:
-        content += [Items(verdicts), paragraphs(CHANCE)]
+        content += [Items(verdicts), paragraphs(caption("chance"))]
     content += [Items(cut)] if cut else []
     for place, points in found.items():
         best = set()
@@ -269,7 +249,7 @@ def summary(block: Block, options: Options) -> list[Part]:
         runs = f"{len(own.runs)} run{'s' * (len(own.runs) > 1)}" + f"; intervals over {' and '.join(over)}" * bool(over)
         about.append([Cell(own.name), Cell(said, f"{runs}.")])
     content.append(Items(about, "terms", fold="What the methods are"))
-    return [Part("summary", "Summary", BOLD, content)]
+    return [part("summary", content)]
 
 
 def places(block: Block) -> dict[str, dict[str, Point]]:
@@ -362,7 +342,7 @@ def efficiency(block: Block, options: Options) -> list[Part]:
     rates = {number(p.mean(c.chance), c) for _, p, _ in lines for c in columns if c.chance and c.chance in p.measures}
     chance = f"By chance, AUPR would be {' or '.join(sorted(rates))}." if rates else ""
     head = ["Network", "Size", *(c.heading for c in columns), "Parameters", "Weight usage"]
-    return [Part("efficiency", "What small networks can do", EFFICIENCY, [Table(head, table, note=chance)])]
+    return [part("efficiency", [Table(head, table, note=chance)])]
 
 
 def efficiencies(block: Block) -> list[tuple[str, Point, str]]:
@@ -407,7 +387,7 @@ def times(block: Block, options: Options) -> list[Part]:
         lines.append([own.name, Cell(NONE if train is None else duration(train), many), test, way, machines])
     known = any(cell.text != NONE for line in lines for cell in line[1:3] if isinstance(cell, Cell))
     table = Table(["Method", "Training", "Testing", "Inference", "Machine"], lines)
-    return [Part("times", "Time", TIMES.format(split=block.runs[0].split), [table] if known else [])]
+    return [part("times", [table] if known else [], split=block.runs[0].split)]
 
 
 def training_time(own: Series) -> tuple[float | None, int]:
@@ -433,11 +413,10 @@ def budget(block: Block, options: Options) -> list[Part]:
     split, own = block.runs[0].split, headline(block)
     other = block.first("ood") or "unfamiliar"
     bins = {len(one["count"]) for run in block.runs for one in run.results.get("reliability") or []}
-    said = BUDGET.format(split=split, bins=f", {bins.pop()} bins" if len(bins) == 1 else "")
-    sizes = EVERY_SIZE.format(name=own.name, split=split, other=other)
+    table, not_test = methods(block, options.sizes, other), NOT_TEST * (split != "test")
     return [
-        Part("methods", "", said if split == "test" else f"{said} {NOT_TEST}", [methods(block, options.sizes, other)]),
-        Part("sizes", "", sizes, [every_size(block, own)]),
+        part("methods", [table], split=split, bins=bins.pop() if len(bins) == 1 else 0, not_test=not_test),
+        part("sizes", [every_size(block, own)], name=own.name, split=split, other=other),
     ]
 
 
@@ -452,9 +431,9 @@ def budget_lines(block: Block) -> list[tuple[str, Series, tuple[str, ...]]]:
     for own in block.series:
         kinds = dict.fromkeys(point.kind for point in own.points)
         parts = [(kind,) for kind in ("uniform", "learned") if kind in kinds]
-        for part in parts if own.is_separate else [tuple(kinds)]:
-            shaped = own.is_separate and part == ("learned",)
-            found.append((f"{own.name} at learned shapes" if shaped else own.name, own, part))
+        for some in parts if own.is_separate else [tuple(kinds)]:
+            shaped = own.is_separate and some == ("learned",)
+            found.append((f"{own.name} at learned shapes" if shaped else own.name, own, some))
     return found
 
 
