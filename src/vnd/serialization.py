@@ -346,15 +346,8 @@ def _shapes(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
     """Arguments of a network as JSON; of tensors only shape and dtype."""
 
     def encode(x: Any) -> Any:
-        if isinstance(x, Tensor):
-            return {"shape": list(x.shape), "dtype": _name_of(x.dtype)}
-        if isinstance(x, list | tuple):
-            return {"tuple" if isinstance(x, tuple) else "list": [encode(y) for y in x]}
-        if isinstance(x, dict):
-            return {"dict": {key: encode(y) for key, y in x.items()}}
-        if x is None or isinstance(x, bool | int | float | str):
-            return x
-        raise ValueError(f"save: the example input of the conversion holds a {type(x).__name__}, not only tensors")
+        who = "save", "the example input of the conversion"
+        return _manifest.encode(x, *who, lambda x, _: {"shape": list(x.shape), "dtype": _name_of(x.dtype)})
 
     return {"args": [encode(x) for x in example[0]], "kwargs": {key: encode(x) for key, x in example[1].items()}}
 
@@ -363,20 +356,14 @@ def _example(shapes: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of these shapes; random between 0 and 1, since on zeros a wrong slicing may compute what is right."""
     generator = torch.Generator().manual_seed(0)
 
-    def decode(x: Any) -> Any:
-        if not isinstance(x, dict):
-            return x
-        if "shape" in x:
-            dtype = _dtype_of(x["dtype"])
-            if dtype.is_floating_point:
-                return torch.rand(x["shape"], generator=generator).to(dtype)
-            return torch.zeros(x["shape"], dtype=dtype)
-        ((kind, parts),) = x.items()
-        if kind == "dict":
-            return {key: decode(y) for key, y in parts.items()}
-        return tuple(map(decode, parts)) if kind == "tuple" else [decode(y) for y in parts]
+    def draw(x: dict[str, Any]) -> Tensor:
+        dtype = _dtype_of(x["dtype"])
+        if dtype.is_floating_point:
+            return torch.rand(x["shape"], generator=generator).to(dtype)
+        return torch.zeros(x["shape"], dtype=dtype)
 
-    return tuple(decode(x) for x in shapes["args"]), {key: decode(x) for key, x in shapes["kwargs"].items()}
+    args, kwargs = (_manifest.decode(tree, draw) for tree in ({"tuple": shapes["args"]}, {"dict": shapes["kwargs"]}))
+    return args, kwargs
 
 
 def _name_of(dtype: torch.dtype) -> str:

@@ -85,7 +85,7 @@ def test_a_run_is_evaluated_at_its_sizes(runs: Path, tmp_path: Path, capsys: pyt
     assert (results["task"]["name"], results["samples"], results["split"]) == ("segmentation", [1, 4], "test")
     data = {"name": "synthetic_graders", "train": 32, "validation": 16, "test": 12, "classes": [], "image": [1, 32, 32]}
     assert results["data"] == data
-    assert results["command"].endswith("'--num_mask_samples=[1, 4]'")
+    assert results["command"].endswith("--num_mask_samples '[1, 4]'")
     assert results["curves"][0].keys() >= {"step", "loss", "nll", "kl"}
     for row in results["rows"]:
         (line,) = [x for x in printed.splitlines() if x.startswith(row["label"])]

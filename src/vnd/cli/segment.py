@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from io import BytesIO
 from pathlib import Path
@@ -86,11 +85,8 @@ def segment(
         rows.append({"name": names[path], "image": str(path), "height": height, "width": width, **_measure(logits)})
         _write(folder, names[path], pixels, logits, source)
     given = {"samples": samples, "fraction": fraction, "checkpoint": checkpoint, "seed": seed, "out": out}
-    manifest = json.loads((run / checkpoint / "network.json").read_text(encoding="utf-8"))
     facts = {
-        "command": command("vnd", "segment", run, *images, **given), "seed": seed,
-        "method": recipe.method_name, "data": recipe.data.name, "checkpoint": checkpoint,
-        "network": {"name": recipe.network.name, "checksum": manifest["checksum"]},
+        "command": command("vnd", "segment", run, *images, **given), "seed": seed, **opened.about(),
         "samples": samples, "size": size.label, "threshold": THRESHOLD, "measured_at": frame, "images": rows,
     }  # fmt: skip
     write_json(folder / "segment.json", facts)

@@ -253,7 +253,11 @@ def _checked_masks(name: str, argument: str, masks: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PixelCalibration:
-    """Calibration error of pixels; of each bin (bins,) their number, mean probability and mean share of graders."""
+    """Calibration error of pixels; of each bin (bins,) their number, mean probability and mean share of graders.
+
+    >>> pixel_calibration(torch.tensor([[[0.5, 1.0]]]), torch.tensor([[[[1, 1]], [[1, 1]]]]), bins=2).frequency
+    tensor([1., 1.], dtype=torch.float64)
+    """
 
     error: Tensor
     count: Tensor

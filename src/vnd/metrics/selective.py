@@ -23,7 +23,11 @@ COVERAGES = 20  # thresholds that are tried where a confidence is asked for: at 
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    """Coverage and risk at each distinct uncertainty as threshold, from the smallest up; shape (K,) each, float64."""
+    """Coverage and risk at each distinct uncertainty as threshold, from the smallest up; shape (K,) each, float64.
+
+    >>> risk_coverage(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 1, 1]), torch.tensor([1, 3, 3])).threshold
+    tensor([1., 3.], dtype=torch.float64)
+    """
 
     coverage: Tensor
     risk: Tensor
@@ -32,7 +36,11 @@ class RiskCoverage:
 
 @dataclass(frozen=True)
 class Selection:
-    """Share of rows accepted, and of errors among these; the risk is None where none was accepted."""
+    """Share of rows accepted, and of errors among these; the risk is None where none was accepted.
+
+    >>> selective(torch.eye(2), torch.tensor([0, 1]), torch.tensor([1, 3]), threshold=0)
+    Selection(coverage=0.0, risk=None)
+    """
 
     coverage: float
     risk: float | None
@@ -178,7 +186,12 @@ POINTS = 50  # thresholds of the default curve, besides the one that accepts not
 
 @dataclass(frozen=True, eq=False)
 class CascadeCurve:
-    """Threshold, accuracy and mean cost of an image, (T,) each, and share of images answered at each level, (T, L)."""
+    """Threshold, accuracy and mean cost of an image, (T,) each, and share of images answered at each level, (T, L).
+
+    >>> probs, unsure = torch.eye(2).expand(2, 2, 2), torch.tensor([[0.1, 0.9], [0.2, 0.2]])
+    >>> cascade_curve(probs, unsure, torch.tensor([1, 10]), torch.tensor([0, 1]), torch.tensor([0.5])).share.tolist()
+    [[0.5, 0.5]]
+    """
 
     threshold: Tensor
     accuracy: Tensor

@@ -15,7 +15,11 @@ from vnd.metrics._checks import check_count, check_number, checked_rows, checked
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over `count` values, and where its true value lies with the stated confidence."""
+    """A mean over `count` values, and where its true value lies with the stated confidence.
+
+    >>> confidence_interval([0.5])
+    Interval(mean=0.5, low=0.5, high=0.5, count=1)
+    """
 
     mean: float
     low: float

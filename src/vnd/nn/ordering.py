@@ -88,8 +88,6 @@ def couple(root: nn.Module, strata: int = 1) -> nn.Module:
     >>> first.quantile is second.quantile
     True
     """
-    from vnd.nn.ordering import OrderingUnit
-
     units = [module for module in root.modules() if isinstance(module, OrderingUnit)]
     if not units:
         raise ValueError("couple: the network has no OrderingUnit")
@@ -153,9 +151,7 @@ def sampling_posterior(units: Sequence[OrderingUnit]) -> Downhill:
     temperature = torch.stack([unit.temperature for unit in units])
     logits = torch.stack([unit.keep_logits for unit in units])
     posterior = Downhill(temperature, logits, validate_args=False)
-    if units[0].sampler == "released":
-        return Downhill(temperature, length_logits=posterior.length_log_probs.exp(), validate_args=False)
-    return posterior
+    return posterior.released() if units[0].sampler == "released" else posterior
 
 
 def _attach_gradient(
@@ -182,7 +178,11 @@ Sampler = Literal["exact", "released"]
 
 @dataclass(frozen=True)
 class OrderReport:
-    """Where an ordering unit stands; lengths count groups, the base ones included."""
+    """The expected length of an ordering unit and how spread lengths are; they count groups, the base ones included.
+
+    >>> OrderingUnit(2, num_groups=2, base=1, initial_logit=0.0).report().expected_length
+    1.5
+    """
 
     expected_length: float
     entropy: float

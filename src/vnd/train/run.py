@@ -29,7 +29,6 @@ from vnd import _files, _text
 
 LOCK, HOLDER = "lock", "lock.json"  # the second says who holds the first
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextmanager
@@ -47,7 +46,7 @@ def lock(folder: Path) -> Iterator[None]:
         holder = _say(_holder(folder))
         raise ValueError(f"run: {folder} is in use by {holder}; wait for it or give another folder") from None
     except OSError as error:
-        if error.errno not in NO_LOCKS:
+        if error.errno not in _files.NO_LOCKS:
             raise
         text = f"run: {folder} is on a file system without locks ({error.strerror}); give a folder on another"
         raise OSError(text) from None
