@@ -78,6 +78,14 @@ KINDS = {
 LISTS = re.compile(r"\b(Sequence|tuple|list)\[")  # types
 
 
+def with_one_syntax(parser: ArgumentParser) -> ArgumentParser:
+    """The parser without the options by which jsonargparse appends to a list, `--fractions+`: commas make lists."""
+    for name in [name for name in parser._option_string_actions if name.endswith("+")]:
+        action = parser._option_string_actions.pop(name)
+        action.option_strings = [other for other in action.option_strings if other != name]
+    return parser
+
+
 def spelled(args: Iterable[str], parser: ArgumentParser) -> list[str]:
     """The arguments as jsonargparse reads them: options as in Python, lists in brackets."""
     known, spelled, is_list = parser._option_string_actions, list[str](), False
