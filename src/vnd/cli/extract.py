@@ -9,7 +9,7 @@ import rich
 import torch
 
 from vnd._files import write_json
-from vnd.cli.output import say
+from vnd._text import say
 from vnd.data.batches import in_order
 from vnd.evaluation import open_run
 from vnd.methods import Size
