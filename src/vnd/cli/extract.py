@@ -9,7 +9,7 @@ import rich
 import torch
 
 from vnd._files import write_json
-from vnd.cli.output import say
+from vnd._text import say
 from vnd.data.batches import in_order
 from vnd.evaluation import open_run
 from vnd.methods import Size
@@ -59,15 +59,15 @@ def extract(
         out: Folder of the network; RUN/extracted/SIZE if not given.
     """
     opened = open_run(run, checkpoint, augmented)
-    if why := task_of(opened.recipe.method).not_extracted:
-        raise ValueError(f"extract: {run} is {task_of(opened.recipe.method).kind}: {why}")
-    if isinstance(opened.recipe.method, Single):
+    method, model = opened.method, opened.model
+    if why := task_of(method).not_extracted:
+        raise ValueError(f"extract: {run} is {task_of(method).kind}: {why}")
+    if isinstance(method, Single):
         how = f"as {opened.recipe.method_name} was trained; vnd.load('{run / opened.checkpoint}') gives it"
         raise ValueError(f"extract: {run} has one size, {how}")
-    bayesian = getattr(opened.recipe.method, "bayesian", False)
+    bayesian = getattr(method, "bayesian", False)
     if keep == "posterior" and not bayesian:
         raise ValueError(f"extract: {run} has no posterior over its weights to keep; leave out --keep posterior")
-    method, model = opened.recipe.method, opened.model
     test = opened.test()
     example = next(iter(in_order(test, opened.normalise, opened.device, batch=1)))
     budget = {

@@ -14,7 +14,7 @@ from typing import Any
 import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
 
-from vnd._text import refusal, spelled
+from vnd._text import refusal, spelled, with_one_syntax
 
 HELP = {"-h", "--help"}
 REST = ("overrides", "options")  # arguments that take words which are no options of the command's own
@@ -65,7 +65,7 @@ def _parser(command: Callable[..., None], words: str) -> ArgumentParser:
     for action in parser._actions:
         if parameters.get(action.dest, inspect.Parameter).annotation is bool:
             action.nargs, action.const = "?", True
-    return parser
+    return with_one_syntax(parser)
 
 
 class _Help(DefaultHelpFormatter, RawDescriptionHelpFormatter):

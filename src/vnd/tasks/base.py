@@ -130,7 +130,7 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, run: TrainedRun, options: Any, test: Images, done: Callable[[int], None]) -> dict[str, Any]:
-        """Measure a network at its sizes: `rows`, `tidy` rows, `seconds`, and what else its sections draw."""
+        """Measure a network at its sizes: `rows`, `tidy` rows, and what else its sections draw."""
 
     @abstractmethod
     def work(self, run: TrainedRun, options: Any, test: Images) -> int:
