@@ -171,7 +171,8 @@ def short_figure(root: Path) -> Figure:
 
 
 def _results(method: str, recipe: str, rows: Rows) -> dict[str, Any]:
-    return {"method": describe(method), "series": {"recipe": recipe, "settings": recipe, "seed": 0}, "rows": rows}
+    series = {"recipe": recipe, "settings": recipe, "seed": 0, "data": "cifar10"}
+    return {"method": describe(method), "series": series, "rows": rows}
 
 
 # Speed
