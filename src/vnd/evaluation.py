@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import time
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from vnd.data.batches import Normalise
 from vnd.data.images import Images
 from vnd.serialization import load
 from vnd.tasks import Evaluation, TrainedRun, task_of
-from vnd.tasks.base import declare
+from vnd.tasks.base import declare, machine
 from vnd.tasks.trained import BestOrLast, bn_batches, read_splits
 from vnd.train.config import parse_run
 from vnd.train.recipe import Recipe, digest_of
@@ -74,7 +75,9 @@ def results_of(
     `command` is the user's; `done` is called again and again with a part of the work that the task says there is.
     """
     recipe, splits, task = run.recipe, run.splits, task_of(run.method)
+    start = time.perf_counter()
     found = task.evaluate(dataclasses.replace(run, augmented=options.augmented), options, test, done)
+    seconds = {"evaluate": round(time.perf_counter() - start, 2)}
     log = Log(run.folder / "metrics.jsonl").read()
     shown = ("step", "epoch", "loss", "nll", "kl", "mse", "rate")
     series = {
@@ -82,9 +85,10 @@ def results_of(
         "network": recipe.network.name, "data": recipe.data.name, "seed": recipe.train.seed,
         "settings": settings_of(recipe),
     }  # fmt: skip
-    found["seconds"] |= {"train": training_seconds(log, recipe.train.batch)}
+    seconds["train"] = training_seconds(log, recipe.train.batch)
     return {
-        **declare(task, recipe.method_name, recipe.data.name), **found, "series": series,
+        **declare(task, recipe.method_name, recipe.data.name), "machine": machine(run.device), **found,
+        "seconds": seconds, "series": series,
         "title": recipe.about or f"{recipe.method_name} on {recipe.data.name}", "command": command,
         "checkpoint": run.checkpoint, "data": splits.about(recipe.data.name) | {"test": len(test)},
         "curves": [{key: row[key] for key in shown if key in row} for row in log if "loss" in row],

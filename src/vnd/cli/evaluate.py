@@ -12,7 +12,7 @@ import rich
 from rich.console import Console
 from rich.progress import Progress
 
-from vnd.cli.output import command, say
+from vnd._text import command, say
 from vnd.evaluation import find_network, open_run, results_of, write, write_rows
 from vnd.methods import Sizes
 from vnd.tasks import TASKS, Evaluation, Task, TrainedRun, task_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import rich
 
 from vnd._files import write_json
-from vnd.cli.output import say
+from vnd._text import say
 from vnd.data.batches import in_order
 from vnd.evaluation import open_run
 from vnd.methods import Size
@@ -55,16 +55,15 @@ def extract(
         out: Folder of the network; RUN/extracted/SIZE if not given.
     """
     opened = open_run(run, checkpoint, augmented)
-    task = task_of(opened.recipe.method)
+    method, model, task = opened.method, opened.model, task_of(opened.method)
     if task.not_extracted:
         raise ValueError(f"extract: {run} is {task.kind}: {task.not_extracted}")
-    if isinstance(opened.recipe.method, Single):
+    if isinstance(method, Single):
         how = f"as {opened.recipe.method_name} was trained; vnd.load('{run / opened.checkpoint}') gives it"
         raise ValueError(f"extract: {run} has one size, {how}")
-    bayesian = getattr(opened.recipe.method, "bayesian", False)
+    bayesian = getattr(method, "bayesian", False)
     if keep == "posterior" and not bayesian:
         raise ValueError(f"extract: {run} has no posterior over its weights to keep; leave out --keep posterior")
-    model = opened.model
     example = next(iter(in_order(opened.test(), opened.normalise, opened.device, batch=1)))
     budget = {
         "parameters": parameters, "macs": macs, "bytes": bytes, "latency_ms": latency_ms, "fraction": fraction,

@@ -14,7 +14,7 @@ from typing import Any
 import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
 
-from vnd._text import refusal, spelled
+from vnd._text import refusal, spelled, with_one_syntax
 
 HELP = {"-h", "--help"}
 REST = ("overrides", "options")  # arguments that take words which are no options of the command's own
@@ -66,7 +66,7 @@ def _parser(command: Callable[..., None], words: str) -> ArgumentParser:
         action.option_strings = [word for word in action.option_strings if not word.endswith("+")]  # of the help
         if parameters.get(action.dest, inspect.Parameter).annotation is bool:
             action.nargs, action.const = "?", True
-    return parser
+    return with_one_syntax(parser)
 
 
 class _Help(DefaultHelpFormatter, RawDescriptionHelpFormatter):

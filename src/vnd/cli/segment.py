@@ -19,8 +19,7 @@ from torch.nn import functional as F
 
 from vnd import metrics
 from vnd._files import write_json
-from vnd._text import table
-from vnd.cli.output import check_range, command, say
+from vnd._text import check_range, command, say, table
 from vnd.data.decode import LARGEST, Form, picture, probe
 from vnd.evaluation import fed, find_network, open_run
 from vnd.methods import Size, Sizes

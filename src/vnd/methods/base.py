@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
+from inspect import signature
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -151,6 +152,9 @@ class Method(ABC):
 
     task = "classification"
 
+    def __post_init__(self) -> None:
+        check(self)
+
     @property
     def num_loss_temperatures(self) -> int:
         """Number of networks of fixed size trained in every step: each can have a loss temperature of its own."""
@@ -271,6 +275,12 @@ def rules_of(rules: dict[str, dict[str, Any]]) -> dict[str, nested.Rule]:
     return {pattern: nested.Rule(**options) for pattern, options in rules.items()}
 
 
+def converted(network: nn.Module, example: Tensor, method: Any, **options: Any) -> nn.Module:
+    """The nested form of a plain network, by those of a method's options that `to_nested` has, and some more."""
+    given = {name: getattr(method, name) for name in signature(nested.to_nested).parameters if hasattr(method, name)}
+    return nested.to_nested(network, example, **given | {"rules": rules_of(method.rules)} | options)
+
+
 def refuse_several_processes(who: str) -> None:
     """Refuse to train in several processes what runs by other passes than those that a wrapper sees."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -347,9 +357,6 @@ class Converted:
 
     label_smoothing: float = 0.0
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def _likelihood(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(model(images), labels, self.label_smoothing)

@@ -89,8 +89,6 @@ def couple(root: nn.Module, strata: int = 1) -> nn.Module:
     >>> first.quantile is second.quantile
     True
     """
-    from vnd.nn.ordering import OrderingUnit
-
     units = [module for module in root.modules() if isinstance(module, OrderingUnit)]
     if not units:
         raise ValueError("couple: the network has no OrderingUnit")

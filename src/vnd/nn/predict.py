@@ -18,7 +18,7 @@ from vnd.functional import concentration, to_float32
 from vnd.nn.arguments import Arguments, Output, check_output, class_dim, pick_tensor, tensors_of
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.compiled import as_defaults, is_compiled
-from vnd.nn.context import here, saying
+from vnd.nn.context import Draw, here, saying
 from vnd.nn.recalibrate import sampling
 from vnd.nn.state import NestedState, lock_of, nested_part, state_of, unwrap
 from vnd.nn.width import Width, setting_of
@@ -248,30 +248,21 @@ def _separable(net: nn.Module) -> bool:
 
 
 def _pass(net: nn.Module, x: Arguments, samples: int, at_once: int, reading: _Reading) -> Tensor:
-    outputs = []
-    done = 0
-    while done < samples:
-        count = min(at_once, samples - done)
-        outputs.append(reading(_draw(net, x, count), count, len(x)))
-        done += count
-    return torch.cat(outputs)
+    counts = [min(at_once, samples - done) for done in range(0, samples, at_once)]
+    return torch.cat([reading(_draw(net, x, count), count, len(x)) for count in counts])
 
 
 def _draw(net: nn.Module, x: Arguments, count: int) -> Any:
     """One pass with `count` draws for every example, (count · batch, …), samples first."""
-    if count == 1:
-        return _call(net, x)
-    root = unwrap(net)
-    state: NestedState | None = getattr(root, "_vnd_state", None)
-    first = [] if state is None or not x.single else [root.get_submodule(name) for name in state.first_consumers]
-    if len(first) == 1 and isinstance(first[0], BayesLayer) and first[0].bayesian:
-        with saying({first[0]: replace(here(first[0]), expansion=count)}):
-            return _call(net, x)
-    return _call(net, x.repeat(count))
-
-
-def _call(net: nn.Module, x: Arguments) -> Any:
-    with as_defaults(net) if is_compiled(net) else nullcontext():
+    root, said = unwrap(net), dict[nn.Module, Draw]()
+    if count > 1:
+        state: NestedState | None = getattr(root, "_vnd_state", None)
+        first = [] if state is None or not x.single else [root.get_submodule(name) for name in state.first_consumers]
+        if len(first) == 1 and isinstance(first[0], BayesLayer) and first[0].bayesian:
+            said = {first[0]: replace(here(first[0]), expansion=count)}
+        else:
+            x = x.repeat(count)
+    with saying(said), as_defaults(net) if is_compiled(net) else nullcontext():
         return x.run(net)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vnd.nn.arguments import each_tensor, tensors_of
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.dependency import Layout
 from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, is_depthwise, slice_network
 from vnd.nn.norms import ACTIVE, CalibratedNorm
+from vnd.nn.predict import evaluating
 from vnd.nn.state import Shape, arguments_of, nested_part, state_of, unwrap
 from vnd.nn.width import Width, as_shape
 
@@ -184,27 +186,17 @@ def latency(net: nn.Module, width: Width = None, example_input: Any = None, repe
     small = _small(net, width)
     args, kwargs = _example(net, example_input)
     cuda = any(p.is_cuda for p in small.parameters())
-    modes = [(module, module.training) for module in small.modules()]
     times = []
-    small.eval()
-    try:
-        with torch.inference_mode():
-            for _ in range(repeats + 2):
-                if cuda:
-                    torch.cuda.synchronize()
-                start = time.perf_counter()
-                small(*args, **kwargs)
-                if cuda:
-                    torch.cuda.synchronize()
-                times.append(1e3 * (time.perf_counter() - start))
-    finally:
-        _set_modes(modes)
+    with evaluating(small), torch.inference_mode():
+        for _ in range(repeats + 2):
+            if cuda:
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            small(*args, **kwargs)
+            if cuda:
+                torch.cuda.synchronize()
+            times.append(1e3 * (time.perf_counter() - start))
     return statistics.median(times[2:])
-
-
-def _set_modes(modes: list[tuple[nn.Module, bool]]) -> None:
-    for module, training in modes:
-        module.training = training
 
 
 def _small(net: nn.Module, width: Width) -> nn.Module:
@@ -222,26 +214,12 @@ def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, A
                 "one; got None"
             )
         like = next((p for p in net.parameters() if p.is_floating_point()), None)
-        args, kwargs = state_of(net).example
-        return _fit(args, like), _fit(kwargs, like)
+        held: tuple[tuple[Any, ...], dict[str, Any]] = state_of(net).example
+        if like is None:
+            return held
+        args, kwargs = each_tensor(held, lambda x: x.to(like) if x.is_floating_point() else x.to(like.device))
+        return args, kwargs
     return arguments_of(example)
-
-
-def _fit(x: Any, like: Tensor | None) -> Any:
-    """Bring the conversion's example to where the network is now, and to its dtype."""
-    if isinstance(x, Tensor) and like is not None:
-        return x.to(like) if x.is_floating_point() else x.to(like.device)
-    if isinstance(x, dict):
-        return {key: _fit(value, like) for key, value in x.items()}
-    return type(x)(_fit(value, like) for value in x) if type(x) in (tuple, list) else x
-
-
-def _tensors(x: Any) -> Iterator[Tensor]:
-    if isinstance(x, Tensor):
-        yield x
-    elif isinstance(x, dict | list | tuple):
-        for value in x.values() if isinstance(x, dict) else x:
-            yield from _tensors(value)
 
 
 def _count_macs(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -261,15 +239,14 @@ def _positions(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         counts[module] += places.numel() // module.weight.size(0)
 
     hooks = [layer.register_forward_hook(count) for layer in layers]
-    modes = [(module, module.training) for module in net.modules()]
     try:
-        net.eval()(*args, **kwargs)
+        with evaluating(net):
+            net(*args, **kwargs)
     finally:
-        _set_modes(modes)
         for hook in hooks:
             hook.remove()
     return list(counts.values())
 
 
 def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    return next((x.size(0) for x in _tensors((args, kwargs)) if x.dim()), 1)
+    return next((x.size(0) for x in tensors_of((args, kwargs)) if x.dim()), 1)

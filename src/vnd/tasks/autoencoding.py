@@ -3,7 +3,6 @@ r"""Autoencoding: errors and rates at every length of a code, the length of each
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,7 @@ from vnd.methods.codes import (
     shortest,
     squared_error,
 )
-from vnd.tasks.base import BATCH, Evaluation, Task, machine, register, rows_table
+from vnd.tasks.base import BATCH, Evaluation, Task, register, rows_table
 from vnd.tasks.classification import check_classes
 from vnd.tasks.features import Extractor, extractor
 from vnd.tasks.trained import TrainedRun, repeatable
@@ -392,7 +391,7 @@ class Autoencoding(Task):
         lengths included where they have one, so that with the rate it is the negative bound on the log-likelihood:
         $-\mathrm{ELBO} = \text{distortion} + \text{rate}$. `done` counts images.
         """
-        start, method, model = time.perf_counter(), run.method, run.model
+        method, model = run.method, run.model
         assert isinstance(method, AutoencoderMethod)
         notes: list[str] = []
         sizes = method.sizes(model, options.sizes)
@@ -413,8 +412,7 @@ class Autoencoding(Task):
             about = made.compare(test, found.done)
             for row in rows:
                 row |= made.read(method, model, row["length"], found.done)
-        results = {
-            "machine": machine(run.device),
+        return {
             "latent_dim": found.code,
             "likelihood_std": method.likelihood_std,
             "features": None if made is None else about,
@@ -424,7 +422,6 @@ class Autoencoding(Task):
             "complexity": _complexity(test, lengths, notes),
             "notes": notes,
         }
-        return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
 
     def work(self, run: TrainedRun, options: AutoencodingEvaluation, test: Images) -> int:
         """Images, each as often as it is worked on; no fewer than `evaluate` says."""

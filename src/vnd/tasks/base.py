@@ -131,7 +131,7 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, run: TrainedRun, options: Any, test: Images, done: Callable[[int], None]) -> dict[str, Any]:
-        """Measure a network at its sizes: `rows`, `tidy` rows, `seconds`, and what else its sections draw."""
+        """Measure a network at its sizes: `rows`, `tidy` rows, and what else its sections draw."""
 
     def cut_row(self, run: TrainedRun, size: Size, small: nn.Module, keep: Keep, samples: int) -> dict[str, Any]:
         """Measure a network that `vnd extract` cut out of a run, on the test images: a row of `cut_table`."""

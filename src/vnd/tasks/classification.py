@@ -27,7 +27,7 @@ from vnd.nn.extract import Keep
 from vnd.nn.profile import latency, profile
 from vnd.nn.state import Shape, unwrap
 from vnd.nn.width import sample_shapes
-from vnd.tasks.base import COSTS, PERCENT, SHAPED, Evaluation, Task, check_bn_images, machine, register, rows_table
+from vnd.tasks.base import COSTS, PERCENT, SHAPED, Evaluation, Task, check_bn_images, register, rows_table
 from vnd.tasks.trained import TrainedRun, repeatable
 
 Inference = Literal["mc", "mean", "mc_mask", "temperature_scaled"]
@@ -304,7 +304,7 @@ def evaluate(
 
     Thresholds and temperatures are fitted on the validation images; `done` is called with each row.
     """
-    start, bn_images = time.perf_counter(), run.bn_images(options.bn_images)
+    bn_images = run.bn_images(options.bn_images)
     tidy: list[dict[str, Any]] = []
     main: dict[Size, Measured] = {}
     for measured in measure(run, options, test, outside, validation):
@@ -319,11 +319,10 @@ def evaluate(
     units = {name: unit for name, unit in run.model.named_modules() if isinstance(unit, OrderingUnit)}
     labels = torch.as_tensor(test.labels)
     close, levels = (_spread_over(found, places) for places in (CLOSE, LEVELS))
-    results = {
+    return {
         "samples": options.samples,
         "inference": list(options.inference),
         "ood": options.ood if outside is not None else None,
-        "machine": machine(run.device),
         "bn_images": bn_images,
         "rows": rows_of(tidy, options.inference[0], bn_images),
         "tidy": [{key: value for key, value in row.items() if key != "shape"} for row in tidy],
@@ -338,7 +337,6 @@ def evaluate(
         "groups": {name.removesuffix(".ordering"): unit.num_groups for name, unit in units.items()},
         "examples": _examples(test, outside, largest.said, largest.outside),
     }  # fmt: skip
-    return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
 
 
 def rows_of(tidy: list[dict[str, Any]], reading: str, bn_images: int) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from vnd.methods import METHODS, Size
 from vnd.methods.base import refuse_unless
 from vnd.methods.nested import Nested
 from vnd.methods.vnd_punet import Drawer, Segmenter
-from vnd.tasks.base import SHAPED, Evaluation, Task, machine, register, rows_table
+from vnd.tasks.base import SHAPED, Evaluation, Task, register, rows_table
 from vnd.tasks.trained import TrainedRun, named_groups, repeatable
 
 THRESHOLD = 0.5  # probability from which on a pixel is foreground
@@ -309,7 +309,7 @@ class Segmentation(Task):
         Sizes that the method has beside the wanted ones come last. Where it is known what graders draw from, rows have
         the GED that samples of that would have, "expected_ged". `done` counts images.
         """
-        start, method, notes = time.perf_counter(), run.method, list[str]()
+        method, notes = run.method, list[str]()
         assert isinstance(method, Segmenter)
         distinct, groups = method.distinct(run.model), groups_of(test)
         if test.masks is None:
@@ -331,8 +331,7 @@ class Segmentation(Task):
             row, bins[size.label] = measured.row(groups)
             about = {"label": size.label, "kind": size.kind, "fraction": size.fraction, **_cost(run, size, test)}
             rows.append({**about, **row, "expected_ged": expected, "seconds": round(time.perf_counter() - since, 2)})
-        results = {
-            "machine": machine(run.device),
+        return {
             "graders": test.masks.shape[1],
             "samples": list(options.num_mask_samples),
             "threshold": THRESHOLD,
@@ -343,7 +342,6 @@ class Segmentation(Task):
             "graders_own": _own(test),
             "notes": list(dict.fromkeys(notes)),
         }
-        return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
 
     def work(self, run: TrainedRun, options: SegmentationEvaluation, test: Images) -> int:
         """Images, each as often as it is worked on."""

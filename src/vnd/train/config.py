@@ -17,7 +17,7 @@ from typing import Any, get_args, get_type_hints
 import yaml
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser
 
-from vnd._text import check_known, nearest, on_one_line, refusal, spelled
+from vnd._text import check_known, nearest, on_one_line, refusal, spelled, with_one_syntax
 from vnd.methods import METHODS
 from vnd.models import MODELS
 from vnd.train.recipe import SECTIONS, Network, Recipe, flatten, sections_of
@@ -82,7 +82,7 @@ def parser_of(method: str, network: str) -> ArgumentParser:
     parser.add_class_arguments(MODELS[network], "network", instantiate=False)
     for name, kind in sections_of(method).items():
         parser.add_class_arguments(kind, name)
-    return parser
+    return with_one_syntax(parser)
 
 
 _shared_parser = cache(parser_of)  # half of the time that a recipe takes to read
@@ -102,7 +102,7 @@ def options_parser(recipe: Recipe) -> ArgumentParser:
     skip: set[str | int] = {"sizes", "checkpoint"}  # which the command has itself
     parser.add_class_arguments(type(recipe.evaluate), skip=skip, as_group=False)
     parser.set_defaults({key: value for key, value in vars(recipe.evaluate).items() if key not in skip})
-    return parser
+    return with_one_syntax(parser)
 
 
 def _choice(given: dict[str, Any], section: str, known: Iterable[str], where: str) -> str:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -110,19 +110,13 @@ class ProgressLogger:
                     )
 
 
-class GracefulStop:
+class GracefulStop(ExitStack):
     """Turns the first Ctrl-C or SIGTERM into a wish to stop between two steps; the second one stops at once."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.wished = False
-        self.handled = handled((signal.SIGINT, signal.SIGTERM), self._wish)
-
-    def __enter__(self) -> Self:
-        self.handled.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.handled.__exit__(None, None, None)
+        self.enter_context(handled((signal.SIGINT, signal.SIGTERM), self._wish))
 
     def asked(self, accelerator: Any) -> bool:
         """Whether any process was asked to stop."""

@@ -204,19 +204,13 @@ def _head(git: Path) -> str | None:
         git = git.parent / _short(git).removeprefix("gitdir: ")
     common = git / _short(git / "commondir") if (git / "commondir").is_file() else git
     said = _short(git / "HEAD")
-    if COMMIT.fullmatch(said):
-        return said
-    name = said.removeprefix("ref: ")
-    if name == said or not re.fullmatch(r"refs/[^\x00-\x20]+", name) or ".." in name:
-        return None
-    for place in (git, common):
-        if (place / name).is_file():
-            said = _short(place / name)
-            return said if COMMIT.fullmatch(said) else None
-    packed = common / "packed-refs"
-    lines = packed.read_text(encoding="utf-8").splitlines() if packed.is_file() else []
-    found = [line.split(" ")[0] for line in lines if line.endswith(f" {name}")]
-    return found[0] if found and COMMIT.fullmatch(found[0]) else None
+    name, places = said.removeprefix("ref: "), [said]
+    if name != said and re.fullmatch(r"refs/[^\x00-\x20]+", name) and ".." not in name:
+        places += [_short(place / name) for place in (git, common) if (place / name).is_file()]
+        packed = common / "packed-refs"
+        lines = packed.read_text(encoding="utf-8").splitlines() if packed.is_file() else []
+        places += [line.split(" ")[0] for line in lines if line.endswith(f" {name}")]
+    return next((place for place in places if COMMIT.fullmatch(place)), None)
 
 
 def _short(path: Path) -> str:
