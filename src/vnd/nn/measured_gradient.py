@@ -72,7 +72,7 @@ def update_differences(root: nn.Module, loss: Callable[[], Tensor], rate: float 
                 if other.quantile is unit.quantile:
                     other.fixed_groups.copy_(other.base + (other.posterior().chain.log_survival >= level).sum())
         unit.fixed_groups.fill_(unit.base + index)
-        with torch.random.fork_rng(devices=_cuda_devices(unit.keep_logits)):
+        with torch.random.fork_rng(devices=[unit.keep_logits.device] if unit.keep_logits.is_cuda else []):
             without = loss()
         unit.fixed_groups.fill_(unit.base + index + 1)
         difference = loss() - without
@@ -89,10 +89,6 @@ def update_differences(root: nn.Module, loss: Callable[[], Tensor], rate: float 
 
 def _measured_units(root: nn.Module) -> list[OrderingUnit]:
     return [m for m in root.modules() if isinstance(m, OrderingUnit) and m.gradient == "difference"]
-
-
-def _cuda_devices(tensor: Tensor) -> list[int]:
-    return [tensor.get_device()] if tensor.is_cuda else []
 
 
 def step_order(net: nn.Module, loss_fn: Callable[[], Tensor], measure: bool = True) -> Tensor:
