@@ -171,7 +171,8 @@ def short_figure(root: Path) -> Figure:
 
 
 def _results(method: str, recipe: str, rows: Rows) -> dict[str, Any]:
-    return {"method": describe(method), "series": {"recipe": recipe, "settings": recipe, "seed": 0}, "rows": rows}
+    series = {"run": recipe, "recipe": recipe, "settings": recipe, "network": "vgg11", "data": "cifar10", "seed": 0}
+    return {"method": describe(method), "series": series, "rows": rows}
 
 
 # Speed

@@ -16,7 +16,7 @@ from rich.progress import track
 from torch import Tensor
 
 from vnd._files import write_json
-from vnd.cli.output import check_range, command, say
+from vnd._text import check_range, command, say
 from vnd.data.batches import in_order
 from vnd.evaluation import find_network, open_run
 from vnd.methods import AutoencoderMethod, Sizes

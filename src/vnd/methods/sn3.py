@@ -17,6 +17,7 @@ from vnd.functional import concentration, to_float32
 from vnd.methods.base import Batch, Step, Terms, Traits, refuse_unless, register
 from vnd.methods.nested import Nested, ends
 from vnd.nn import BayesLayer, OrderingUnit, Shape
+from vnd.nn.ordering import pin, pinned
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
 from vnd.nn.width import sample_shapes
@@ -448,8 +449,7 @@ class DistillationCache:
     def at(self, lengths: Shape, again: bool) -> Callable[[Tensor], Tensor]:
         """The teacher at some lengths; where they are asked for again, and can be, cut to them."""
         units = state_of(self.teacher).units
-        for name, unit in units.items():
-            unit.fixed_groups.fill_(lengths[name])
+        pin([*units.values()], [lengths[name] for name in units])
         if not again or all(lengths[name] == unit.num_groups for name, unit in units.items()):
             return self.asked
         if lengths not in self.slices:
@@ -509,11 +509,8 @@ def _spread(
 ) -> Tensor:
     """The student's concentrations at some lengths, (batch, classes), scaled where a loss temperature is given."""
     units = state_of(root).units
-    for name, unit in units.items():
-        unit.fixed_groups.copy_(lengths[name])
-    outputs = model(images)
-    for unit in units.values():
-        unit.fixed_groups.fill_(-1)
+    with pinned([*units.values()], [lengths[name] for name in units]):
+        outputs = model(images)
     return concentration(
         outputs if log_loss_temperature is None else scale_mean(to_float32(outputs), log_loss_temperature)
     )

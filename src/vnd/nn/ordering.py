@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Self, get_args
@@ -174,6 +175,24 @@ def _attach_gradient(
 
 Gradient = Literal["survival", "downhill", "difference"]
 Sampler = Literal["exact", "released"]
+
+
+@torch.no_grad()
+def pin(units: Sequence[OrderingUnit], groups: Sequence[Tensor | int]) -> None:
+    """Let units keep so many groups from now on, in every mode; of those with −1 widths are drawn in training."""
+    for unit, count in zip(units, groups, strict=True):
+        unit.fixed_groups.copy_(count) if isinstance(count, Tensor) else unit.fixed_groups.fill_(count)
+
+
+@contextmanager
+def pinned(units: Sequence[OrderingUnit], groups: Sequence[Tensor | int]) -> Iterator[None]:
+    """Let units keep so many groups in a block, whatever width is set; see `pin`."""
+    before = [unit.fixed_groups.clone() for unit in units]
+    pin(units, groups)
+    try:
+        yield
+    finally:
+        pin(units, before)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def predict(
         x: A batch of inputs, (batch, …); or a tuple of positional arguments, or a dict or other mapping of keyword
             arguments. The first tensor with a dimension says how many examples there are. Tensors of that size along
             dimension 0 are split and repeated with the examples, all else is handed on as it is.
-        width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
+        width: A `Shape`, a fraction in (0, 1], or None: no width given; the one that is set.
         samples: Draws of the weights; 0 for one pass with the posterior means.
         link: From the network's outputs to what is averaged: "softmax" over `dim` (classes), "sigmoid" for
             masks, "identity" for regression; "dirichlet" for a student of SN³, whose outputs give a Dirichlet over

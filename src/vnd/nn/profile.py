@@ -48,7 +48,7 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
     Args:
         net: A nested network; or any other, of its one width, or a model that holds a nested network, which need an
             example.
-        width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
+        width: A `Shape`, a fraction in (0, 1], or None: no width given; the one that is set.
         example_input: A tensor, a tuple of arguments or a dict; that of the conversion if None.
         count_macs: Whether to run the example.
 

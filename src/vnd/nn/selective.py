@@ -89,7 +89,7 @@ def selective(
             keyword arguments; or batches, each (inputs, labels), (a, b, …, labels) or a dict with "labels" in it.
         y: Classes (N,); None where `x` is batches.
         risk: Largest share of wrong ones among the accepted.
-        width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
+        width: A `Shape`, a fraction in (0, 1], or None: no width given; the one that is set.
         samples: Draws of the weights, as `predict` takes them; 0 for posterior means.
         score: The uncertainty: "entropy" of the averaged probabilities, "mutual_information" between samples, or
             "confidence", one minus the largest probability.

@@ -13,20 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from html import escape
-from importlib.resources import files
 from io import StringIO
 from itertools import count, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-import yaml
-
 from vnd._files import put, write_text
 from vnd._text import nearest, short
 from vnd.metrics import Interval
 from vnd.report import style
-from vnd.report.results import FORMAT, RESULTS, Column, Run, find, open_run, origin
+from vnd.report.results import CAPTIONS, FORMAT, RESULTS, Column, Run, declared, find, open_run, origin
 from vnd.report.series import Block, Point, Series, blocks_of, is_certain
 
 if TYPE_CHECKING:
@@ -236,9 +233,8 @@ def html(title: str, groups: Sequence[tuple[str, str, Sequence[Part]]], pictures
             own = list(some)
             lines += [own[at : at + 2] for at in range(0, len(own), 2)] if is_half else [[part] for part in own]
         shown.append({"heading": heading, "mark": mark, "lines": lines})
-    from markupsafe import Markup
-
     template = _templates().get_template("report.html.j2")
+    from markupsafe import Markup
 
     def picture(part: Part, one: Drawing) -> Any:
         label = Markup.escape(f"{part.heading} {one.series}".strip())
@@ -256,19 +252,16 @@ def _templates() -> Any:
         message = "pages of the report need Jinja2; pip install 'variational-nested-dropout[report]'"
         raise ModuleNotFoundError(message) from None
     loader = PackageLoader("vnd.report", "")
-    return Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-
-
-@cache
-def _captions() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = yaml.safe_load(files("vnd.report").joinpath("captions.yaml").read_text("utf-8"))
+    found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    found.filters["short"] = short
     return found
 
 
 def caption(of: str, key: str = "note", /, **given: object) -> str:
     """The note of a name in captions.yaml, or its heading, with what it speaks of."""
-    template = _templates().overlay(autoescape=False, trim_blocks=False).from_string(_captions()[of].get(key, ""))
-    return re.sub("[ \n]+", " ", template.render(given)).strip()
+    text = declared(CAPTIONS)[of].get(key, "")
+    template = _templates().overlay(autoescape=False, trim_blocks=False).from_string(text)
+    return re.sub(" *(\n| ) *", r"\1", template.render(given)).strip()
 
 
 def part(key: str, content: Content, /, is_half: bool = False, caption_of: str = "", **given: object) -> Part:
@@ -382,9 +375,9 @@ def each(series: Sequence[Series], name: str, draw: Callable[[Series], Figure], 
     return found
 
 
-def paragraphs(*lines: str) -> Items:
-    """Paragraphs of text."""
-    return Items([[Cell(line)] for line in lines if line], "paragraphs")
+def paragraphs(*texts: str) -> Items:
+    """Paragraphs, a line each."""
+    return Items([[Cell(line)] for text in texts for line in text.splitlines() if line], "paragraphs")
 
 
 def of_split(results: dict[str, Any], where: str) -> str:

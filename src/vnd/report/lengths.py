@@ -12,6 +12,7 @@ from vnd.report.html import (
     Options,
     Part,
     Table,
+    caption,
     images_of,
     listed,
     of_split,
@@ -20,8 +21,8 @@ from vnd.report.html import (
     section,
     spread,
 )
-from vnd.report.results import RULES, Run, measure_names
-from vnd.report.series import Block, Point, Series
+from vnd.report.results import Run, measure_names
+from vnd.report.series import RULES, Block, Point, Series
 from vnd.report.style import BLUE, ORANGE, WIDE, Look, canvas, legend, looks, one_line, plot
 
 if TYPE_CHECKING:
@@ -37,14 +38,11 @@ def overview(block: Block, options: Options) -> list[Part]:
     """What was trained, at how many lengths it is measured, and what came of it."""
     results, own = block.runs[0].results, block.series[0]
     rows, code = sorted(results["rows"], key=lambda row: row["length"]), results["latent_dim"]
-    trained = f"An auto-encoder with a code of {code} numbers was trained on {images_of(results)}."
-    if not own.is_separate:
-        trained += " Its numbers stand in an order, so that a code can end after any of them."
     errors = listed([f"{row['mse']:.5f} with {row['length']:g}" for row in rows])
-    said = f"The mean squared error of a pixel is {errors} of {code} numbers."
-    where = f" at {len(rows)} lengths" if len(rows) > 1 else ""
-    lines = [f"{trained} {of_split(results, where)}", said, *(results.get("notes") or [])]
-    return [Part("summary", "", "", [paragraphs(*lines)]), *numbers(block, options)]
+    measured = of_split(results, f" at {len(rows)} lengths" if len(rows) > 1 else "")
+    given = {"images": images_of(results), "measured": measured, "errors": errors, "ordered": not own.is_separate}
+    text = paragraphs(caption("trained_codes", code=code, **given), *(results.get("notes") or []))
+    return [Part("summary", "", "", [text]), *numbers(block, options)]
 
 
 @section("code_lengths", "page", "markdown")

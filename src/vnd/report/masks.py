@@ -21,6 +21,7 @@ from vnd.report.html import (
     Options,
     Part,
     Table,
+    caption,
     images_of,
     listed,
     of_split,
@@ -190,22 +191,17 @@ def differences(block: Block) -> list[tuple[Series, Point, Interval | None]]:
 def overview(block: Block, options: Options) -> list[Part]:
     """What was trained, at how many sizes it is measured, and what came of it."""
     results, own = block.runs[0].results, block.series[0]
-    trained = (
-        f"A network was trained on {images_of(results)}, each with the masks of {results['graders']} graders, who need "
-        "not agree. Every sample that it draws for an image is a whole mask, such as one grader might have made."
-    )
     sized, most = sum(not point.is_drawn for point in own.points), counts(block)[-1]
     said = []
     for point in own.points:
         place = " with lengths that are drawn" if point.is_drawn else f" at {point.label}"
         said.append(f"{point.measures[f'ged_{most}'].mean:.3f}{place * (len(own.points) > 1)}")
-    words = f"The energy distance between {most} sample{'s' * (most > 1)} and the graders is {listed(said)}"
     truth, apart, between = expected(block).get(most), own.full.mean("diversity"), graders_own(block, "diversity")
-    words += f"; samples of the true distribution would have {truth:.3f} on average." if truth is not None else "."
-    if apart is not None and between is not None:
-        words += f" Two samples are {apart:.2f} apart (1 − IoU), two graders {between:.2f}."
-    lines = [f"{trained} {of_split(results, f' at {sized} sizes' if sized > 1 else '')}", words]
-    return [Part("summary", "", "", [paragraphs(*lines, *(results.get("notes") or []))]), *tables(block, options)]
+    given: dict[str, Any] = {"images": images_of(results)}
+    given |= {"measured": of_split(results, f" at {sized} sizes" if sized > 1 else "")}
+    given |= {"graders": results["graders"], "most": most, "distances": listed(said)}
+    text = caption("trained_masks", truth=truth, apart=apart, between=between, **given)
+    return [Part("summary", "", "", [paragraphs(text, *(results.get("notes") or []))]), *tables(block, options)]
 
 
 @section("mask_tables", "page", "markdown")

@@ -11,10 +11,11 @@ from itertools import count
 from typing import Any
 
 from vnd.metrics import Interval, confidence_interval
-from vnd.report.results import RULES, Column, Run
+from vnd.report.results import Column, Run
 
 FORMS = {"mc": "{}", "mean": "DT-{}", "mc_mask": "{}-MC", "temperature_scaled": "{}-TS"}  # names by way of inference
 DRAWN = ("mc", "mean")  # one, where no weight is drawn
+RULES = ("fixed", "posterior", "target")  # by which codes have their lengths
 RETRAINED = "retrained"  # for each length
 COMPARED = ("data", "network", "image")  # what a task may compare runs by
 MARK = re.compile(r"(?<![0-9]e)-|[/ ]")  # between the words of a name; not within 1e-05

@@ -27,7 +27,7 @@ from vnd.report.html import (
     part,
     section,
 )
-from vnd.report.results import Column, chosen_row
+from vnd.report.results import CAPTIONS, Column, chosen_row, declared
 from vnd.report.series import Block, Point, Rows, Series, is_certain, point_of, rows_of, size_of
 from vnd.report.style import (
     BLUE,
@@ -58,21 +58,6 @@ INFERENCE = {
     "mean": ("means of the weights", "one pass with the means of the weights, not averaged over draws"),
     "mc_mask": ("random masks", "a random width each pass, averaged"),
     "temperature_scaled": ("scaled", "temperature scaling: confidences are mended for each width on validation images"),
-}
-TERMS = {
-    "Nested": "The units of every layer are ordered by importance, so that the first few of each layer are a smaller "
-    "network that works without training again: one training gives all sizes.",
-    "Width": "The share of every layer that is kept. Half the width has about a quarter of the parameters.",
-    "Interval": "Where the mean of many repetitions would lie with 95 % confidence, by Student's t. It is over "
-    "trainings from other random starts (seeds), or where there is one training, over repeated evaluations of it.",
-}
-TRAINED = {  # by sizes and order of a method
-    ("many", "learned"): "One network was trained once on {images}. It learned which of its units matter most and "
-    "keeps them in that order, so that smaller networks are cut from it without training again.",
-    ("many", "fixed"): "One network was trained once on {images}. Its units stand in a fixed order and all its widths "
-    "were trained at once, so that smaller networks, of the first units of each layer, are cut from it without "
-    "training again.",
-    **dict.fromkeys((("each", "none"), ("found", "none")), "One network of one size was trained on {images}."),
 }
 PLACES = {
     "full": "Full width",
@@ -119,19 +104,17 @@ def overview(block: Block, options: Options) -> list[Part]:
     rows, chosen = results["rows"], chosen_row(results)
     full = max(rows, key=lambda row: row["parameters"])
     classes = f", {len(results['data']['classes'])} classes" if results["data"].get("classes") else ""
-    trained = TRAINED.get((method.get("sizes", ""), method.get("order", "")), "A network was trained on {images}.")
-    at_one = " at one size" if (method.get("sizes") or "many") == "many" else ""
-    where = f" at {len(rows)} sizes" if len(rows) > 1 else at_one
-    lines = [f"{trained.format(images=images_of(results) + classes)} {of_split(results, where)}"]
-    if chosen is not None:
-        reason = f" ({results['chosen']['reason']})" if results["chosen"].get("reason") else ""
-        known = [c for c in columns if chosen.get(c.key) is not None]
-        numbers_of = [(c.heading, number(chosen[c.key], c), number(full.get(c.key), c)) for c in known]
-        said = listed([f"{name} {value} ({whole} at full size)" for name, value, whole in numbers_of])
-        lines.append(
-            f"The chosen network, {chosen['label']}{reason}, has {short(chosen['parameters'])} parameters, "
-            f"{_share(chosen, full)} of the full {short(full['parameters'])}. On these images it has {said}."
-        )
+    sizes, where = method.get("sizes") or "many", f" at {len(rows)} sizes" if len(rows) > 1 else ""
+    said = [
+        f"{c.heading} {number(chosen[c.key], c)} ({number(full.get(c.key), c)} at full size)"
+        for c in columns if chosen is not None and chosen.get(c.key) is not None
+    ]  # fmt: skip
+    text = caption(
+        "trained_sizes", sizes=sizes, order=method.get("order", ""), chosen=chosen, full=full, numbers=listed(said),
+        images=images_of(results) + classes, share=chosen and _share(chosen, full),
+        reason=(results.get("chosen") or {}).get("reason"),
+        measured=of_split(results, where or " at one size" * (sizes == "many")),
+    )  # fmt: skip
     smallest = min(rows, key=lambda row: (row["parameters"], *(-row.get(column.key, 0) for column in columns[:1])))
     named = {"Full size": full, "Chosen": chosen, "Smallest": smallest} if len(rows) > 1 else {"The network": full}
     cards = [
@@ -142,7 +125,7 @@ def overview(block: Block, options: Options) -> list[Part]:
         ]
         for name, row in named.items() if row is not None
     ]  # fmt: skip
-    return [Part("summary", "", "", [paragraphs(*lines), Items(cards, "cards")])]
+    return [Part("summary", "", "", [paragraphs(text), Items(cards, "cards")])]
 
 
 @section("curves", "run")
@@ -213,7 +196,7 @@ def numbers(block: Block, options: Options) -> list[Part]:
 def glossary(block: Block, options: Options) -> list[Part]:
     """What the numbers mean."""
     split = block.runs[0].split
-    said = {c.heading: c.description for c in block.columns.values() if c.description} | TERMS
+    said = {c.heading: c.description for c in block.columns.values() if c.description} | declared(CAPTIONS)["terms"]
     lines = [[Cell(name), Cell(text.format(split=split))] for name, text in said.items()]
     return [part("words", [Items(lines, "terms")])]
 

@@ -19,6 +19,7 @@ from vnd.data.batches import Normalise, statistics
 from vnd.data.images import Images
 from vnd.methods import Method, Size, Sizes
 from vnd.methods.base import describe, refuse_unless
+from vnd.nn.extract import Keep
 from vnd.tasks.trained import BestOrLast, TrainedRun
 
 PERCENT: dict[str, Any] = {"form": "percent", "digits": 1}
@@ -98,7 +99,7 @@ class Task(ABC):
     has_masks: ClassVar[bool] = False
     validates_draws: ClassVar[bool] = False
     widths: ClassVar[tuple[str, tuple[str, ...]]] = ("method", ())
-    not_extracted: ClassVar[str] = ""
+    not_extracted: ClassVar[str] = "its task measures no network that was cut out"
 
     def check_data(self, images: Images, recipe: Any) -> None:  # noqa: B027
         """Refuse training images that nobody could learn it from; `recipe` is the section `data`."""
@@ -131,6 +132,14 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, run: TrainedRun, options: Any, test: Images, done: Callable[[int], None]) -> dict[str, Any]:
         """Measure a network at its sizes: `rows`, `tidy` rows, and what else its sections draw."""
+
+    def cut_row(self, run: TrainedRun, size: Size, small: nn.Module, keep: Keep, samples: int) -> dict[str, Any]:
+        """Measure a network that `vnd extract` cut out of a run, on the test images: a row of `cut_table`."""
+        raise ValueError(f"extract: {self.not_extracted}")
+
+    def cut_table(self, row: dict[str, Any], title: str) -> Table:
+        """Table of such a row, for a terminal."""
+        raise ValueError(f"extract: {self.not_extracted}")
 
     @abstractmethod
     def work(self, run: TrainedRun, options: Any, test: Images) -> int:

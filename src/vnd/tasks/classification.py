@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -23,7 +23,8 @@ from vnd.methods.base import refuse_unless
 from vnd.methods.classification_baselines import fit_temperature, scaled
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import BayesLayer, OrderingUnit
-from vnd.nn.profile import latency
+from vnd.nn.extract import Keep
+from vnd.nn.profile import latency, profile
 from vnd.nn.state import Shape, unwrap
 from vnd.nn.width import sample_shapes
 from vnd.tasks.base import COSTS, PERCENT, SHAPED, Evaluation, Task, check_bn_images, register, rows_table
@@ -567,6 +568,7 @@ class Classification(Task):
         "theory",
     )
     columns = COLUMNS
+    not_extracted = ""
 
     def check_data(self, images: Images, recipe: Any) -> None:
         """Refuse images without labels, or of one class."""
@@ -614,6 +616,21 @@ class Classification(Task):
         """Rows of sizes and ways of inference; `done` counts rows."""
         found = evaluate(run, options, test, run.splits.validation, run.outside(options), lambda row: done(1))
         return found | {"augmented": run.recipe.augmented(run.augmented)}
+
+    def cut_row(self, run: TrainedRun, size: Size, small: nn.Module, keep: Keep, samples: int) -> dict[str, Any]:
+        """Costs and scores."""
+        test = run.test()
+        example = next(iter(in_order(test, run.normalise, run.device, batch=1)))
+        said = answer(run.method, small, run.batches(test), samples)
+        row = row_of(run.method, run.method.extract(run.model, size.width), size, example)
+        if keep != "mean":  # what is saved, which has log α too
+            row |= asdict(profile(small, example_input=example)) | {"latency_ms": latency(small, example_input=example)}
+        row |= scores(said.probs, said.entropy, torch.as_tensor(test.labels), run.recipe.evaluate.bins)
+        return row | {"classes": list(test.classes)}
+
+    def cut_table(self, row: dict[str, Any], title: str) -> Table:
+        """As `vnd evaluate` prints one."""
+        return sizes_table([row], title)
 
     def work(self, run: TrainedRun, options: ClassificationEvaluation, test: Images) -> int:
         """Rows."""
