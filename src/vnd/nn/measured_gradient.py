@@ -70,7 +70,7 @@ def update_differences(root: nn.Module, loss: Callable[[], Tensor], rate: float 
     lengths = [other.base + (other.posterior().chain.log_survival >= level).sum() for other in others]
     try:
         with pinned([*others, unit], [*lengths, unit.base + index]):
-            with torch.random.fork_rng(devices=_cuda_devices(unit.keep_logits)):
+            with torch.random.fork_rng(devices=[unit.keep_logits.device] if unit.keep_logits.is_cuda else []):
                 without = loss()
             pin([unit], [unit.base + index + 1])
             difference = loss() - without
@@ -85,10 +85,6 @@ def update_differences(root: nn.Module, loss: Callable[[], Tensor], rate: float 
 
 def _measured_units(root: nn.Module) -> list[OrderingUnit]:
     return [m for m in root.modules() if isinstance(m, OrderingUnit) and m.gradient == "difference"]
-
-
-def _cuda_devices(tensor: Tensor) -> list[int]:
-    return [tensor.get_device()] if tensor.is_cuda else []
 
 
 def step_order(net: nn.Module, loss_fn: Callable[[], Tensor], measure: bool = True) -> Tensor:

@@ -232,8 +232,11 @@ def _run(net: nn.Module, x: Arguments, samples: int, rows: int, reading: _Readin
     while True:
         try:
             at_once = max(1, min(samples, rows // max(1, min(rows, len(x))))) if _separable(net) else 1
-            step = max(1, min(len(x), rows))
-            chunks = [_pass(net, part, samples, at_once, reading) for part in x.split(step)]
+            counts = [min(at_once, samples - done) for done in range(0, samples, at_once)]
+            chunks = [
+                torch.cat([reading(_draw(net, part, count), count, len(part)) for count in counts])
+                for part in x.split(max(1, min(len(x), rows)))
+            ]
             return torch.cat(chunks, 1)
         except RuntimeError as error:  # CUDA has a kind of its own, a CPU has not
             if rows <= 1 or not (isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)):
@@ -245,11 +248,6 @@ def _run(net: nn.Module, x: Arguments, samples: int, rows: int, reading: _Readin
 def _separable(net: nn.Module) -> bool:
     """Whether the examples of one pass are separate draws: not so where they share the noise of a weight."""
     return all(m.estimator == "local" for m in unwrap(net).modules() if isinstance(m, BayesLayer) and m.bayesian)
-
-
-def _pass(net: nn.Module, x: Arguments, samples: int, at_once: int, reading: _Reading) -> Tensor:
-    counts = [min(at_once, samples - done) for done in range(0, samples, at_once)]
-    return torch.cat([reading(_draw(net, x, count), count, len(x)) for count in counts])
 
 
 def _draw(net: nn.Module, x: Arguments, count: int) -> Any:

@@ -63,7 +63,12 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
     small = _small(net, width)
     parameters = list(small.parameters())
     size = sum(x.numel() * x.element_size() for x in (*parameters, *small.buffers()))
-    macs = _count_macs(small, *_example(net, example_input)) if count_macs else 0
+    macs = 0
+    if count_macs:
+        args, kwargs = _example(net, example_input)
+        layers: list[Any] = [module for module in small.modules() if isinstance(module, LAYERS)]
+        places = zip(_positions(small, args, kwargs), layers, strict=True)
+        macs = sum(count * layer.weight.numel() for count, layer in places) // _batch(args, kwargs)
     return Profile(sum(x.numel() for x in parameters), macs, size)
 
 
@@ -220,12 +225,6 @@ def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, A
         args, kwargs = each_tensor(held, lambda x: x.to(like) if x.is_floating_point() else x.to(like.device))
         return args, kwargs
     return arguments_of(example)
-
-
-def _count_macs(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    layers = [module for module in net.modules() if isinstance(module, LAYERS)]
-    places = _positions(net, args, kwargs)
-    return sum(n * layer.weight.numel() for n, layer in zip(places, layers, strict=True)) // _batch(args, kwargs)
 
 
 @torch.no_grad()

@@ -88,11 +88,8 @@ def _check_share(name: str, value: float) -> None:
 
 @torch.no_grad()
 def _level_shape(state: NestedState, level: float) -> Shape:
-    log_u = math.log1p(-level) if level < 1 else -math.inf
-    groups = {}
-    for name, unit in state.units.items():
-        groups[name] = unit.base + int((log_survival(unit.keep_logits) > log_u).sum())
-    return Shape(groups)
+    log_u, units = math.log1p(-level) if level < 1 else -math.inf, state.units.items()
+    return Shape({name: unit.base + int((log_survival(unit.keep_logits) > log_u).sum()) for name, unit in units})
 
 
 @torch.no_grad()
@@ -114,15 +111,12 @@ def sample_shapes(net: nn.Module, count: int, seed: int = 0) -> list[Shape]:
     if state.quantile is not None:
         start = float(torch.rand((), generator=generator, dtype=torch.float64))
         return [_level_shape(state, 1 - (k + start) / count) for k in range(count)]
-    shapes = []
-    for _ in range(count):
-        groups = {}
-        for name, unit in state.units.items():
-            log_u = float(torch.rand((), generator=generator, dtype=torch.float64).log())
-            survival = sampling_posterior([unit]).chain.log_survival
-            groups[name] = unit.base + int((survival > log_u).sum())
-        shapes.append(Shape(groups))
-    return shapes
+
+    def draw(unit: OrderingUnit) -> int:
+        log_u = float(torch.rand((), generator=generator, dtype=torch.float64).log())
+        return unit.base + int((sampling_posterior([unit]).chain.log_survival > log_u).sum())
+
+    return [Shape({name: draw(unit) for name, unit in state.units.items()}) for _ in range(count)]
 
 
 @torch.no_grad()
