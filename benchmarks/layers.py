@@ -98,7 +98,7 @@ def predictions(setting: Setting, net: nn.Module, samples: int) -> tuple[float, 
     plain = torch.compile(setting.network().eval(), mode=setting.mode)
     net.eval()
     with torch.inference_mode(), setting.autocast(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # this network was never trained, nor calibrated
+        warnings.simplefilter("ignore")  # this network was never trained, nor recalibrated
         one = setting.time(lambda: plain(setting.x))
         compiled = torch.compile(net, mode=setting.mode)
         ours = setting.time(lambda: vnd.predict(compiled, setting.x, samples=samples))

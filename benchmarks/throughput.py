@@ -81,13 +81,13 @@ def recipe_of(method: str, args: argparse.Namespace, data: Path) -> Recipe:
     )  # fmt: skip
 
 
-def bare(session: TrainState, clock: Clock) -> None:
+def bare(state: TrainState, clock: Clock) -> None:
     """The loop that a user of PyTorch writes."""
-    options, device = session.recipe.train, session.accelerator.device
-    images, labels = session.splits.train.pixels, torch.from_numpy(session.splits.train.labels).to(device)
-    data = session.batches.normalise(torch.from_numpy(np.array(images)).to(device))
-    model, optimizer, method = session.root, session._inner(), session.method
-    loss_of = loop._compiled(method.loss, session)
+    options, device = state.recipe.train, state.accelerator.device
+    images, labels = state.splits.train.pixels, torch.from_numpy(state.splits.train.labels).to(device)
+    data = state.batches.normalise(torch.from_numpy(np.array(images)).to(device))
+    model, optimizer, method = state.root, state.optimizer.optimizer, state.method
+    loss_of = loop._compiled(method.loss, state)
     step = Step(0, torch.full((), 1e-3, device=device), 2.0, len(data))
     model.train()
     while True:
@@ -101,19 +101,19 @@ def bare(session: TrainState, clock: Clock) -> None:
             clock.tick()
 
 
-def ours(session: TrainState, clock: Clock) -> None:
+def ours(state: TrainState, clock: Clock) -> None:
     """The library's loop."""
-    session.move_average = clock.tick  # type: ignore[method-assign]
-    loop._train(session, quiet=False)
+    state.move_average = clock.tick  # type: ignore[method-assign]
+    loop._train(state, quiet=False)
 
 
 def measure(run: Callable[[TrainState, Clock], None], recipe: Recipe, args: argparse.Namespace) -> float:
     """Images a second."""
     with tempfile.TemporaryDirectory() as folder:
-        session = TrainState(recipe, Path(folder), loop.make_accelerator(recipe))
+        state = TrainState(recipe, Path(folder), loop.make_accelerator(recipe))
         clock = Clock(args.window, args.windows, args.device)
         with loop.deterministic(recipe.train.deterministic), suppress(DoneError):
-            run(session, clock)
+            run(state, clock)
         torch._dynamo.reset()
     return float(args.batch / clock.seconds())
 

@@ -1,4 +1,4 @@
-"""Check what the documentation pages refer to: functions, tests, links, Python blocks; a line for each that is wrong.
+"""Check what the documentation pages refer to: functions, tests, scripts, links, Python blocks; a line a fault.
 
 python scripts/check_references.py [ROOT]
 """
@@ -28,8 +28,11 @@ def problems(root: Path) -> list[str]:
 
 
 def _of_page(page: Path, texts: dict[Path, str]) -> Iterator[str]:
-    """Links that lead nowhere, and blocks that are not Python."""
-    text = texts[page]
+    """Scripts that are not there, links that lead nowhere, and blocks that are not Python."""
+    text, root = texts[page], next(folder for folder in page.parents if folder.name != "docs")
+    for script in sorted(set(re.findall(r"python ((?:scripts|benchmarks)/\S+\.py)", text))):
+        if not (root / script).is_file():
+            yield f"names {script}, which does not exist"
     for target in re.findall(r"\]\((?!\w+:)([^)]+)\)", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)):
         path, _, anchor = target.partition("#")
         linked = (page.parent / path).resolve() if path else page

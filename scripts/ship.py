@@ -40,7 +40,8 @@ from vnd.nn.state import NestedState, state_of, unwrap
 from vnd.pretrained import CARD, FromPixels, plain_of
 from vnd.serialization import save
 from vnd.tasks import TrainedRun
-from vnd.tasks.classification import Answers, answer, machine, scores
+from vnd.tasks.base import machine
+from vnd.tasks.classification import Answers, answer, scores
 
 MOST = 1_000_000  # bytes
 PREFIX = "network."

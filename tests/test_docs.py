@@ -19,6 +19,7 @@ def test_the_examples_of_the_readme_run(number):
 FAULTS = {
     "`vnd.functional.no_such_function`": "cannot be imported",
     "`tests/test_docs.py::test_nothing`": "test_docs.py::test_nothing, which does not exist",
+    "`python scripts/none.py`": "names scripts/none.py, which does not exist",
     "[there](nowhere.md)": "links to nowhere.md",
     "[there](errata.md#no-such-heading)": "no such heading",
     "```python\nif:\n```": "not Python",

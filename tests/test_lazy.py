@@ -59,3 +59,9 @@ def test_a_name_that_is_not_there_is_refused() -> None:
     with pytest.raises(AttributeError, match="module 'vnd' has no attribute 'predct'"):
         _ = vnd.predct  # type: ignore[attr-defined]
     assert not hasattr(vnd, "__wrapped__")
+
+
+def test_modules_of_packages_that_import_none_are_there() -> None:
+    loaded("import vnd; vnd.train.loop.fit, vnd.report.html.section")
+    with pytest.raises(AttributeError, match=r"module 'vnd\.train' has no attribute 'lop'"):
+        _ = vnd.train.lop

@@ -23,13 +23,18 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith("_"):
-        if find_spec(f"vnd.{name}"):
-            return import_module(f"vnd.{name}")
-        if name in _HOMES:
-            globals()[name] = getattr(import_module(_HOMES[name]), name)
-            return globals()[name]
-    raise AttributeError(f"module 'vnd' has no attribute {name!r}", name=name, obj=import_module("vnd"))
+    if name in _HOMES and not find_spec(f"vnd.{name}"):
+        globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return globals()[name]
+    return _submodule("vnd", name)
+
+
+def _submodule(package: str, name: str) -> Any:
+    """Import a module of a package on first use: the `__getattr__` of packages that import none of theirs."""
+    if name.startswith("_") or not find_spec(f"{package}.{name}"):
+        obj = import_module(package)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=obj)
+    return import_module(f"{package}.{name}")
 
 
 def __dir__() -> list[str]:

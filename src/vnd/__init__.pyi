@@ -18,12 +18,14 @@ from vnd.nn import BayesConv3d as BayesConv3d
 from vnd.nn import BayesConvTranspose2d as BayesConvTranspose2d
 from vnd.nn import BayesLinear as BayesLinear
 from vnd.nn import Cascade as Cascade
+from vnd.nn import Description as Description
 from vnd.nn import OrderingUnit as OrderingUnit
 from vnd.nn import Prediction as Prediction
 from vnd.nn import Profile as Profile
 from vnd.nn import Rule as Rule
 from vnd.nn import Selective as Selective
 from vnd.nn import Shape as Shape
+from vnd.nn import TaylorOrder as TaylorOrder
 from vnd.nn import cascade as cascade
 from vnd.nn import describe as describe
 from vnd.nn import extract as extract
@@ -40,8 +42,11 @@ from vnd.nn import step_order as step_order
 from vnd.nn import taylor_order as taylor_order
 from vnd.nn import to_nested as to_nested
 from vnd.nn import width as width
+from vnd.pretrained import FromPixels as FromPixels
 from vnd.pretrained import load_pretrained as load_pretrained
 from vnd.serialization import load as load
 from vnd.serialization import save as save
 
 __version__: str
+
+def _submodule(package: str, name: str) -> object: ...

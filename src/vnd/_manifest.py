@@ -125,6 +125,35 @@ def checksum(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
+def encode(value: Any, who: str, name: str, leaf: Callable[[Tensor, str], Any]) -> Any:
+    """A tree of dicts, lists, tuples and plain values as JSON, each tensor as what `leaf` makes of it and its name."""
+    if isinstance(value, Tensor):
+        return leaf(value, name)
+    if isinstance(value, dict):
+        if (wrong := next((key for key in value if not isinstance(key, str)), None)) is not None:
+            raise ValueError(f"{who}: the keys of {name} must be words; got {wrong!r:.100}")
+        return {"dict": {key: encode(part, who, f"{name}/{key}", leaf) for key, part in value.items()}}
+    if isinstance(value, list | tuple):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [encode(part, who, f"{name}/{index}", leaf) for index, part in enumerate(value)]}
+    value = value.item() if hasattr(value, "item") else value  # a number of numpy's
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(f"{who}: {name} must be a plain JSON value; got {type(value).__name__}")
+
+
+def decode(tree: Any, leaf: Callable[[dict[str, Any]], Tensor]) -> Any:
+    """The inverse of `encode`; `leaf` is that of its own."""
+    if not isinstance(tree, dict):
+        return tree
+    if not tree.keys() & {"dict", "list", "tuple"}:
+        return leaf(tree)
+    ((kind, parts),) = tree.items()
+    if kind == "dict":
+        return {key: decode(part, leaf) for key, part in parts.items()}
+    return (tuple if kind == "tuple" else list)(decode(part, leaf) for part in parts)
+
+
 def _text(manifest: dict[str, Any]) -> str:
     return json.dumps(manifest, indent=1) + "\n"
 

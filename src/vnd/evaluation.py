@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import time
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from vnd.data.batches import Normalise
 from vnd.data.images import Images
 from vnd.serialization import load
 from vnd.tasks import Evaluation, TrainedRun, task_of
-from vnd.tasks.base import declare
+from vnd.tasks.base import declare, machine
 from vnd.tasks.trained import BestOrLast, bn_batches, read_splits
 from vnd.train.config import parse_run
 from vnd.train.recipe import Recipe, digest_of
@@ -36,12 +37,10 @@ def find_network(folder: Path, checkpoint: BestOrLast | None = None) -> tuple[Re
 
 
 def open_run(folder: Path, checkpoint: BestOrLast | None = None, augmented: bool | None = None) -> TrainedRun:
-    """Open a trained run; its images are read when they are first asked for.
+    """Open a trained run, the network of one checkpoint; its images are read when they are first asked for.
 
-    Args:
-        folder: The run.
-        checkpoint: The network with the best validation score, or the last; None for what the recipe says.
-        augmented: Collect BatchNorm's statistics from images that are augmented as in training; None likewise.
+    BatchNorm's statistics are collected from images that are `augmented` as in training or not. Of this and of the
+    checkpoint None is what the recipe says.
     """
     recipe, checkpoint = find_network(folder, checkpoint)
     place = "cuda" if recipe.train.device != "cpu" and torch.cuda.is_available() else "cpu"  # wherever it was trained
@@ -73,31 +72,25 @@ def results_of(
 ) -> dict[str, Any]:
     """Evaluate a run at its sizes, and say where it all comes from: what `results.json` holds.
 
-    Args:
-        run: The run.
-        options: What is evaluated.
-        test: The images.
-        command: That of the user.
-        done: Called again and again with a part of the work that its task says there is.
+    `command` is the user's; `done` is called again and again with a part of the work that the task says there is.
     """
     recipe, splits, task = run.recipe, run.splits, task_of(run.method)
+    start = time.perf_counter()
     found = task.evaluate(dataclasses.replace(run, augmented=options.augmented), options, test, done)
+    seconds = {"evaluate": round(time.perf_counter() - start, 2)}
     log = Log(run.folder / "metrics.jsonl").read()
-    data = {
-        "name": recipe.data.name, "train": len(splits.train), "validation": len(splits.validation),
-        "test": len(test), "classes": list(test.classes), "image": list(test.pixels.shape[1:]),
-    }  # fmt: skip
     shown = ("step", "epoch", "loss", "nll", "kl", "mse", "rate")
     series = {
         "run": run.folder.resolve().name, "recipe": recipe_name(run.folder), "method": recipe.method_name,
         "network": recipe.network.name, "data": recipe.data.name, "seed": recipe.train.seed,
         "settings": settings_of(recipe),
     }  # fmt: skip
-    found["seconds"] |= {"train": training_seconds(log, recipe.train.batch)}
+    seconds["train"] = training_seconds(log, recipe.train.batch)
     return {
-        **declare(task, recipe.method_name, recipe.data.name), **found, "series": series,
+        **declare(task, recipe.method_name, recipe.data.name), "machine": machine(run.device), **found,
+        "seconds": seconds, "series": series,
         "title": recipe.about or f"{recipe.method_name} on {recipe.data.name}", "command": command,
-        "checkpoint": run.checkpoint, "data": data,
+        "checkpoint": run.checkpoint, "data": splits.about(recipe.data.name) | {"test": len(test)},
         "curves": [{key: row[key] for key in shown if key in row} for row in log if "loss" in row],
     }  # fmt: skip
 
@@ -138,43 +131,29 @@ def recipe_name(folder: Path) -> str | None:
 def write(results: dict[str, Any], folder: Path) -> Path:
     """Write `results.json` and its tidy rows as `rows.csv`; the path of the first."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "rows.csv", as_csv(tidy_rows([results])))
+    write_rows([results], folder, as_json=False)
     write_json(folder / "results.json", results)  # last: who finds it takes the run for evaluated
     return folder / "results.json"
 
 
-def write_rows(every: list[dict[str, Any]], folder: Path) -> None:
-    """Write the tidy rows of some results, all in one, as `rows.csv` and `rows.json`."""
-    rows = tidy_rows(every)
-    write_text(folder / "rows.csv", as_csv(rows))
-    write_json(folder / "rows.json", rows)
-
-
-def tidy_rows(every: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The tidy rows of some results, what they are of in front."""
-    rows = []
+def write_rows(every: list[dict[str, Any]], folder: Path, as_json: bool = True) -> None:
+    """Write the tidy rows of some results, what they are of in front, as `rows.csv` and `rows.json`."""
+    rows, buffer = list[dict[str, Any]](), io.StringIO()
     for results in every:
         own = {"train_seed" if key == "seed" else key: x for key, x in (results.get("series") or {}).items()}
         rows += [own | row for row in results["tidy"]]
-    return rows
-
-
-def as_csv(rows: list[dict[str, Any]]) -> str:
-    """Rows as a table; what a row does not have is empty."""
-    buffer = io.StringIO()
     table = csv.DictWriter(buffer, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    return buffer.getvalue()
+    write_text(folder / "rows.csv", buffer.getvalue())
+    if as_json:
+        write_json(folder / "rows.json", rows)
 
 
 def choose(rows: list[dict[str, Any]], accuracy: dict[str, float], margin: float = 0.01) -> dict[str, Any]:
     """The row of the smallest network whose accuracy is within a margin of the largest's.
 
-    Args:
-        rows: One a size.
-        accuracy: Of each size by its label, on images that are not those of the test.
-        margin: What may be lost, as a share of all images.
+    The accuracy is that of each row's label on images that are not those of the test, the margin a share of these.
     """
     full = max(rows, key=lambda row: row["parameters"])
     least = accuracy[full["label"]] - margin - 1e-9  # 0.87 - 0.01 is a little more than 0.86

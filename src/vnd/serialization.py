@@ -183,7 +183,10 @@ def _rebuild(manifest: dict[str, Any], tensors: dict[str, Tensor], model: nn.Mod
         return model
     path = manifest.get("part", "")
     part = model.get_submodule(path)
-    return replace_part(model, path, _shortened(manifest, part) if kind == "nested" else _extracted(manifest, part))
+    if kind == "extracted":
+        return replace_part(model, path, _extracted(manifest, part))
+    net = _nested(manifest, part)
+    return replace_part(model, path, extract(net, Shape(manifest["shape"]), "nested") if "shape" in manifest else net)
 
 
 def _nested(entry: dict[str, Any], model: nn.Module) -> nn.Module:
@@ -197,12 +200,6 @@ def _nested(entry: dict[str, Any], model: nn.Module) -> nn.Module:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="to_nested: ")  # said when it was made
         return to_nested(model, example[1] or example[0], **_decode(entry["conversion"]))
-
-
-def _shortened(manifest: dict[str, Any], model: nn.Module) -> nn.Module:
-    """The nested network of a manifest, cut to its shape if it has one."""
-    net = _nested(manifest, model)
-    return extract(net, Shape(manifest["shape"]), "nested") if "shape" in manifest else net
 
 
 def _extracted(entry: dict[str, Any], model: nn.Module) -> nn.Module:
@@ -264,7 +261,7 @@ def _check_tied(net: nn.Module, tied: list[list[str]], tensors: dict[str, Tensor
     groups = _tied(net, tensors)
     for first, *others in groups:
         for name in others:
-            if not _same_bits(tensors[first], tensors[name]):
+            if _manifest.digest(tensors[first]) != _manifest.digest(tensors[name]):
                 raise ValueError(f"{first} and {name} are one tensor in the model, but two were saved; untie them")
     group_of = {name: group for group in groups for name in group}
     for first, *others in tied:
@@ -272,18 +269,10 @@ def _check_tied(net: nn.Module, tied: list[list[str]], tensors: dict[str, Tensor
             raise ValueError(f"{first} and {lost} were saved as one tensor; tie them in the network given as model=")
 
 
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Compare tensors, NaN equal to NaN."""
-    return a.shape == b.shape and a.dtype == b.dtype and bool(torch.eq(a, b).logical_or((a != a) & (b != b)).all())
-
-
 def _model_of(root: nn.Module, kind: str, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
     """The name and arguments of one of `vnd.models`; None for any other network, or one that was altered."""
-    for name, known in MODELS.items():
-        if type(root) is known:
-            model = {"name": name, "config": root.config}
-            return model if _misfit(model, kind, tensors) is None else None
-    return None
+    model = next(({"name": name, "config": root.config} for name, known in MODELS.items() if type(root) is known), None)
+    return model if model is not None and _misfit(model, kind, tensors) is None else None
 
 
 def _misfit(model: dict[str, Any], kind: str, tensors: dict[str, Tensor]) -> str | None:
@@ -345,19 +334,14 @@ def _decode(conversion: dict[str, Any]) -> dict[str, Any]:
 def _shapes(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
     """Arguments of a network as JSON; of floating tensors only shape and dtype, of short others what they hold."""
 
+    def form(x: Tensor, _: Any) -> dict[str, Any]:
+        entry = {"shape": list(x.shape), "dtype": _name_of(x.dtype)}
+        if x.is_floating_point() or x.numel() > 4096:
+            return entry
+        return entry | {"values": x.flatten().tolist()}  # a path through the network may hang on them
+
     def encode(x: Any) -> Any:
-        if isinstance(x, Tensor):
-            form = {"shape": list(x.shape), "dtype": _name_of(x.dtype)}
-            if x.is_floating_point() or x.numel() > 4096:
-                return form
-            return form | {"values": x.flatten().tolist()}  # a path through the network may hang on them
-        if isinstance(x, list | tuple):
-            return {"tuple" if isinstance(x, tuple) else "list": [encode(y) for y in x]}
-        if isinstance(x, dict):
-            return {"dict": {key: encode(y) for key, y in x.items()}}
-        if x is None or isinstance(x, bool | int | float | str):
-            return x
-        raise ValueError(f"save: the example input of the conversion holds a {type(x).__name__}, not only tensors")
+        return _manifest.encode(x, "save", "the example input of the conversion", form)
 
     return {"args": [encode(x) for x in example[0]], "kwargs": {key: encode(x) for key, x in example[1].items()}}
 
@@ -366,22 +350,14 @@ def _example(shapes: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of these shapes; random between 0 and 1, since on zeros a wrong slicing may compute what is right."""
     generator = torch.Generator().manual_seed(0)
 
-    def decode(x: Any) -> Any:
-        if not isinstance(x, dict):
-            return x
-        if "shape" in x:
-            dtype = _dtype_of(x["dtype"])
-            if dtype.is_floating_point:
-                return torch.rand(x["shape"], generator=generator).to(dtype)
-            if "values" in x:
-                return torch.tensor(x["values"], dtype=dtype).view(x["shape"])
-            return torch.zeros(x["shape"], dtype=dtype)
-        ((kind, parts),) = x.items()
-        if kind == "dict":
-            return {key: decode(y) for key, y in parts.items()}
-        return tuple(map(decode, parts)) if kind == "tuple" else [decode(y) for y in parts]
+    def draw(x: dict[str, Any]) -> Tensor:
+        dtype = _dtype_of(x["dtype"])
+        if dtype.is_floating_point:
+            return torch.rand(x["shape"], generator=generator).to(dtype)
+        return torch.tensor(x["values"], dtype=dtype).view(x["shape"]) if "values" in x else torch.zeros(x["shape"], dtype=dtype)
 
-    return tuple(decode(x) for x in shapes["args"]), {key: decode(x) for key, x in shapes["kwargs"].items()}
+    args, kwargs = (_manifest.decode(tree, draw) for tree in ({"tuple": shapes["args"]}, {"dict": shapes["kwargs"]}))
+    return args, kwargs
 
 
 def _name_of(dtype: torch.dtype) -> str:

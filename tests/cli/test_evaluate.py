@@ -289,6 +289,16 @@ def test_the_posterior_is_kept_if_asked_for_and_counted(runs: Path, tmp_path: Pa
     assert (vnd.predict(net, x, samples=8).variance > 0).any()
 
 
+def test_help_of_a_run_has_the_options_of_what_it_does(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run("evaluate", runs / "nested", "--help")
+    assert not stopped.value.code
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Draws of the weights a prediction averages over; 0 for their means. (type: int, default: 2)" in told
+    assert "--checkpoint" not in told.partition("keys of the run")[2]  # the command's own
+    assert "num_generated" not in told.partition("keys of the run")[2]
+
+
 REFUSED = [
     (["evaluate"], "the following arguments are required: run"),
     (["evaluate", "{nowhere}"], "is not a run: it holds no recipe.yaml"),
@@ -298,7 +308,7 @@ REFUSED = [
     (["evaluate", "{run}", "--samples", "-1"], "samples must be at least 0; got -1"),
     (["evaluate", "{run}", "--parameters", "[3]"], "parameters must be at least"),
     (["evaluate", "{run}", "--checkpoint", "worst"], "checkpoint must be one of 'best' or 'last' or none; got worst"),
-    (["evaluate", "{run}", "--fractoins", "[1]"], "unrecognized arguments: --fractoins"),
+    (["evaluate", "{run}", "--fractoins", "[1]"], "unknown key 'evaluate.fractoins'"),
     (["extract", "{nowhere}", "--fraction", "0.5"], "is not a run: it holds no recipe.yaml"),
     (["extract", "{run}"], "give exactly one of fraction, level, parameters, macs, bytes, latency_ms; got none"),
     (["extract", "{run}", "--fraction", "1", "--level", "1"], "give exactly one of"),

@@ -86,7 +86,7 @@ def test_an_auto_encoder_is_evaluated_at_its_lengths(
     data = {"name": "npz", "train": 80, "validation": 16, "test": 33, "classes": ["0", "1", "2"], "image": [1, 8, 8]}
     assert results["data"] == data
     assert results["curves"][0].keys() >= {"step", "loss", "mse", "rate"}
-    assert results["command"].endswith("--num_generated=20 --target=0.02")
+    assert results["command"].endswith("--num_generated 20 --target 0.02")
     assert results["series"]["method"] == "vnd_ae"
     for row in results["rows"]:
         (line,) = [x for x in printed.splitlines() if x.startswith(row["label"]) and "fixed" in x]
@@ -143,7 +143,7 @@ def test_flags_of_the_other_task_are_refused(runs: Path, capsys: pytest.CaptureF
     assert "--num_generated is for an auto-encoder" in fails(capsys, "evaluate", run, plain, "--num_generated", "5")
     assert "--learned is for a classifier" in fails(capsys, "evaluate", run, "--learned", "4")
     assert "target must be greater than 0; got -1" in fails(capsys, "evaluate", run, "--target", "-1")
-    assert "drawn must be at least 2 images" in fails(capsys, "evaluate", run, "--num_generated", "1")
+    assert "num_generated must be at least 2 images" in fails(capsys, "evaluate", run, "--num_generated", "1")
 
 
 def test_weights_that_are_not_there_are_refused_before_the_work(

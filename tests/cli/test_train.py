@@ -70,6 +70,7 @@ def test_the_help_of_every_command_has_an_example_that_can_be_copied(
     told = help_of(capsys, name)
     examples = [line for line in told.splitlines() if line.strip().startswith(("Example:", "Examples:"))]
     assert examples
+    assert "+ " not in told.partition("options:")[2]  # one way to write a list
     assert f"vnd {name}" in examples[0]
     assert "--out" in told
 

@@ -1,4 +1,4 @@
-"""The made-up graders: that they draw from what is said, which can be seen, and that it is the same everywhere."""
+"""Synthetic graders: they draw from what is said, which can be seen, and is the same everywhere."""
 
 import hashlib
 

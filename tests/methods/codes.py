@@ -26,6 +26,8 @@ SMALL: dict[str, AutoencoderMethod] = {
         free_bits=2.0,
         free_until=0.95,
     ),
+    "vnd_ae, all lengths": VNDAE(likelihood_std=0.1, all_lengths_share=0.3, decodes=2),
+    "vnd_ae, released": VNDAE(likelihood_std=0.1, base=2, sampler="released"),
     "vnd_ae, log-uniform": VNDAE(likelihood_std=0.1, prior="log_uniform"),
     "vae": VAE(likelihood_std=0.1),
     "beta_vae": BetaVAE(likelihood_std=0.1),

@@ -13,6 +13,7 @@ SIDE, LATENT, CHANNELS = 16, 6, (6, 8, 10)
 SMALL: dict[str, Segmenter] = {
     "vnd_punet": VNDPUNet(),
     "vnd_punet, lengths": VNDPUNet(base=1, fractions=(1 / 3, 1.0), fixed_share=0.6, initial_logit=2.0),
+    "vnd_punet, all lengths": VNDPUNet(all_lengths_share=0.5, sampler="released"),
     "punet": PUNet(),
     "bn3_unet": BN3UNet(num_groups=8, base=2, initial_logit=5.0),
     "bn3_unet, points": BN3UNet(num_groups=8, base=2, bayesian=False, initial_logit=5.0),

@@ -98,6 +98,23 @@ CASES: Refusals = {
     "more than a code": (lambda: VNDAE(fractions=(0.5, 1.5)), "fractions must lie in (0, 1]; got [0.5, 1.5]"),
     "nothing of a latent": (lambda: VNDPUNet(fractions=(0.0,)), "fractions must lie in (0, 1]; got [0.0]"),
     "all at fixed lengths": (lambda: VNDAE(fixed_share=1.0), "fixed_share must lie in [0, 1); got 1.0"),
+    "all at all lengths": (
+        lambda: VNDPUNet(all_lengths_share=1.0),
+        "all_lengths_share must lie in [0, 1); got 1.0",
+    ),
+    "all lengths and some": (
+        lambda: VNDAE(all_lengths_share=0.5, fractions=(0.5,)),
+        "fractions must be none with all_lengths_share; got [0.5]",
+    ),
+    "all lengths until never": (
+        lambda: VNDAE(all_lengths_share=0.5, all_lengths_until=0.0),
+        "all_lengths_until must lie in (0, 1]; got 0.0",
+    ),
+    "until, of no lengths": (
+        lambda: VNDAE(all_lengths_until=0.5),
+        "all_lengths_share must be greater than 0 with all_lengths_until; got 0.0",
+    ),
+    "another sampler": (lambda: VNDAE(sampler="gumbel"), "sampler must be exact or released; got gumbel"),  # type: ignore[arg-type]
     "weights of nothing": (
         lambda: VNDAE(weights=(1.0,)),
         "weights must be above 0, one for each of fractions; got [1.0]",

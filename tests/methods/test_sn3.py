@@ -563,7 +563,7 @@ def test_the_command_takes_the_width_that_it_proposes_and_the_images_that_are_as
     from vnd.report import theory as drawing
 
     shown, draw = [], drawing.simplex
-    monkeypatch.setattr(drawing, "simplex", lambda panels: (shown.extend(panels), draw(panels))[1])
+    monkeypatch.setattr("vnd.cli.distill.simplex", lambda panels: (shown.extend(panels), draw(panels))[1])
     words = ["--threshold", "-1", "--images", "3,17,20", "--checkpoint", "last", "--train.epochs", "1"]
     main(["distill", str(taught / "teacher"), "--out", str(tmp_path / "student"), *words])
     opened = open_run(tmp_path / "student", "last")

@@ -18,11 +18,12 @@ from methods.codes import CODE, at, dense, dots, model_of
 from vnd.distributions import BernoulliChain, Downhill, OrderedNormal
 from vnd.functional import log_uniform_kl
 from vnd.methods import VNDAE
-from vnd.methods.codes import Code
+from vnd.methods.codes import Code, covering_lengths, ratio_lengths, ratio_survival
 from vnd.methods.vnd_ae import _shared
 from vnd.models.autoencoder import CodedNetwork
 
 D = 4
+COUNT = 20_000
 OPTIONS: list[dict[str, Any]] = [
     {"base": 1},
     {"base": 2},
@@ -337,6 +338,153 @@ def test_codes_are_long_at_first_and_the_mask_moves_the_lengths() -> None:
     assert float(gradient.abs().max()) > 1e-6
 
 
+# Lengths that are not learned ones
+
+
+RATIO_BASES = [(1, 4), (1, 32), (2, 6), (5, 40)]
+
+
+def ratio_probs(base: int, size: int) -> list[float]:
+    return [math.log((b + 1) / b) / math.log((size + 1) / base) for b in range(base, size + 1)]
+
+
+@pytest.mark.parametrize(("base", "size"), RATIO_BASES)
+def test_lengths_by_ratio_have_their_law(base: int, size: int) -> None:
+    """False alarms: one in 10⁴ seeds, and the seed is fixed."""
+    torch.manual_seed(2)
+    counts = torch.bincount(ratio_lengths(torch.rand(COUNT), base, size), minlength=size + 1)
+    assert not counts[:base].any()
+    assert len(counts) == size + 1
+    probs = ratio_probs(base, size)
+    assert stats.chisquare(counts[base:].tolist(), [COUNT * p for p in probs]).pvalue > 1e-4
+    even = [COUNT / len(probs)] * len(probs)  # planted: lengths that are even by number
+    assert stats.chisquare(counts[base:].tolist(), even).pvalue < 1e-6
+    survival = [1.0] * base + [sum(probs[j:]) for j in range(1, len(probs))]
+    torch.testing.assert_close(ratio_survival(base, size), torch.tensor(survival), rtol=1e-5, atol=1e-6)
+
+
+def test_the_ends_of_the_quantiles_are_the_ends_of_the_lengths() -> None:
+    for base, size in RATIO_BASES:
+        ends = ratio_lengths(torch.tensor([0.0, 1 - 2**-24, 1.0]), base, size)
+        assert ends.tolist() == [base, size, size]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_every_batch_has_its_share_of_each_length(share: float) -> None:
+    """To within one code, each length; systematic, where independent draws are off by their square root."""
+    for seed in range(20):
+        torch.manual_seed(seed)
+        lengths = covering_lengths(64, share, 1, 4)
+        counts = torch.bincount(lengths, minlength=5)
+        wanted = 64 * torch.tensor([1 - share, *(share * p for p in ratio_probs(1, 4))])
+        assert (counts - wanted).abs().max() <= 1 + 1e-4
+
+
+def decoded_lengths(method: VNDAE, count: int) -> Tensor:
+    """Of the codes that a loss decodes; all images are one, so that they have one posterior."""
+    model, seen = model_of(method), list[Tensor]()
+    model.decode = lambda code: (seen.append(code), CodedNetwork.decode(model, code))[1]  # type: ignore[method-assign,func-returns-value]
+    with torch.no_grad():
+        method.loss(model, (dots(1).expand(count, -1, -1, -1), torch.zeros(count)), at())
+    (codes,) = seen
+    return (codes != 0).sum(1)
+
+
+def posterior_probs(method: VNDAE) -> Tensor:
+    with torch.no_grad():
+        code = method.encode(model_of(method), dots(1))
+    return BernoulliChain(code.heads["keep_logits"]).length_log_probs.exp()[0]
+
+
+def test_codes_are_drawn_by_the_law_of_each_sampler() -> None:
+    """By chi-square; false alarms: one in 10⁴ seeds, and the seed is fixed. The other sampler's law is caught."""
+    laws = {}
+    for sampler in ("exact", "released"):
+        method = VNDAE(base=2, initial_logit=1.0, sampler=sampler)  # type: ignore[arg-type]
+        torch.manual_seed(6)
+        counts = torch.bincount(decoded_lengths(method, COUNT), minlength=CODE + 1)
+        probs = posterior_probs(method)
+        laws[sampler] = counts[2:], (probs if sampler == "exact" else probs.softmax(0)).double()
+    for sampler, (counts, _) in laws.items():
+        for other, (_, probs) in laws.items():
+            p = stats.chisquare(counts.tolist(), (COUNT * probs / probs.sum()).tolist()).pvalue
+            assert p > 1e-4 if sampler == other else p < 1e-6
+
+
+def test_codes_of_all_lengths_are_a_mixture_of_both_laws() -> None:
+    """Its other part has the learned law: chi-square as above."""
+    method = VNDAE(initial_logit=1.0, all_lengths_share=0.4)
+    torch.manual_seed(6)
+    counts = torch.bincount(decoded_lengths(method, COUNT), minlength=CODE + 1)[1:]
+    learned = posterior_probs(method).double()
+    mixed = 0.6 * learned / learned.sum() + 0.4 * torch.tensor(ratio_probs(1, CODE), dtype=torch.float64)
+    assert stats.chisquare(counts.tolist(), (COUNT * mixed).tolist()).pvalue > 1e-4
+    assert stats.chisquare(counts.tolist(), (COUNT * learned / learned.sum()).tolist()).pvalue < 1e-6
+
+
+def check_objective(method: VNDAE) -> None:
+    """Its mean over draws is that of the bounds at each length, by enumeration, and the KL of learned lengths exact."""
+    model, x, count, share = model_of(method).double(), dots(6).double(), 400, method.all_lengths_share
+    torch.manual_seed(3)
+    with torch.no_grad():
+        code = method.encode(model, x)
+        losses = torch.stack([method.loss(model, (x, torch.zeros(6)), at()).total for _ in range(count)])
+        errors = torch.stack([
+            torch.stack([(x - model.decode(method.sample(code, b))).square().sum((1, 2, 3)) for _ in range(count)])
+            .mean(0) for b in range(1, CODE + 1)
+        ], 1)  # fmt: skip
+        learned = torch.tensor([length_probs(row) for row in keep_probs(code.heads["keep_logits"])])
+        even = torch.tensor(ratio_probs(1, CODE), dtype=torch.float64).expand_as(learned)
+        paid = kl_divergence(Normal(code.loc, code.scale), Normal(0.0, 1.0)).cumsum(1)
+        prior = torch.tensor([1 / CODE] * CODE, dtype=torch.float64)
+        divergence = (learned * (learned / prior).log()).sum(1)
+        bounds = errors + 2 * method.likelihood_std**2 * paid
+        own = (learned * bounds).sum(1) + 2 * method.likelihood_std**2 * divergence
+        wanted = ((1 - share) * own + share * (even * bounds).sum(1)).mean() / 64
+    error = float(losses.std()) / count**0.5
+    assert float(losses.mean()) == pytest.approx(float(wanted), abs=5 * error)
+
+
+MIXED = VNDAE(likelihood_std=2.0, initial_logit=0.5, all_lengths_share=0.4)
+
+
+@pytest.mark.parametrize("method", [VNDAE(likelihood_std=2.0, initial_logit=0.5), MIXED], ids=["pure", "all lengths"])
+def test_the_objective_is_a_mixture_of_bounds(method: VNDAE) -> None:
+    check_objective(method)
+
+
+def test_codes_of_all_lengths_charged_as_full_ones_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VNDAE, "_covering_rate", lambda self, cost: cost.sum(1))
+    with pytest.raises(AssertionError):
+        check_objective(MIXED)
+
+
+@pytest.mark.parametrize("options", [{"sampler": "released"}, {"all_lengths_share": 0.5}], ids=str)
+def test_how_lengths_are_drawn_changes_no_kl(options: dict[str, Any]) -> None:
+    for method in (VNDAE(base=2, **options), VNDAE(base=2, prior_length=3.2, **options)):
+        code = some_code(method)
+        wanted = torch.tensor(enumerated(method, code), dtype=torch.float64)
+        torch.testing.assert_close(method.rate(code), wanted, rtol=1e-6, atol=0)
+        x = dots(7)
+        model = model_of(method)
+        said = method.loss(model, (x, torch.zeros(7)), at()).parts["rate"]
+        with torch.no_grad():
+            torch.testing.assert_close(said, method.rate(method.encode(model, x)).mean())
+
+
+@pytest.mark.parametrize(("done", "share"), [(0.0, 1.0), (0.2, 0.8), (0.5, 0.5), (1.0, 0.5)])
+def test_the_share_of_all_lengths_falls_from_one(done: float, share: float) -> None:
+    x, step = dots(64), dataclasses.replace(at(), share=done)
+    method = VNDAE(likelihood_std=2.0, initial_logit=0.5, all_lengths_share=0.5, all_lengths_until=0.5)
+    model = model_of(method)
+    method.prepare(model, (x,), step, lambda value: value)
+    totals = []
+    for other in (method, dataclasses.replace(method, all_lengths_share=min(share, 1 - 1e-6), all_lengths_until=None)):
+        torch.manual_seed(9)
+        totals.append(float(other.loss(model, (x, torch.zeros(64)), step).total.detach()))
+    assert totals[0] == pytest.approx(totals[1], rel=1e-5)
+
+
 # Lengths, and draws
 
 
@@ -350,9 +498,6 @@ def test_the_length_of_an_image_is_the_median_of_its_posterior() -> None:
         probs = length_probs(chain)  # of 2, 3 and 4 dimensions
         assert sum(probs[: length - 2 + 1]) >= 0.5
         assert sum(probs[length - 2 :]) >= 0.5
-
-
-COUNT = 20_000
 
 
 def p_value(method: VNDAE, drawn: Tensor) -> float:

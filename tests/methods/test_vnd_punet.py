@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
@@ -127,6 +128,47 @@ def test_a_loss_with_the_paper_s_kl_is_caught(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("vnd.methods.vnd_punet.ordered_normal_kl", paper_kl)
     with pytest.raises(AssertionError):
         check_loss(METHOD, trained_like(METHOD))
+
+
+def test_the_loss_of_latents_of_all_lengths_is_that_by_hand() -> None:
+    """Half of the images have lengths that are even by ratio, 2 … 6, and pay for them."""
+    method = VNDPUNet(base=2, all_lengths_share=0.5)
+    model, (images, masks) = trained_like(method), (x.double() for x in shapes())
+    torch.manual_seed(11)
+    terms = method.loss(model, (images, masks), at(kl_weight=3.0))
+    q, p = (method.latent(model, images, y, 0.7) for y in (masks, None))
+    torch.manual_seed(11)
+    drawn, u = q.rsample(hard=True), torch.rand(())
+    lengths = [int(2 * 3.5 ** ((image + float(u)) / 2)) for image in (0, 1)]
+    assert lengths in ([2, 3], [2, 4], [2, 5], [3, 5], [2, 6], [3, 6])
+    told = q.rsample(length=torch.tensor([*lengths, 2, 2]))
+    h = torch.cat((told[:2], drawn[2:]))
+    logits = model.combine(model.unet(images), h[None])[0]
+    surprise = F.binary_cross_entropy_with_logits(logits, masks, reduction="sum") / 4
+    cost = kl_divergence(Normal(q.loc, q.scale), Normal(p.loc, p.scale))
+    probs = [math.log((b + 1) / b) / math.log(7 / 2) for b in range(2, 7)]
+    even = sum(prob * cost[:, :b].sum(1) for b, prob in enumerate(probs, 2))
+    rate = 0.5 * kl_by_hand(q, p).mean() + 0.5 * even.mean()
+    torch.testing.assert_close(terms.total, surprise + 3 * rate, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(terms.parts["kl"], kl_by_hand(q, p).mean())
+
+
+def test_the_released_sampler_draws_other_latents_and_has_the_same_kl() -> None:
+    """Lengths by chi-square, with false alarms in one of 10⁴ seeds; the seed is fixed, and the exact law is caught."""
+    exact, released, (images, masks) = VNDPUNet(), VNDPUNet(sampler="released"), shapes()
+    model = trained_like(exact)
+    images, masks = images.double(), masks.double()
+    seen: list[Tensor] = []
+    model.combine = lambda features, h: (seen.append(h), ProbabilisticUNet.combine(model, features, h))[1]  # type: ignore[method-assign,func-returns-value]
+    torch.manual_seed(3)
+    with torch.no_grad():
+        terms = released.loss(model, (images[:1].expand(2000, -1, -1, -1), masks[:1].expand(2000, -1, -1)), at())
+        q, p = (exact.latent(model, images[:1], y, 0.7) for y in (masks[:1], None))
+    counts = torch.bincount((seen[0][0] != 0).sum(1), minlength=LATENT + 1)[2:]
+    probs = q.gate.length_log_probs.exp()[0]
+    assert stats.chisquare(counts.tolist(), (2000 * probs.softmax(0)).tolist()).pvalue > 1e-4
+    assert stats.chisquare(counts.tolist(), (2000 * probs / probs.sum()).tolist()).pvalue < 1e-6
+    torch.testing.assert_close(terms.parts["kl"], kl_by_hand(q, p).mean())
 
 
 def test_the_loss_of_a_p_unet_is_that_by_hand() -> None:

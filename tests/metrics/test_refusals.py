@@ -44,7 +44,7 @@ def cascade(probs: Any = LEVELS, uncertainty: Tensor = UNSURE, costs: Tensor = C
             "values must be real numbers of shape (images, col",
         ),
         "no resamples": (lambda: metrics.bootstrap_interval(VALUES, resamples=0), "resamples must be a whole number"),
-        "certainty": (lambda: metrics.bootstrap_interval(VALUES, level=1), "level must be a number between 0 and 1"),
+        "certainty": (lambda: metrics.bootstrap_interval(VALUES, level=1), "level must be a number in (0, 1)"),
         # Intervals
         "no values": (lambda: metrics.confidence_interval([]), "confidence_interval: values must not be empty"),
         "a nan among values": (
@@ -129,7 +129,7 @@ def cascade(probs: Any = LEVELS, uncertainty: Tensor = UNSURE, costs: Tensor = C
         ),
         "a threshold that is nan": (
             lambda: metrics.selective(*ROWS, math.nan),
-            "selective: threshold must be a number in -inf … inf; got nan",
+            "selective: threshold must be a number in [-inf, inf]; got nan",
         ),
         # Generation
         "features a list": (
@@ -343,28 +343,26 @@ def test_bad_uncertainties_are_refused_by_name(measure: Callable[..., object], c
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, True, "95"])
 def test_shares_and_certainties_are_numbers_between_0_and_1(value: Any) -> None:
-    certainty = "must be a number between 0 and 1; got"
+    certainty = "must be a number in (0, 1); got"
     refused(lambda: metrics.confidence_interval([1.0, 2.0], value), f"confidence_interval: level {certainty}")
     refused(lambda: metrics.student_quantile(value, 3), f"student_quantile: level {certainty}")
     refused(lambda: metrics.error_bound(1, 3, value), f"error_bound: confidence {certainty}")
     refused(lambda: metrics.threshold_for_risk(*ROWS, confidence=value), f"threshold_for_risk: confidence {certainty}")
-    risk = "threshold_for_risk: risk must be a number in 0 … 1; got"
+    risk = "threshold_for_risk: risk must be a number in [0, 1]; got"
     refused(lambda: metrics.threshold_for_risk(*ROWS, risk=value), risk)
-    refused(
-        lambda: metrics.fpr_at_tpr(SCORES, SCORES, value), "fpr_at_tpr: tpr must be a number above 0, at most 1; got"
-    )
+    refused(lambda: metrics.fpr_at_tpr(SCORES, SCORES, value), "fpr_at_tpr: tpr must be a number in (0, 1]; got")
 
 
 @pytest.mark.parametrize("bound", [0, 1.0])
 def test_no_certainty_is_one_of_the_bounds(bound: float) -> None:
-    refused(lambda: metrics.confidence_interval([1.0, 2.0], bound), "level must be a number between 0 and 1")
-    refused(lambda: metrics.student_quantile(bound, 3), "level must be a number between 0 and 1")
-    refused(lambda: metrics.error_bound(1, 3, bound), "confidence must be a number between 0 and 1")
+    refused(lambda: metrics.confidence_interval([1.0, 2.0], bound), "level must be a number in (0, 1)")
+    refused(lambda: metrics.student_quantile(bound, 3), "level must be a number in (0, 1)")
+    refused(lambda: metrics.error_bound(1, 3, bound), "confidence must be a number in (0, 1)")
     if bound == 0:
-        refused(lambda: metrics.fpr_at_tpr(SCORES, SCORES, bound), "tpr must be a number above 0")
+        refused(lambda: metrics.fpr_at_tpr(SCORES, SCORES, bound), "tpr must be a number in (0, 1]")
 
 
 @pytest.mark.parametrize("threshold", [1, -1.1, math.nan])
 def test_a_threshold_of_correlation_lies_between_minus_one_and_one(threshold: Any) -> None:
-    words = "smallest_width: threshold must be a number at least -1 and below 1; "
+    words = "smallest_width: threshold must be a number in [-1, 1); "
     refused(lambda: metrics.smallest_width(torch.eye(2), threshold), words)

@@ -1,4 +1,4 @@
-"""Cascades: every row is answered as if it were alone, by the first level that is sure, and pays for all before it."""
+"""Cascades: every row is answered as if it were alone, by the first step that is sure, and pays for all before it."""
 
 import importlib
 import inspect
@@ -18,23 +18,23 @@ from vnd.nn.state import state_of
 
 module = importlib.import_module("vnd.nn.selective")  # its function has its name
 cascade, Cascade = module.cascade, module.Cascade
-LEVELS = (0.25, 0.5, 1.0)
+WIDTHS = (0.25, 0.5, 1.0)
 NETWORKS = ("flatten", "functional", "transformer", "convnext, stream")
 
 
 def ready(name: str, rows: int = 17, **options: Any) -> tuple[nn.Module, Tensor]:
-    """A nested network with statistics for all levels, and a batch of other inputs."""
+    """A nested network with statistics for all steps, and a batch of other inputs."""
     _, net, example = make(name, **options)
     calibration, x = (torch.randn(size, *example.shape[1:], dtype=example.dtype) for size in (64, rows))
     for samples in (False, True):
-        vnd.recalibrate(net, [calibration], widths=LEVELS, samples=samples)
+        vnd.recalibrate(net, [calibration], widths=WIDTHS, samples=samples)
     return net, x
 
 
 def middle(net: nn.Module, x: Tensor) -> list[float]:
-    """A threshold for each level but the last that about half of the rows that reach it pass, and none is near."""
+    """A threshold for each step but the last that about half of the rows that reach it pass, and none is near."""
     limits = []
-    for width in LEVELS[:-1]:
+    for width in WIDTHS[:-1]:
         entropy = vnd.predict(net, x, width=width, samples=0).entropy
         limits.append(float(entropy.sort().values[len(x) // 2 - 1 : len(x) // 2 + 1].mean()))
         x = x[entropy > limits[-1]]
@@ -43,20 +43,20 @@ def middle(net: nn.Module, x: Tensor) -> list[float]:
 
 def one_by_one(net: nn.Module, x: Tensor, limits: list[float]) -> Cascade:
     """What a cascade is: a loop over the rows, each by itself."""
-    costs = [vnd.profile(net, width, x[:1]).macs for width in LEVELS]
+    costs = [vnd.profile(net, width, x[:1]).macs for width in WIDTHS]
     rows = []
     for row in x.split(1):
-        for level, (width, limit) in enumerate(zip(LEVELS, [*limits, math.inf], strict=True)):
+        for step, (width, limit) in enumerate(zip(WIDTHS, [*limits, math.inf], strict=True)):
             answer = vnd.predict(net, row, width=width, samples=0)
             if float(answer.entropy) <= limit:
-                rows.append((answer.probs[0], answer.entropy[0], level, sum(costs[: level + 1])))
+                rows.append((answer.probs[0], answer.entropy[0], step, sum(costs[: step + 1])))
                 break
-    probs, entropy, level, spent = zip(*rows, strict=True)
-    return Cascade(torch.stack(probs), torch.stack(entropy), torch.tensor(level), torch.tensor(spent))
+    probs, entropy, step, spent = zip(*rows, strict=True)
+    return Cascade(torch.stack(probs), torch.stack(entropy), torch.tensor(step), torch.tensor(spent))
 
 
 def assert_same(found: Cascade, wanted: Cascade, tolerance: float = 1e-10) -> None:
-    assert torch.equal(found.level, wanted.level)
+    assert torch.equal(found.step, wanted.step)
     assert torch.equal(found.macs, wanted.macs)
     assert found.probs.isfinite().all()
     assert gap(found.probs, wanted.probs) <= tolerance
@@ -67,11 +67,11 @@ def check_against_the_loop(call: Callable[..., Cascade], name: str) -> None:
     net, x = ready(name)
     limits = middle(net, x)
     wanted = one_by_one(net, x, limits)
-    assert set(wanted.level.tolist()) == {0, 1, 2}, "the example must reach every level"
-    assert_same(call(net, x, LEVELS, threshold=limits), wanted)
-    shapes = [vnd.shape(net, fraction=width) for width in LEVELS]
+    assert set(wanted.step.tolist()) == {0, 1, 2}, "the example must reach every step"
+    assert_same(call(net, x, WIDTHS, threshold=limits), wanted)
+    shapes = [vnd.shape(net, fraction=width) for width in WIDTHS]
     assert_same(call(net, x, shapes, threshold=torch.tensor(limits, dtype=torch.float64)), wanted)
-    assert_same(call([vnd.extract(net, width) for width in LEVELS], x, threshold=limits), wanted)
+    assert_same(call([vnd.extract(net, width) for width in WIDTHS], x, threshold=limits), wanted)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -86,11 +86,11 @@ FAULTS = {
     ),
     "the first rows go on": ("inputs.rows(waiting)", "inputs.rows(waiting.argsort())"),
     "the sure go on": ("waiting[~(found", "waiting[(found"),
-    "cost of the last level alone": ("spent[waiting] +=", "spent[waiting] ="),
+    "cost of the last step alone": ("spent[waiting] +=", "spent[waiting] ="),
     "cost for all rows": ("spent[waiting] +=", "spent +="),
-    "levels one too low": ("level[waiting] = index", "level[waiting] = max(0, index - 1)"),
-    "a level's threshold at the next": ("limits[index]", "limits[max(0, index - 1)]"),
-    "uncertainty of the first level": ("found.to(uncertainty)", "uncertainty[waiting]"),
+    "steps one too low": ("step[waiting] = index", "step[waiting] = max(0, index - 1)"),
+    "a step's threshold at the next": ("limits[index]", "limits[max(0, index - 1)]"),
+    "uncertainty of the first step": ("found.to(uncertainty)", "uncertainty[waiting]"),
 }
 
 
@@ -107,10 +107,10 @@ def test_faulty_cascades_are_caught(fault):
 @pytest.mark.parametrize("score", ["entropy", "confidence"])
 def test_thresholds_at_the_ends_send_all_rows_to_an_end(score):
     net, x = ready("flatten")
-    costs = [vnd.profile(net, width, x[:1]).macs for width in LEVELS]
-    last, first = (cascade(net, x, LEVELS, threshold=t, score=score) for t in (0.0, math.inf))
-    assert last.level.tolist() == [2] * len(x)
-    assert first.level.tolist() == [0] * len(x)
+    costs = [vnd.profile(net, width, x[:1]).macs for width in WIDTHS]
+    last, first = (cascade(net, x, WIDTHS, threshold=t, score=score) for t in (0.0, math.inf))
+    assert last.step.tolist() == [2] * len(x)
+    assert first.step.tolist() == [0] * len(x)
     assert set(last.macs.tolist()) == {sum(costs)}
     assert set(first.macs.tolist()) == {costs[0]}
     for found, width in ((last, 1.0), (first, 0.25)):
@@ -124,29 +124,29 @@ def test_a_larger_threshold_sends_no_row_further_and_one_row_is_a_batch():
     scores = vnd.predict(net, x, width=0.25, samples=0).entropy.tolist()
     before = None
     for threshold in (-math.inf, *sorted(scores), math.inf):
-        found = cascade(net, x, LEVELS, threshold=threshold)
-        alone = cascade(net, x[3:4], LEVELS, threshold=threshold + 1e-9)
-        assert gap(alone.probs, cascade(net, x, LEVELS, threshold=threshold + 1e-9).probs[3:4]) <= 1e-10
-        assert before is None or bool((found.level <= before).all())
-        before = found.level
+        found = cascade(net, x, WIDTHS, threshold=threshold)
+        alone = cascade(net, x[3:4], WIDTHS, threshold=threshold + 1e-9)
+        assert gap(alone.probs, cascade(net, x, WIDTHS, threshold=threshold + 1e-9).probs[3:4]) <= 1e-10
+        assert before is None or bool((found.step <= before).all())
+        before = found.step
     assert before.tolist() == [0] * len(x)
-    equal = cascade(net, x, LEVELS, threshold=[max(scores), 0])
-    assert equal.level.tolist() == [0] * len(x), "a row goes on above the threshold, not at it"
+    equal = cascade(net, x, WIDTHS, threshold=[max(scores), 0])
+    assert equal.step.tolist() == [0] * len(x), "a row goes on above the threshold, not at it"
 
 
 def test_the_curve_of_the_metrics_is_that_of_cascades():
     net, x = ready("functional")
     y = torch.randint(3, (len(x),))
-    answers = [vnd.predict(net, x, width=width, samples=0) for width in LEVELS]
-    costs = torch.tensor([vnd.profile(net, width, x[:1]).macs for width in LEVELS])
+    answers = [vnd.predict(net, x, width=width, samples=0) for width in WIDTHS]
+    costs = torch.tensor([vnd.profile(net, width, x[:1]).macs for width in WIDTHS])
     probs, entropy = torch.stack([a.probs for a in answers]), torch.stack([a.entropy for a in answers])
     thresholds = (entropy.flatten().sort().values + 1e-9)[::8]
     curve = vnd.metrics.cascade_curve(probs, entropy, costs, y, thresholds)
     for threshold, accuracy, cost, share in zip(*vars(curve).values(), strict=True):
-        found = cascade(net, x, LEVELS, threshold=float(threshold))
+        found = cascade(net, x, WIDTHS, threshold=float(threshold))
         assert torch.allclose(vnd.metrics.accuracy(found.probs, y), accuracy)
         assert torch.allclose(found.macs.double().mean(), cost)
-        assert torch.allclose(torch.bincount(found.level, minlength=3) / len(x), share.float())
+        assert torch.allclose(torch.bincount(found.step, minlength=3) / len(x), share.float())
 
 
 def test_an_uncertainty_that_is_not_a_number_goes_on():
@@ -154,7 +154,7 @@ def test_an_uncertainty_that_is_not_a_number_goes_on():
     broken = vnd.extract(net, 0.25)
     with torch.no_grad():
         broken[9].bias[0] = math.nan
-    assert cascade([broken, vnd.extract(net, 1.0)], x, threshold=math.inf).level.tolist() == [1] * len(x)
+    assert cascade([broken, vnd.extract(net, 1.0)], x, threshold=math.inf).step.tolist() == [1] * len(x)
 
 
 # -- samples, and lists of networks -----------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_an_uncertainty_that_is_not_a_number_goes_on():
 @pytest.mark.parametrize("score", ["entropy", "mutual_information", "confidence"])
 def test_samples_are_paid_for_and_a_seed_repeats_them(score):
     net, x = ready("flatten", log_alpha_init=0.0)
-    costs = [vnd.profile(net, width, x[:1]).macs for width in LEVELS]
+    costs = [vnd.profile(net, width, x[:1]).macs for width in WIDTHS]
     scores = {
         "entropy": lambda p: p.entropy,
         "mutual_information": lambda p: p.mutual_information,
@@ -174,33 +174,33 @@ def test_samples_are_paid_for_and_a_seed_repeats_them(score):
     torch.manual_seed(1)
     wanted = torch.rand(3)
     torch.manual_seed(1)
-    found, again = (cascade(net, x, LEVELS, threshold=limits, samples=5, score=score, seed=3) for _ in range(2))
+    found, again = (cascade(net, x, WIDTHS, threshold=limits, samples=5, score=score, seed=3) for _ in range(2))
     assert torch.equal(torch.rand(3), wanted)
     assert_same(found, again, tolerance=0)
-    assert torch.equal(found.level, (first > limits[0]).long())
-    assert torch.equal(found.macs, 5 * torch.tensor([costs[0], sum(costs[:2])])[found.level])
-    sure = found.level == 0
+    assert torch.equal(found.step, (first > limits[0]).long())
+    assert torch.equal(found.macs, 5 * torch.tensor([costs[0], sum(costs[:2])])[found.step])
+    sure = found.step == 0
     assert torch.equal(found.uncertainty[sure], first[sure])
 
 
 def test_networks_in_a_list_see_only_the_rows_that_reach_them_and_plain_ones_run_once():
     net, x = ready("flatten")
     limits = middle(net, x)
-    networks = [vnd.extract(net, width) for width in LEVELS]
+    networks = [vnd.extract(net, width) for width in WIDTHS]
     networks[1] = vnd.extract(net, 0.5, keep="posterior")
     costs = [vnd.profile(network, None, x[:1]).macs for network in networks]
     seen: list[list[int]] = [[], [], []]
     for network, rows in zip(networks, seen, strict=True):
         network.register_forward_hook(lambda _, args, __, rows=rows: rows.append(len(args[0])))
     found = cascade(networks, x, threshold=limits, samples=4, macs=costs)
-    first, second = (int((found.level >= level).sum()) for level in (1, 2))
+    first, second = (int((found.step >= step).sum()) for step in (1, 2))
     assert sum(seen[0]) == len(x) > first > second > 0
     assert [sum(seen[1]), sum(seen[2])] == [4 * first, second]  # the only one with a posterior draws from it
     spent = torch.tensor([costs[0], costs[0] + 4 * costs[1], costs[0] + 4 * costs[1] + costs[2]])
-    assert torch.equal(found.macs, spent[found.level])
+    assert torch.equal(found.macs, spent[found.step])
     for rows in seen:
         rows.clear()
-    assert cascade(networks, x, threshold=math.inf).level.max() == 0
+    assert cascade(networks, x, threshold=math.inf).step.max() == 0
     assert [sum(rows) for rows in seen] == [len(x) + 1, 1, 1]  # costs that are not given are counted on one example
 
 
@@ -218,10 +218,10 @@ def test_networks_of_other_precision_join_that_of_the_first():
 def test_a_compiled_network_cascades():
     net, x = ready("flatten")
     limits = middle(net, x)
-    wanted = cascade(net, x, LEVELS, threshold=limits)
+    wanted = cascade(net, x, WIDTHS, threshold=limits)
     torch.compiler.reset()
-    assert_same(cascade(torch.compile(net, backend="eager"), x, LEVELS, threshold=limits), wanted)
-    networks = [vnd.extract(net, width) for width in LEVELS]
+    assert_same(cascade(torch.compile(net, backend="eager"), x, WIDTHS, threshold=limits), wanted)
+    networks = [vnd.extract(net, width) for width in WIDTHS]
     networks[1] = torch.compile(networks[1], backend="eager")
     assert_same(cascade(networks, x, threshold=limits), wanted)
     torch.compiler.reset()
@@ -233,11 +233,11 @@ def test_processes_do_not_wait_for_each_other(tmp_path):
     try:
         net, x = ready("flatten")
         limits = middle(net, x)
-        wanted = cascade(net, x, LEVELS, threshold=limits)
+        wanted = cascade(net, x, WIDTHS, threshold=limits)
         wrapped = nn.parallel.DistributedDataParallel(net)
         wrapped.register_forward_pre_hook(lambda *_: pytest.fail("a pass that synchronises buffers"))
-        assert_same(cascade(wrapped, x, LEVELS, threshold=limits), wanted)
-        assert_same(cascade(torch.compile(wrapped, backend="eager"), x, LEVELS, threshold=limits), wanted)
+        assert_same(cascade(wrapped, x, WIDTHS, threshold=limits), wanted)
+        assert_same(cascade(torch.compile(wrapped, backend="eager"), x, WIDTHS, threshold=limits), wanted)
     finally:
         distributed.destroy_process_group()
         torch.compiler.reset()
@@ -247,8 +247,8 @@ def test_a_cascade_runs_where_its_input_is(device):
     net, x = ready("flatten")
     limits = middle(net, x)
     wanted = one_by_one(net, x, limits)
-    found = cascade(net.to(device), x.to(device), LEVELS, threshold=limits)
-    assert {t.device.type for t in (found.probs, found.uncertainty, found.level, found.macs)} == {device.type}
+    found = cascade(net.to(device), x.to(device), WIDTHS, threshold=limits)
+    assert {t.device.type for t in (found.probs, found.uncertainty, found.step, found.macs)} == {device.type}
     assert_same(Cascade(*(t.cpu() for t in vars(found).values())), wanted)
 
 
@@ -258,12 +258,12 @@ def test_mode_width_sampling_and_weights_are_put_back_also_after_an_error(traini
     net, x = ready("flatten")
     vnd.set_width(net, 0.75, warn=False)
     limits = middle(net, x)
-    watched = [net] if not listed else [vnd.extract(net, width, keep="posterior") for width in LEVELS]
+    watched = [net] if not listed else [vnd.extract(net, width, keep="posterior") for width in WIDTHS]
     for network in watched:
         network.train(training)
         network[1].train(not training)
     before = [{key: value.clone() for key, value in network.state_dict().items()} for network in watched]
-    given: Any = (watched, x) if listed else (net, x, LEVELS)
+    given: Any = (watched, x) if listed else (net, x, WIDTHS)
     cascade(*given, threshold=limits, samples=2)
     passes = 0
 
@@ -292,8 +292,8 @@ def test_a_width_without_statistics_warns_as_predict_does():
     with pytest.warns(
         UserWarning, match=r"no statistics for this width; run vnd.recalibrate\(net, batches, widths=\(0.25"
     ):
-        cascade(net, x, LEVELS, threshold=0.0)
-    assert not cascade(net, x, LEVELS, threshold=0.0).probs.requires_grad
+        cascade(net, x, WIDTHS, threshold=0.0)
+    assert not cascade(net, x, WIDTHS, threshold=0.0).probs.requires_grad
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
@@ -302,45 +302,45 @@ def test_a_width_without_statistics_warns_as_predict_does():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"levels": (1.0, 0.5)}, r"cascade: levels must grow; level 1 costs \d+ .* level 0 before it \d+"),
-        ({"levels": (0.5, 0.5)}, "cascade: levels must grow"),
-        ({"levels": (0.26, 0.5)}, "cascade: levels must grow"),  # two fractions of one shape
-        ({"levels": ()}, r"cascade: levels must be a list of one width or more; got \(\)"),
-        ({"levels": 0.5}, "cascade: levels must be a list of one width or more; got 0.5"),
-        ({"levels": (0.5, 2)}, "ambiguous"),
+        ({"widths": (1.0, 0.5)}, r"cascade: widths must grow; step 1 costs \d+ .* step 0 before it \d+"),
+        ({"widths": (0.5, 0.5)}, "cascade: widths must grow"),
+        ({"widths": (0.26, 0.5)}, "cascade: widths must grow"),  # two fractions of one shape
+        ({"widths": ()}, r"cascade: widths must be a list of one width or more; got \(\)"),
+        ({"widths": 0.5}, "cascade: widths must be a list of one width or more; got 0.5"),
+        ({"widths": (0.5, 2)}, "ambiguous"),
         ({"threshold": math.nan}, "cascade: threshold must be a number, infinity too; got nan"),
         ({"threshold": "0.5"}, "cascade: threshold must be a number, infinity too; got '0.5'"),
-        ({"threshold": [0.5]}, "cascade: threshold must be one number, or 2, one a level but the last; got 1"),
+        ({"threshold": [0.5]}, "cascade: threshold must be one number, or 2, one a step but the last; got 1"),
         ({"score": "margin"}, "cascade: score must be 'entropy', 'mutual_information' or 'confidence'; got 'margin'"),
         ({"score": "mutual_information"}, "cascade: score 'mutual_information' needs 2 samples or more"),
         ({"samples": -1}, "samples must be a whole number"),
-        ({"macs": [1, 2]}, "cascade: macs must be 3 numbers, one a level; got 2"),
+        ({"macs": [1, 2]}, "cascade: macs must be 3 numbers, one a step; got 2"),
         (
             {"macs": [1, 3, 3]},
-            "cascade: levels must grow; level 2 costs 3 multiply-accumulates an example, level 1 .* 3$",
+            "cascade: widths must grow; step 2 costs 3 multiply-accumulates an example, step 1 .* 3$",
         ),
         ({"x": torch.empty(0, 1, 8, 8)}, r"cascade: x must hold at least one example; got shape \(0, 1, 8, 8\)"),
         ({"x": [1.0]}, "cascade: x must be a tensor, a tuple of arguments or a dict .*; got a list"),
         ({"net": nn.Linear(2, 2)}, "Linear is not a nested network"),
         ({"net": "net"}, "cascade: net must be a nested network or a list of networks; got a str"),
         (
-            {"net": [], "levels": None},
+            {"net": []},
             "cascade: net must be a nested network or a list of networks; got a list of none",
         ),
-        ({"net": [nn.Linear(2, 2)]}, "cascade: levels must be None where net is a list of networks"),
+        ({"net": [nn.Linear(2, 2)]}, "cascade: leave out widths where net is a list of networks"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(options, message):
     net, x = ready("flatten", rows=2)
     with pytest.raises(ValueError, match=message) as caught:
-        cascade(**{"net": net, "x": x, "levels": LEVELS, "threshold": 0.5, **options})
+        cascade(**{"net": net, "x": x, "widths": WIDTHS, "threshold": 0.5, **options})
     assert "\n" not in str(caught.value)
 
 
 def test_levels_of_other_classes_and_outputs_that_are_no_classes_are_refused():
     x = torch.randn(3, 4)
     two, three = nn.Linear(4, 2), nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3))
-    with pytest.raises(ValueError, match="the same classes; level 1 gives 3 classes, level 0 gave 2"):
+    with pytest.raises(ValueError, match="the same classes; step 1 gives 3 classes, step 0 gave 2"):
         cascade([two, three], x, threshold=0.0)
     with pytest.raises(ValueError, match=r"class scores of shape \(B, C\), link 'softmax'; got \(1, 5, 2\)"):
         cascade([two], torch.randn(1, 5, 4), threshold=0.0)
@@ -362,16 +362,16 @@ def test_every_tensor_of_the_batch_goes_on_with_its_rows_and_the_logits_are_foun
     torch.manual_seed(0)
     a, b = torch.randn(40, 4).double(), torch.randn(40, 3).double()
     net = vnd.to_nested(TwoInputs().double(), (a[:2], b[:2]), num_groups=6, log_alpha_init=-1.0).eval()
-    alone = [vnd.predict(net, (a, b), width=width, samples=0) for width in LEVELS]
+    alone = [vnd.predict(net, (a, b), width=width, samples=0) for width in WIDTHS]
     limit = float(alone[0].entropy.median())
     for x in ((a, b), {"b": b, "a": a}):
-        answer = cascade(net, x, LEVELS, threshold=limit)
-        assert len(answer.level.unique()) > 1
-        for level, wanted in enumerate(alone):
-            assert torch.allclose(answer.probs[answer.level == level], wanted.probs[answer.level == level])
+        answer = cascade(net, x, WIDTHS, threshold=limit)
+        assert len(answer.step.unique()) > 1
+        for step, wanted in enumerate(alone):
+            assert torch.allclose(answer.probs[answer.step == step], wanted.probs[answer.step == step])
     net.register_forward_hook(lambda module, args, out: {"hidden": 2 * out, "scores": out})
-    again = cascade(net, (a, b), LEVELS, threshold=limit, output="scores", dim=1)
+    again = cascade(net, (a, b), WIDTHS, threshold=limit, output="scores", dim=1)
     assert torch.equal(
-        again.probs, cascade(net, (a, b), LEVELS, threshold=limit, output=lambda out: out["scores"]).probs
+        again.probs, cascade(net, (a, b), WIDTHS, threshold=limit, output=lambda out: out["scores"]).probs
     )
-    assert torch.allclose(again.probs[again.level == 0], alone[0].probs[again.level == 0])
+    assert torch.allclose(again.probs[again.step == 0], alone[0].probs[again.step == 0])

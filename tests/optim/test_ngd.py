@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import vnd.optim.eigh as eigh
 import vnd.optim.ngd as ngd
 from vnd import parameter_groups
 from vnd.models import build
@@ -176,33 +177,34 @@ def test_strides_do_not_matter(order: tuple[int, ...], narrow: int, monkeypatch:
         assert optimizers[1].state[strided]["momentum_buffer"].stride() == strided.stride()
 
 
-def late(self: ngd.PreconditionGroup) -> list[ngd.PendingUpdate]:
+def late(self: ngd.PreconditionGroup) -> tuple[bool, bool]:
     """Updates in steps 14, 18 … and not 13, 17 …"""
     shift = int(self.step > 10)
     self.step -= shift
-    updates = TURN(self)
+    work = COUNT(self)
     self.step += shift
-    return updates
+    return work
 
 
 def too_fresh(self: ngd.PreconditionGroup) -> list[ngd.PendingUpdate]:
     """Uses factors that know the gradient already."""
-    if self.step == 0:
+    if self.step == 1:
         return TURN(self)
     gradient = self.gradient.clone()
     for update in TURN(self):
+        (job,) = eigh.decompose([update.gram])
+        job.finish()
         update.finish()
     self.gradient.copy_(gradient)
-    self.step -= 1
-    self.steps.sub_(1)
     TURN(self)
     return []
 
 
+COUNT = ngd.PreconditionGroup.count
 TURN = ngd.PreconditionGroup.turn
 FAULTS: dict[str, tuple[Any, str, Any]] = {
     "forgets the norm": (ngd, "_norm", lambda x: torch.ones(len(x), dtype=torch.float64)),
-    "updates one step late": (ngd.PreconditionGroup, "turn", late),
+    "updates one step late": (ngd.PreconditionGroup, "count", late),
     "updates before the use": (ngd.PreconditionGroup, "turn", too_fresh),
     "updates in every step": (ngd, "INITIAL_UPDATES", 1000),
     "never updates": (ngd.PendingUpdate, "finish", lambda self: None),
@@ -565,13 +567,13 @@ def test_a_step_reads_no_number_of_a_tensor() -> None:
 @pytest.fixture
 def deferred(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: the decompositions in threads, the second half of an update with the next step."""
-    monkeypatch.setattr(ngd, "OVERLAPPED", ("cpu",))
+    monkeypatch.setattr(eigh, "OVERLAPPED", ("cpu",))
 
 
 def pair_and_pending(steps: int) -> Pair:
     pair = Pair(torch.float32)
     pair.train(0, steps)
-    assert pair.optimizer._updates
+    assert pair.optimizer._jobs
     return pair
 
 
@@ -587,15 +589,15 @@ def assert_same(first: Pair, second: Pair) -> None:
 def test_an_update_under_way_ends_as_one_at_once(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = Pair(torch.float32)
     at_once.train(0, steps)
-    assert not at_once.optimizer._updates
-    monkeypatch.setattr(ngd, "OVERLAPPED", ("cpu",))
+    assert not at_once.optimizer._jobs
+    monkeypatch.setattr(eigh, "OVERLAPPED", ("cpu",))
     later = Pair(torch.float32)
     later.train(0, steps)
-    assert bool(later.optimizer._updates) == (steps <= 10 or steps in (13, 17, 21, 25, 29))
+    assert bool(later.optimizer._jobs) == (steps <= 10 or steps in (13, 17, 21, 25, 29))
     behind = later.optimizer.__dict__["state"][later.parameters[0]]["strength_0"].clone()
     assert not torch.equal(behind, at_once.optimizer.state[at_once.parameters[0]]["strength_0"])  # or there is no test
     assert_same(later, at_once)
-    assert not later.optimizer._updates
+    assert not later.optimizer._jobs
 
 
 def by_state_dict(pair: Pair, other: Pair) -> None:
@@ -619,8 +621,8 @@ def test_a_state_is_saved_and_loaded_with_its_update(at: int, way: Callable[[Pai
     for new, old in zip(second.parameters, first.parameters, strict=True):
         new.data.copy_(old.data)
     way(first, second)
-    assert not first.optimizer._updates
-    assert not second.optimizer._updates
+    assert not first.optimizer._jobs
+    assert not second.optimizer._jobs
     whole = pair_and_pending(29)
     for pair in (first, second):
         pair.train(at, 29)
@@ -636,7 +638,23 @@ def test_an_update_under_way_keeps_the_options_of_its_step_and_new_groups_wait_f
     assert_same(first, second)
     third = pair_and_pending(4)
     third.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3, 3))]})
-    assert not third.optimizer._updates
+    assert not third.optimizer._jobs
+
+
+def test_an_option_that_changes_while_an_update_is_under_way_holds_from_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether or not somebody looks at the state in between."""
+    pairs = [Pair(torch.float32) for _ in range(3)]
+    for index, pair in enumerate(pairs):
+        monkeypatch.setattr(eigh, "OVERLAPPED", ("cpu",) if index else ())
+        pair.train(0, 13)
+        pair.optimizer.param_groups[0].update(eta=0.5, alpha=1.0)
+        assert bool(pair.optimizer._jobs) == bool(index)
+        assert index == 2 or pair.optimizer.state
+        pair.train(13, 22)
+    assert_same(pairs[0], pairs[1])
+    assert_same(pairs[0], pairs[2])
 
 
 @pytest.mark.usefixtures("deferred")
@@ -664,14 +682,14 @@ def test_an_error_in_a_thread_is_raised_by_the_next_step_and_only_there(monkeypa
 @pytest.mark.fault
 def test_a_process_ends_with_an_update_under_way() -> None:
     code = """
-import torch, vnd.optim.ngd as ngd
+import torch, vnd.optim.eigh as eigh
 from vnd.optim.ngd import NGD
-ngd.OVERLAPPED = ("cpu",)
+eigh.OVERLAPPED = ("cpu",)
 weight = torch.nn.Parameter(torch.zeros(90, 90))
 weight.grad = torch.randn(90, 90)
 optimizer = NGD([weight], lr=0.1)
 optimizer.step()
-assert optimizer._updates
+assert optimizer._jobs
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
@@ -757,7 +775,7 @@ def test_what_changes_between_steps_reaches_the_next(
     change: Callable[[Pair], None], overlapped: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups of parameters are kept from step to step: against such as are made anew before each."""
-    monkeypatch.setattr(ngd, "OVERLAPPED", overlapped)
+    monkeypatch.setattr(eigh, "OVERLAPPED", overlapped)
     kept, anew = Pair(torch.float32), Pair(torch.float32)
     kept.train(0, 17)  # with an update in the last step
     groups = kept.optimizer._groups

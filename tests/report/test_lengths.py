@@ -78,7 +78,7 @@ def test_points_are_drawn_at_the_numbers_of_the_file() -> None:
 
 def test_an_interval_over_seeds_is_said_and_drawn() -> None:
     found = block(fake_code(), fake_code(seed=1))
-    assert "± is half a 95 % interval over trainings from other seeds." in lengths.note_of(found.series)
+    assert "± is half a 95 % interval over trainings from other seeds." in lengths.numbers(found, PAGE)[0].note
     (axis,) = lengths.against_length(found.series, "mse", "error").axes
     for bar, point in zip(axis.collections, found.series[0].of("fixed"), strict=True):
         ends = [[point.length, point.measures["mse"].low], [point.length, point.measures["mse"].high]]

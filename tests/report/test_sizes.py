@@ -127,7 +127,7 @@ def test_the_time_table_sums_over_widths() -> None:
 
 def test_withheld_answers_are_those_of_the_files() -> None:
     runs = suite(full=False)
-    (table,) = curves.withheld(block(*runs.values()))
+    table = curves.withheld(block(*runs.values()))
     lines = {(line[0], line[1]): line for line in table.lines}
     share = mean(runs[f"bn3-{seed}"]["selective"]["rows"][2]["coverage"] for seed in (0, 1))
     assert lines["BN³", "25 %"][3].text == f"{100 * share:.1f} %"

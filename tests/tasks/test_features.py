@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vnd.tasks import features as backbones
 from vnd.tasks import features as features
-from vnd.tasks.features import EfficientNetLite0, Extractor, Inception, distance_name, extractor, prepare, score_name
+from vnd.tasks.features import EfficientNetLite0, Extractor, Inception, extractor, prepare
 
 SIZES = {EfficientNetLite0: 224, Inception: 299}
 
@@ -169,22 +169,6 @@ def test_shrinking_is_antialiased_and_tensorflow_is_not() -> None:
     assert (prepare(two.mT, 4, 0.0, features._resize_as_tensorflow)[0, 0, :, 0] * 128).tolist() == [0, 5, 10, 10]
 
 
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
-        (torch.rand(2, 3, 8, 8), "images must be uint8, 0 … 255; got torch.float32"),
-        (None, "images must be a tensor; got a NoneType"),
-        (picture()[0], "images must be of shape (n, 3 or 1, h, w), not empty; got (3, 64, 48)"),
-        (picture()[:, :2], "images must be of shape (n, 3 or 1, h, w), not empty; got (1, 2, 64, 48)"),
-        (picture()[:0], "images must be of shape (n, 3 or 1, h, w), not empty; got (0, 3, 64, 48)"),
-    ],
-)
-def test_bad_images_are_refused(images, message: str) -> None:
-    with pytest.raises(ValueError, match=r"^[^\n]+$") as refused:
-        fake().features(images)
-    assert str(refused.value) == f"Extractor: {message}"
-
-
 class Means(nn.Module):
     """Features: the mean of each channel. Logits: linear in them."""
 
@@ -205,23 +189,23 @@ def test_an_extractor_reads_batches() -> None:
     found, probs = own.read(images)
     expected = (nn.functional.avg_pool2d(images.double(), 32).flatten(1) - 127) / 128  # edges weigh a little less
     assert torch.allclose(found.double(), expected, atol=0.02)
-    assert torch.equal(own.features(images), found)
-    assert torch.equal(own.probs(images), probs)
+    assert torch.equal(own.read(images)[0], found)
+    assert torch.equal(own.read(images)[1], probs)
     assert (found.dtype, probs.dtype, found.requires_grad, probs.requires_grad) == (
         *(torch.float32, torch.float64, False, False),
     )
     assert probs.sum(1).sub(1).abs().max() < 1e-12
-    parts = torch.cat([own.features(part) for part in images.split(2)])
+    parts = torch.cat([own.read(part)[0] for part in images.split(2)])
     assert torch.allclose(parts, found, atol=1e-6)
 
 
 def test_the_random_network_reads_every_image_for_itself() -> None:
     own = Extractor("made", "", made(EfficientNetLite0), PREPARED[EfficientNetLite0])
     images = picture(20, 20, count=3)
-    together = own.features(images)
+    together = own.read(images)[0]
     assert together.shape == (3, 1280)
     assert together.std(0).max() > 1e-3
-    assert torch.allclose(own.features(images[1:2]), together[1:2], atol=1e-5)
+    assert torch.allclose(own.read(images[1:2])[0], together[1:2], atol=1e-5)
 
 
 def test_settings_of_others_change_nothing_and_are_left() -> None:
@@ -261,8 +245,8 @@ def test_efficientnet_comes_from_its_package(tmp_path: Path, monkeypatch: pytest
     assert disagreement(own.network, own.prepare) < 1e-5
     assert not own.network.training
     assert not any(parameter.requires_grad or parameter.is_meta for parameter in own.network.parameters())
-    assert distance_name(own) == "Fréchet distance (EfficientNet-Lite0)"
-    assert score_name(own) == "Inception Score (EfficientNet-Lite0)"
+    assert own.distance_name == "Fréchet distance (EfficientNet-Lite0)"
+    assert own.score_name == "Inception Score (EfficientNet-Lite0)"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"^extractor: \S+ must have the SHA-256 \w{64}; got \w{64}; install [^\n]+$"):
         extractor()
@@ -276,9 +260,9 @@ def test_inception_comes_from_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
     own = extractor(path)
     assert (own.name, own.sha256) == ("Inception-v3 (2015-12-05)", features.INCEPTION_SHA256)
     assert disagreement(own.network, own.prepare) < 1e-5
-    assert (distance_name(own), score_name(own)) == ("FID", "Inception Score")
+    assert (own.distance_name, own.score_name) == ("FID", "Inception Score")
     monkeypatch.undo()
-    assert distance_name(own) == "Fréchet distance (Inception-v3 (2015-12-05))"  # by the checksum, not by the name
+    assert own.distance_name == "Fréchet distance (Inception-v3 (2015-12-05))"  # by the checksum, not by the name
     remedy = "give torch-fidelity's weights-inception-2015-12-05-6726825d.pth"
     with pytest.raises(ValueError, match=rf"^extractor: \S+ must have the SHA-256 6726825d\w+; got \w+; {remedy}$"):
         extractor(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,14 +56,14 @@ def known() -> Iterator[None]:
             return error(method.extract(model, size.width), images, normalise)
 
         def evaluate(self, run: TrainedRun, options: Powers, test: Images, done: Any) -> dict[str, Any]:
-            start, (size,) = time.perf_counter(), run.method.sizes(run.model, options.sizes)
+            (size,) = run.method.sizes(run.model, options.sizes)
             example = torch.zeros(1, *test.pixels.shape[1:])
             row = {
                 "kind": size.kind, "label": size.label, "fraction": size.fraction,
                 **run.method.cost(run.model, example), "mse": error(run.model, test, run.normalise, options.power),
             }  # fmt: skip
             done(1)
-            return {"rows": [row], "tidy": [row], "seconds": {"evaluate": time.perf_counter() - start}}
+            return {"rows": [row], "tidy": [row]}
 
         def work(self, run: TrainedRun, options: Powers, test: Images) -> int:
             return 1

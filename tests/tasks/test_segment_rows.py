@@ -241,17 +241,6 @@ def test_one_sample_and_one_grader_have_no_diversity() -> None:
     json.dumps(results, allow_nan=False)
 
 
-def test_without_scipy_masks_are_not_matched_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*given: object) -> Tensor:
-        raise ModuleNotFoundError("matched_iou: needs SciPy")
-
-    monkeypatch.setattr(segmenting.metrics, "matched_iou_of", missing)
-    monkeypatch.setattr(segmenting, "PIXELS", 4 * SIDE**2)
-    results = evaluate(subject_of(Brush()), OPTIONS, made())
-    assert results["notes"] == ["masks are not matched: matched_iou: needs SciPy"]
-    assert results["rows"][0]["matched_iou"] is None
-
-
 def owned(names: tuple[str, ...] = ()) -> Images:
     """Images of three groups, one of whom has most of them; numbers of groups are of all splits."""
     return dataclasses.replace(made(), groups=np.array([2] * 7 + [0] + [5] * 3), group_names=names)
@@ -422,9 +411,3 @@ def test_widths_have_costs_of_their_own() -> None:
 def test_images_without_masks_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^evaluate: the images have no masks to be held against"):
         evaluate(subject_of(Brush()), OPTIONS, Images(made().pixels))
-
-
-@pytest.mark.parametrize("num_mask_samples", [(), (0, 4), (4, 1), (2, 2)])
-def test_numbers_of_masks_must_rise(num_mask_samples: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"^num_mask_samples must be numbers of masks that rise from 1 or more; got "):
-        SegmentationEvaluation(num_mask_samples=num_mask_samples)

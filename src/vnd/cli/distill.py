@@ -13,12 +13,15 @@ from rich.console import Console
 from rich.progress import track
 
 from vnd._files import write_json
-from vnd.cli.output import say
+from vnd._text import say
 from vnd.cli.train import check_free
 from vnd.evaluation import open_run
 from vnd.functional import concentration
 from vnd.methods import Distills, Size, Sizes
 from vnd.metrics import smallest_width
+from vnd.report.curves import heat_maps
+from vnd.report.style import png
+from vnd.report.theory import Simplex, merged, project, simplex
 from vnd.tasks import TrainedRun
 from vnd.tasks.classification import correlation, measure
 from vnd.tasks.trained import BestOrLast
@@ -80,7 +83,8 @@ def distill(
     student_recipe(teacher, 1.0 if open_yet else keep, overrides, parameters)  # what is wrong is said before any work
     said = analysis(teacher, threshold)
     write_json(folder / "correlation.json", said)
-    _draw_maps(said, folder / "correlation.png", run.resolve().name)
+    maps = {"in domain": said["inside"]} | ({"out of domain": said["outside"]} if said["outside"] else {})
+    (folder / "correlation.png").write_bytes(png(heat_maps(said["labels"], maps, run.resolve().name), DPI, MOST))
     share = said["proposed"] if open_yet else keep
     words = f"the smallest width that correlates with the full one by more than {threshold:g}: {said['proposed']:g}"
     say(f"{words}\ncorrelations: {folder / 'correlation.json'}, {folder / 'correlation.png'}")
@@ -131,19 +135,8 @@ def student_recipe(
     return recipe
 
 
-def _draw_maps(said: dict[str, Any], path: Path, name: str) -> None:
-    from vnd.report.curves import heat_maps
-    from vnd.report.style import png
-
-    maps = {"in domain": said["inside"]} | ({"out of domain": said["outside"]} if said["outside"] else {})
-    path.write_bytes(png(heat_maps(said["labels"], maps, name), DPI, MOST))
-
-
 def _draw_simplex(teacher: TrainedRun, student: TrainedRun, path: Path, wanted: Sequence[int]) -> None:
     """Some images between three classes each: the teacher's draws as points, the student's Dirichlet as contours."""
-    from vnd.report.style import png
-    from vnd.report.theory import Simplex, merged, project, simplex
-
     images = teacher.splits.validation
     x = torch.cat(list(teacher.batches(images)))
     network = teacher.extract(_full(teacher), "posterior")

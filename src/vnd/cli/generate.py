@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from rich.progress import track
 from torch import Tensor
 
 from vnd._files import write_json
-from vnd.cli.output import check_range, command, say
+from vnd._text import check_range, command, say
 from vnd.data.batches import in_order
 from vnd.evaluation import find_network, open_run
 from vnd.methods import AutoencoderMethod, Sizes
@@ -90,13 +89,9 @@ def generate(
         figure, drawn[name] = draw(own)
         (folder / f"{name}.png").write_bytes(image_grids.png(figure))
     given = {"length": length, "checkpoint": checkpoint, "out": out, "seed": seed, "count": count, "depth": depth}
-    manifest = json.loads((run / opened.checkpoint / "network.json").read_text(encoding="utf-8"))
-    facts = {
-        "command": command("vnd", "generate", run, **given), "seed": seed, "method": recipe.method_name,
-        "data": recipe.data.name, "checkpoint": opened.checkpoint,
-        "network": {"name": recipe.network.name, "latent_dim": size, "checksum": manifest["checksum"]},
-        "lengths": list(own.lengths), "pictures": drawn, "not_drawn": own.refusal,
-    }  # fmt: skip
+    facts = {"command": command("vnd", "generate", run, **given), "seed": seed, **opened.about()}
+    facts["network"]["latent_dim"] = size
+    facts |= {"lengths": list(own.lengths), "pictures": drawn, "not_drawn": own.refusal}
     write_json(folder / "generate.json", facts)
     said = [f"no samples.png and no growing.png: {own.refusal}"] if own.refusal else []
     said += [str(folder / name) for name in (*(f"{name}.png" for name in drawn), "generate.json")]

@@ -1,7 +1,8 @@
 """The parser of every command: options from a function's signature, `--help` from its docstring.
 
 `--flag` alone is true, `--dry-run` is `--dry_run`, a list is written with commas, `--fractions 0.25,0.5,1`. A command
-with an argument `overrides` takes keys of a recipe too, `--train.epochs 2`: what has a dot is such a key.
+with an argument `overrides` takes keys of a recipe too, `--train.epochs 2`: what has a dot is such a key. One with an
+argument `options` takes those of the task of its run as well, `--samples 6`: what is none of its own is such an option.
 """
 
 import inspect
@@ -13,17 +14,19 @@ from typing import Any
 import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
 
-from vnd._text import refusal, spelled
+from vnd._text import refusal, spelled, with_one_syntax
 
 HELP = {"-h", "--help"}
+REST = ("overrides", "options")  # arguments that take words which are no options of the command's own
 
 
 def parse(command: Callable[..., None], words: str, args: list[str]) -> dict[str, Any]:
     """The options that a command is to be called with; or its help, and then this does not return."""
     name = words.removeprefix("vnd ")
-    parser, keys = _parser(command, words), list[str]()
-    if "overrides" in inspect.signature(command).parameters:
-        args, keys = _apart(args)
+    parser, parameters, keys = _parser(command, words), inspect.signature(command).parameters, list[str]()
+    rest = next((name for name in REST if name in parameters), "")
+    if rest:
+        args, keys = _apart(args, {*parameters} if rest == "options" else None)
     if HELP & {*args}:
         print(parser.format_help() + _keys_help(command, [word for word in args if word not in HELP]))
         raise SystemExit(0)
@@ -31,7 +34,7 @@ def parse(command: Callable[..., None], words: str, args: list[str]) -> dict[str
         options = parser.instantiate(parser.parse_args(spelled(args, parser)))
     except ArgumentError as error:
         raise ValueError(f"{name}: {refusal(error)}; `{words} --help` says what it takes") from None
-    return {**options, **({"overrides": keys} if keys else {})}
+    return {**options, **({rest: keys} if keys else {})}
 
 
 def _parser(command: Callable[..., None], words: str) -> ArgumentParser:
@@ -51,7 +54,7 @@ def _parser(command: Callable[..., None], words: str) -> ArgumentParser:
     }
     if "overrides" in parameters and "recipe" in parameters:
         arguments["recipe"] = {"nargs": "?", "default": "", "metavar": "RECIPE"}
-    skip: set[str | int] = {*arguments, "overrides"}
+    skip: set[str | int] = {*arguments, *REST}
     first = next(iter(parameters)) in arguments
     if not first:
         parser.add_function_arguments(command, as_group=False, as_positional=True, skip=skip)
@@ -60,22 +63,24 @@ def _parser(command: Callable[..., None], words: str) -> ArgumentParser:
     if first:
         parser.add_function_arguments(command, as_group=False, as_positional=True, skip=skip)
     for action in parser._actions:
+        action.option_strings = [word for word in action.option_strings if not word.endswith("+")]  # of the help
         if parameters.get(action.dest, inspect.Parameter).annotation is bool:
             action.nargs, action.const = "?", True
-    return parser
+    return with_one_syntax(parser)
 
 
 class _Help(DefaultHelpFormatter, RawDescriptionHelpFormatter):
     pass
 
 
-def _apart(args: list[str]) -> tuple[list[str], list[str]]:
-    """The words of the command, and the keys of its recipe with their values."""
+def _apart(args: list[str], own: set[str] | None) -> tuple[list[str], list[str]]:
+    """The words of the command, and the keys of its recipe with their values: what has a dot, or is not its own."""
     options, keys = list[str](), list[str]()
     words = iter(args)
     for word in words:
         name, equals, _ = word.partition("=")
-        if name.startswith("--") and "." in name:
+        short = name[2:].replace("-", "_")
+        if name.startswith("--") and ("." in name if own is None else short not in {*own, "help"}):
             keys += [word] if equals else [word, *([value] if (value := next(words, None)) is not None else [])]
         else:
             options.append(word)
@@ -83,12 +88,13 @@ def _apart(args: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _keys_help(command: Callable[..., None], args: list[str]) -> str:
-    """The keys of the recipe that a command trains, with the values that they have there, once it is named."""
-    if "recipe" not in inspect.signature(command).parameters:
-        return ""
+    """The keys of the recipe that a command trains, or of its run, with their values there, once it is named."""
+    parameters = inspect.signature(command).parameters
+    what = "recipe" if "recipe" in parameters else "run" if "options" in parameters else ""
     named = next((word for word in args if not word.startswith("-")), None)
-    if named is None:  # to know the keys is to load torch
-        return "\nkeys of a recipe, and their values: vnd train RECIPE --help"
-    from vnd.train.config import help_parser, parse
+    if not what or named is None:  # to know the keys is to load torch
+        return "\nkeys of a recipe, and their values: vnd train RECIPE --help" if what == "recipe" else ""
+    from vnd.train.config import help_parser, options_parser, parse, parse_run
 
-    return f"\nkeys of the recipe {named}:\n{help_parser(parse(named)).format_help()}"
+    parser = help_parser(parse(named)) if what == "recipe" else options_parser(parse_run(Path(named)))
+    return f"\nkeys of the {what} {named}:\n{parser.format_help()}"

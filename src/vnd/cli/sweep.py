@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vnd._files import write_json
-from vnd.cli.output import command
+from vnd._text import command
 from vnd.train import sweep as work
 from vnd.train.config import load_yaml
 from vnd.train.sweep import Run, Worklist, read

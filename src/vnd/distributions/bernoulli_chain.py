@@ -7,15 +7,15 @@ from typing import ClassVar, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import constraints
 from torch.distributions.utils import lazy_property
 from torch.types import _size
 
-from vnd.distributions.constraints import floating_vector, ordered_mask, validate
+from vnd.distributions.constraints import Expandable, floating_vector, one_of, ordered_mask, validate
 from vnd.functional import keep_logits_from_lengths, length_log_probs, length_mask, log_survival, pick, to_float32
 
 
-class BernoulliChain(Distribution):
+class BernoulliChain(Expandable):
     r"""A chain of Bernoulli variables in which a unit can be kept only if the one before it was.
 
     $$P(z_i = 1 \mid z_{i-1} = 1) = μ_i = σ(m_i), \qquad P(z_i = 1 \mid z_{i-1} = 0) = 0, \qquad z_0 = 1$$
@@ -44,6 +44,7 @@ class BernoulliChain(Distribution):
     arg_constraints: ClassVar = {"keep_logits": constraints.real_vector, "keep_probs": constraints.unit_interval}
     support = ordered_mask
     has_enumerate_support = True
+    carried = ("_dtype",)
 
     def __init__(
         self,
@@ -52,12 +53,8 @@ class BernoulliChain(Distribution):
         keep_probs: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        if keep_logits is not None and keep_probs is None:
-            param = self.keep_logits = floating_vector("BernoulliChain", "keep_logits", keep_logits)
-        elif keep_probs is not None and keep_logits is None:
-            param = self.keep_probs = floating_vector("BernoulliChain", "keep_probs", keep_probs)
-        else:
-            raise ValueError("BernoulliChain: give keep_logits or keep_probs, one of the two")
+        name, param = one_of("BernoulliChain", keep_logits=keep_logits, keep_probs=keep_probs)
+        setattr(self, name, floating_vector("BernoulliChain", name, param))
         self._dtype = param.dtype
         super().__init__(param.shape[:-1], param.shape[-1:], validate_args=False)
         validate(self, validate_args)
@@ -95,18 +92,6 @@ class BernoulliChain(Distribution):
             mean = math.exp(log_keep) * math.expm1(n * log_keep) / math.expm1(log_keep)
             low, high = (logit, high) if mean < length else (low, logit)
         return cls(torch.full((n,), logit))
-
-    def expand(self, batch_shape: _size, _instance: Self | None = None) -> Self:
-        """Return the same chain with its batch shape expanded."""
-        new: Self = self._get_checked_instance(BernoulliChain, _instance)  # type: ignore[no-untyped-call]
-        shape = torch.Size(batch_shape) + self.event_shape
-        for name in ("keep_logits", "keep_probs"):
-            if name in self.__dict__:
-                setattr(new, name, getattr(self, name).expand(shape))
-        new._dtype = self._dtype
-        super(BernoulliChain, new).__init__(torch.Size(batch_shape), self.event_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
 
     @lazy_property
     def keep_logits(self) -> Tensor:

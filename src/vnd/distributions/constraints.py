@@ -1,8 +1,11 @@
 """The supports of ordered masks, and one-line errors for parameters that break their constraint."""
 
+from typing import ClassVar, Self
+
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
+from torch.types import _size
 
 
 class _OrderedMask(constraints.Constraint):
@@ -63,6 +66,36 @@ def validate(distribution: Distribution, enabled: bool | None) -> None:
             words = _IN_WORDS.get(scalar, f"in the set {scalar}")
             owner = type(distribution).__name__
             raise ValueError(f"{owner}: {name} must be {words}; got {value[where].item()}{at}")
+
+
+class Expandable(Distribution):
+    """A distribution that expands by the parameters that it was given, whose names are those of `arg_constraints`."""
+
+    carried: ClassVar[tuple[str, ...]] = ()  # what else an expanded one has from it
+
+    def expand(self, batch_shape: _size, _instance: Self | None = None) -> Self:
+        """Return the same distribution with its batch shape expanded."""
+        kind = next(kind for kind in type(self).__mro__ if "arg_constraints" in vars(kind))
+        new: Self = self._get_checked_instance(kind, _instance)  # type: ignore[no-untyped-call]
+        shape = torch.Size(batch_shape)
+        for name in self.arg_constraints:
+            if name in self.__dict__:
+                value = getattr(self, name)
+                setattr(new, name, value.expand(shape + value.shape[len(self.batch_shape) :]))
+        for name in self.carried:
+            setattr(new, name, getattr(self, name))
+        Distribution.__init__(new, shape, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+
+def one_of(owner: str, **given: Tensor | None) -> tuple[str, Tensor]:
+    """Name and value of the one parameter that is given, of two that say the same."""
+    names = [name for name, value in given.items() if value is not None]
+    value = given[names[0]] if len(names) == 1 else None
+    if value is None:
+        raise ValueError(f"{owner}: give {' or '.join(given)}, one of the two")
+    return names[0], value
 
 
 def floating_vector(owner: str, name: str, value: Tensor) -> Tensor:

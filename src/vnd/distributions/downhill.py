@@ -3,16 +3,16 @@
 import math
 import warnings
 import weakref
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import constraints
 from torch.distributions.utils import lazy_property
 from torch.types import _size
 
 from vnd.distributions.bernoulli_chain import BernoulliChain
-from vnd.distributions.constraints import descending, floating_vector, positive_finite, validate
+from vnd.distributions.constraints import Expandable, descending, floating_vector, one_of, positive_finite, validate
 from vnd.functional import (
     keep_logits_from_lengths,
     length_log_probs,
@@ -26,7 +26,7 @@ from vnd.functional import (
 COLD = 0.05  # below this temperature most gradients of a relaxed sample are exactly zero
 
 
-class Downhill(Distribution):
+class Downhill(Expandable):
     r"""Suffix sums of a relaxed one-hot length: a smooth descent from one to zero.
 
     $$c = \mathrm{softmax}\!\left(\frac{\log q + g}{τ}\right), \quad g_j \sim \mathrm{Gumbel}(0, 1), \qquad
@@ -64,6 +64,8 @@ class Downhill(Distribution):
     }
     support = descending
     has_rsample = True
+    carried = ("_dtype",)
+    _last: tuple[weakref.ref[Tensor], int, Tensor] | None = None  # the latest relaxed sample, and its log increments
 
     def __init__(
         self,
@@ -73,16 +75,10 @@ class Downhill(Distribution):
         length_logits: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        if keep_logits is not None and length_logits is None:
-            logits = self.keep_logits = floating_vector("Downhill", "keep_logits", keep_logits)
-            n = logits.size(-1)
-        elif length_logits is not None and keep_logits is None:
-            logits = self.length_logits = floating_vector("Downhill", "length_logits", length_logits)
-            n = logits.size(-1) - 1
-            if n < 0:
-                raise ValueError("Downhill: length_logits must hold at least the length 0; got none")
-        else:
-            raise ValueError("Downhill: give keep_logits or length_logits, one of the two")
+        name, logits = one_of("Downhill", keep_logits=keep_logits, length_logits=length_logits)
+        n = floating_vector("Downhill", name, logits).size(-1) - (name == "length_logits")
+        if n < 0:
+            raise ValueError("Downhill: length_logits must hold at least the length 0; got none")
         self.temperature = torch.as_tensor(temperature, dtype=to_float32(logits[..., :0]).dtype, device=logits.device)
         try:
             batch_shape = torch.broadcast_shapes(logits.shape[:-1], self.temperature.shape)
@@ -92,10 +88,7 @@ class Downhill(Distribution):
                 f"batch shape {tuple(logits.shape[:-1])}"
             ) from None
         self._dtype = logits.dtype
-        self._last: tuple[weakref.ref[Tensor], int, Tensor] | None = None
-        for name in ("keep_logits", "length_logits"):
-            if name in self.__dict__:
-                setattr(self, name, logits.expand(batch_shape + logits.shape[-1:]))
+        setattr(self, name, logits.expand(batch_shape + logits.shape[-1:]))
         super().__init__(batch_shape, torch.Size((n,)), validate_args=False)
         validate(self, validate_args)
         if self._validate_args and bool((self.temperature < COLD).any()):
@@ -105,19 +98,16 @@ class Downhill(Distribution):
                 stacklevel=2,
             )
 
-    def expand(self, batch_shape: _size, _instance: Self | None = None) -> Self:
-        """Return the same distribution with its batch shape expanded."""
-        new: Self = self._get_checked_instance(Downhill, _instance)  # type: ignore[no-untyped-call]
-        batch_shape = torch.Size(batch_shape)
-        for name in ("keep_logits", "length_logits"):
-            if name in self.__dict__:
-                param = getattr(self, name)
-                setattr(new, name, param.expand(batch_shape + param.shape[-1:]))
-        new.temperature = self.temperature.expand(batch_shape)
-        new._dtype, new._last = self._dtype, None
-        super(Downhill, new).__init__(batch_shape, self.event_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
+    def released(self) -> "Downhill":
+        r"""The Downhill that the authors' released code samples from, $q'_j ∝ e^{q_j}$.
+
+        It passes probabilities where log-probabilities belong, so that lengths are drawn nearly uniformly whatever has
+        been learned: no length has more than e times the probability of another.
+
+        >>> Downhill(0.5, torch.tensor([9.0, 9.0, 9.0])).released().length_log_probs.exp()
+        tensor([0.1749, 0.1749, 0.1749, 0.4752])
+        """
+        return Downhill(self.temperature, length_logits=self.length_log_probs.exp(), validate_args=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_last": None}

@@ -5,15 +5,15 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import constraints
 from torch.types import _size
 
-from vnd.distributions.constraints import floating_vector, positive_finite, validate
+from vnd.distributions.constraints import Expandable, floating_vector, positive_finite, validate
 from vnd.distributions.downhill import Downhill
 from vnd.functional import length_mask, pick, to_float32
 
 
-class OrderedNormal(Distribution):
+class OrderedNormal(Expandable):
     r"""Gaussian dimensions in a fixed order, of which a leading part is kept and the rest is zero.
 
     $$z \sim \mathrm{Downhill}(τ, m), \qquad h_i = z_i\, x_i, \quad x_i \sim \mathcal N(μ_i, σ_i^2)$$
@@ -50,6 +50,7 @@ class OrderedNormal(Distribution):
     }
     support = constraints.real_vector
     has_rsample = True
+    carried = ("base",)
 
     def __init__(
         self,
@@ -86,14 +87,14 @@ class OrderedNormal(Distribution):
 
     def expand(self, batch_shape: _size, _instance: Self | None = None) -> Self:
         """Return the same code with its batch shape expanded."""
-        new: Self = self._get_checked_instance(OrderedNormal, _instance)  # type: ignore[no-untyped-call]
-        batch_shape = torch.Size(batch_shape)
-        new.base = self.base
-        new.loc, new.scale = (x.expand(batch_shape + self.event_shape) for x in (self.loc, self.scale))
+        new = super().expand(batch_shape, _instance)
         new.gate = self.gate.expand(batch_shape)
-        super(OrderedNormal, new).__init__(batch_shape, self.event_shape, validate_args=False)
-        new._validate_args = self._validate_args
         return new
+
+    def released(self) -> "OrderedNormal":
+        """The same dimensions, their lengths as the authors' released code draws them: see `Downhill.released`."""
+        logits = self.gate.released().keep_logits
+        return OrderedNormal(self.loc, self.scale, logits, self.temperature, validate_args=False)
 
     @property
     def keep_logits(self) -> Tensor:

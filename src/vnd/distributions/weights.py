@@ -1,7 +1,7 @@
 """The posterior of a single weight, a multiplicative Gaussian, and its improper log-uniform prior."""
 
 import math
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,13 +9,13 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.utils import lazy_property
 from torch.types import _size
 
-from vnd.distributions.constraints import validate
+from vnd.distributions.constraints import Expandable, one_of, validate
 from vnd.functional import LogUniformForm, log_uniform_kl, to_float32
 
 SMALLEST = 1e-30  # of |θ| in log α: its logarithm is finite in float32
 
 
-class MultiplicativeNormal(Distribution):
+class MultiplicativeNormal(Expandable):
     r"""A weight with noise in proportion to its size.
 
     $$w = θ (1 + \sqrt α\, ε), \quad ε \sim \mathcal N(0, 1), \qquad q(w) = \mathcal N(θ, αθ^2)$$
@@ -41,6 +41,7 @@ class MultiplicativeNormal(Distribution):
     }
     support = constraints.real
     has_rsample = True
+    carried = ("_free_variance",)
 
     def __init__(
         self,
@@ -50,10 +51,8 @@ class MultiplicativeNormal(Distribution):
         log_variance: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        given = log_alpha if log_variance is None else log_variance
-        if given is None or (log_alpha is not None and log_variance is not None):
-            raise ValueError("MultiplicativeNormal: give log_alpha or log_variance, one of the two")
-        for name, value in (("loc", loc), ("log_alpha" if log_variance is None else "log_variance", given)):
+        kind, given = one_of("MultiplicativeNormal", log_alpha=log_alpha, log_variance=log_variance)
+        for name, value in (("loc", loc), (kind, given)):
             if not value.is_floating_point():
                 raise ValueError(f"MultiplicativeNormal: {name} must be a floating-point tensor; got {value.dtype}")
         noise: Tensor
@@ -65,24 +64,10 @@ class MultiplicativeNormal(Distribution):
                 f"MultiplicativeNormal: loc of shape {tuple(loc.shape)} and noise of shape {tuple(given.shape)} "
                 "must broadcast"
             ) from None
-        self._free_variance = log_variance is not None
-        if self._free_variance:
-            self.log_variance = noise
-        else:
-            self.log_alpha = noise
+        self._free_variance = kind == "log_variance"
+        setattr(self, kind, noise)
         super().__init__(self.loc.shape, validate_args=False)
         validate(self, validate_args)
-
-    def expand(self, batch_shape: _size, _instance: Self | None = None) -> Self:
-        """Return the same posterior with its batch shape expanded."""
-        new: Self = self._get_checked_instance(MultiplicativeNormal, _instance)  # type: ignore[no-untyped-call]
-        for name in ("loc", "log_alpha", "log_variance"):
-            if name in self.__dict__:
-                setattr(new, name, getattr(self, name).expand(batch_shape))
-        new._free_variance = self._free_variance
-        super(MultiplicativeNormal, new).__init__(torch.Size(batch_shape), validate_args=False)
-        new._validate_args = self._validate_args
-        return new
 
     @lazy_property
     def log_alpha(self) -> Tensor:

@@ -11,15 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vnd.distributions import BernoulliChain
-from vnd.methods.base import DASH_DOTS, DASHED, DOTTED, Batch, Step, Terms, Traits, mc, register
-from vnd.methods.codes import (
-    AutoencoderMethod,
-    CapacitySchedule,
-    Code,
-    DeterministicAutoencoder,
-    coded,
-    masked,
-)
+from vnd.methods.base import DASH_DOTS, DASHED, DOTTED, Batch, Step, Terms, Traits, mc, refuse_unless, register
+from vnd.methods.codes import AutoencoderMethod, CapacitySchedule, Code, DeterministicAutoencoder, coded, masked
 
 
 @register("vae", Traits(rank=9, name="VAE", sizes="each", looks=mc("#d55e00", "s", DASHED)))
@@ -209,8 +202,7 @@ class NestedAE(DeterministicAutoencoder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.keep is not None and not 0 < self.keep < 1:
-            raise ValueError(f"keep must lie in (0, 1); got {self.keep}")
+        refuse_unless(self.keep is None or 0 < self.keep < 1, "keep", "lie in (0, 1)", self.keep)
 
     def heads(self, code: int) -> dict[str, int]:
         """The code itself; it may be all base, which is an auto-encoder without an order."""

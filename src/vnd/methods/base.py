@@ -1,4 +1,4 @@
-"""What every method says of itself: the loop, the sweep and the commands know no more."""
+"""What every method says of itself: the loop, the evaluation and the commands know no more."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
+from inspect import signature
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -151,6 +152,9 @@ class Method(ABC):
 
     task = "classification"
 
+    def __post_init__(self) -> None:
+        check(self)
+
     @property
     def num_loss_temperatures(self) -> int:
         """Number of networks of fixed size trained in every step: each can have a loss temperature of its own."""
@@ -271,6 +275,12 @@ def rules_of(rules: dict[str, dict[str, Any]]) -> dict[str, nested.Rule]:
     return {pattern: nested.Rule(**options) for pattern, options in rules.items()}
 
 
+def converted(network: nn.Module, example: Tensor, method: Any, **options: Any) -> nn.Module:
+    """The nested form of a plain network, by those of a method's options that `to_nested` has, and some more."""
+    given = {name: getattr(method, name) for name in signature(nested.to_nested).parameters if hasattr(method, name)}
+    return nested.to_nested(network, example, **given | {"rules": rules_of(method.rules)} | options)
+
+
 def refuse_several_processes(who: str) -> None:
     """Refuse to train in several processes what runs by other passes than those that a wrapper sees."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -303,6 +313,9 @@ LIMITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # option, of wha
     ("free_until", lambda x: x is None or 0 < x <= 1, "lie in (0, 1]"),
     ("fractions", lambda x: all(0 < fraction <= 1 for fraction in x), "lie in (0, 1]"),
     ("fixed_share", lambda x: 0 <= x < 1, "lie in [0, 1)"),
+    ("all_lengths_until", lambda x: x is None or 0 < x <= 1, "lie in (0, 1]"),
+    ("all_lengths_share", lambda x: 0 <= x < 1, "lie in [0, 1)"),
+    ("sampler", lambda x: x in ("exact", "released"), "be exact or released"),
     ("rate", lambda x: 0 < x < 1, "lie in (0, 1)"),
     ("members", lambda x: x >= 1, "be at least 1"),
 )
@@ -314,6 +327,11 @@ def check(method: Any) -> None:
     for name, holds, wanted in LIMITS:
         if name in given:
             refuse_unless(holds(given[name]), name, wanted, given[name])
+    if given.get("all_lengths_until"):
+        share = given["all_lengths_share"]
+        refuse_unless(share > 0, "all_lengths_share", "be greater than 0 with all_lengths_until", share)
+    if given.get("all_lengths_share"):
+        refuse_unless(not given["fractions"], "fractions", "be none with all_lengths_share", given["fractions"])
     base, most = given.get("base", 1), given.get("num_groups")
     if most is None:
         refuse_unless(base >= 1, "base", "be at least 1 dimension", base)
@@ -339,9 +357,6 @@ class Converted:
 
     label_smoothing: float = 0.0
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def _likelihood(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(model(images), labels, self.label_smoothing)

@@ -9,17 +9,7 @@ from torch import Tensor, nn
 import vnd.nn as nested
 from vnd.functional import LogUniformForm
 from vnd.methods.base import DASHED, Batch, Look, Step, Terms, Traits, register
-from vnd.methods.nested import (
-    Sandwich,
-    fixed_sizes,
-    in_parts,
-    measure_order,
-    nested_model,
-    order_term,
-    prepare_sandwich,
-    sandwich,
-    with_fixed_budgets,
-)
+from vnd.methods.nested import Sandwich, fixed_sizes, in_parts, measure_order, order_term
 from vnd.nn.bayesian import Estimator
 from vnd.nn.conversion import Coupling, Placement, Rescale
 from vnd.nn.objective import KeepProb
@@ -109,27 +99,22 @@ class BN3(Sandwich):
         """The method that distills it, of a Bayesian network."""
         return "sn3" if self.bayesian else None
 
-    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
-        """Convert a plain network."""
-        model = nested_model(
-            network, example, self, bayesian=self.bayesian, coupling=self.coupling, rescale=self.rescale,
-            log_alpha_init=self.log_alpha_init, estimator=self.estimator, weight_prior=self.weight_prior,
-            prior=self.prior_length, initial_logit=self.initial_logit, gradient=self.gradient, sampler=self.sampler,
-            placement=self.placement,
-        )  # fmt: skip
-        return with_fixed_budgets(model, self.fixed_budgets)
+    @property
+    def prior(self) -> float | None:
+        """The prior over lengths, as `to_nested` takes it."""
+        return self.prior_length
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Set the temperature, and measure what one unit is worth to the loss."""
         if self.sandwich:
-            prepare_sandwich(model, self.fixed_budgets, step.share >= self.freeze_order_after)
-        settled = bool(fixed_sizes(model).budgets)  # and there is nothing left to measure
-        measure_order(self, model, step, None if settled else lambda: average(self._likelihood(model, *batch)))
+            self._cut(model, frozen=step.share >= self.freeze_order_after)
+        frozen = bool(fixed_sizes(model).budgets)  # and there is nothing left to measure
+        measure_order(self, model, step, None if frozen else lambda: average(self._likelihood(model, *batch)))
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""
         if self.sandwich:
-            likelihood = sandwich(model, batch, self, step.log_loss_temperature)
+            likelihood = self._in_sandwich(model, batch, step.log_loss_temperature)
         else:
             likelihood = in_parts(batch, self.draws, partial(self._likelihood, model))
         divergence = nested.kl(model, self.kl_keep_prob)

@@ -25,26 +25,14 @@ from vnd.methods.base import (
     Step,
     Terms,
     Traits,
+    converted,
     copied,
     cross_entropy,
     mc,
     register,
-    rules_of,
     with_means,
 )
-from vnd.methods.nested import (
-    FixedOrder,
-    Nested,
-    Sandwich,
-    in_parts,
-    measure_order,
-    nested_model,
-    order_term,
-    prepare_sandwich,
-    sandwich,
-    with_fixed_budgets,
-    with_uniform_lengths,
-)
+from vnd.methods.nested import FixedOrder, Nested, Sandwich, in_parts, measure_order, order_term
 from vnd.models.initialise import initialise
 from vnd.nn import BayesLayer
 from vnd.nn.bayesian import Estimator
@@ -82,10 +70,6 @@ class FN3(Grouped, FixedOrder):
     coupling: Coupling = "quantile"
     draws: int = 1
 
-    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
-        """Convert a plain network."""
-        return with_uniform_lengths(network, example, self, coupling=self.coupling)
-
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch."""
         likelihood = in_parts(batch, self.draws, partial(self._likelihood, model))
@@ -107,8 +91,8 @@ class FN3(Grouped, FixedOrder):
 class USNet(Sandwich, FixedOrder):
     r"""Train the full, the smallest and randomly sampled widths in every step, the narrower taught by the full one.
 
-    The loss is `sandwich`, with point weights and one width for all layers. Yu and Huang, *Universally slimmable
-    networks and improved training techniques* (2019): an anchor from outside the paper.
+    The loss is that of `Sandwich`, with point weights and one width for all layers. Yu and Huang, *Universally
+    slimmable networks and improved training techniques* (2019): an anchor from outside the paper.
 
     Note: The mean of the three losses, where theirs is the sum: the learning rate means the same as in other methods.
 
@@ -118,17 +102,9 @@ class USNet(Sandwich, FixedOrder):
 
     draws: int = 2
 
-    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
-        """Convert a plain network."""
-        return with_fixed_budgets(with_uniform_lengths(network, example, self), self.fixed_budgets)
-
-    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
-        """Cut the smallest network and the fixed budgets out of the full one."""
-        prepare_sandwich(model, self.fixed_budgets, settled=True)
-
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean loss of the three kinds of width."""
-        likelihood = sandwich(model, batch, self, step.log_loss_temperature)
+        likelihood = self._in_sandwich(model, batch, step.log_loss_temperature)
         return Terms(likelihood, {"nll": likelihood.detach()})
 
 
@@ -171,11 +147,6 @@ class OrderedL0(Grouped, Nested):
     draws: int = 1
     initial_logit: float = 3.0
     charge: Literal["weights", "units"] = "weights"
-
-    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
-        """Convert a plain network."""
-        options = {"coupling": self.coupling, "initial_logit": self.initial_logit, "gradient": self.gradient}
-        return nested_model(network, example, self, bayesian=False, **options)
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Set the temperature, and measure what one unit is worth to the loss."""
@@ -237,7 +208,7 @@ class IBNN(Variational, Grouped):
 
     Paper: Sec. 6.1, variational Gaussian dropout (Kingma et al., 2015), one network for every width: so many runs.
 
-    Note: BatchNorm's statistics are those of training, of sampled weights; the reading "means" uses them as well.
+    Note: BatchNorm's statistics are those of training, of sampled weights; the inference "mean" uses them as well.
 
     Args:
         fraction: Share of every layer's groups that the network has, in (0, 1].
@@ -253,20 +224,17 @@ class IBNN(Variational, Grouped):
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """A narrower network, with a posterior over its weights."""
-        options = {name: getattr(self, name) for name in ("log_alpha_init", "weight_prior", "estimator")}
-        return narrowed(network, example, self, **options)
+        return narrowed(network, example, self)
 
 
-def narrowed(
-    network: nn.Module, example: Tensor, method: Any, shape: dict[str, int] | None = None, **options: Any
-) -> nn.Module:
+def narrowed(network: nn.Module, example: Tensor, method: Any, **options: Any) -> nn.Module:
     """A network of a method's `fraction` of the width, or of a shape, with a random start of its own.
 
     It is cut out of the nested form of the wide one, so that its layers are as wide as those that a nested method is
     tested at; `bayesian=True` among the options gives it a posterior over its weights.
     """
-    groups = {name: getattr(method, name) for name in ("num_groups", "base") if hasattr(method, name)}
-    wide = nested.to_nested(network, example, rules=rules_of(method.rules), **groups, **options)
+    wide = converted(network, example, method, **options)
+    shape = getattr(method, "shape", None)
     width = Shape(shape) if shape else nested.shape(wide, fraction=getattr(method, "fraction", 1.0))
     small = nested.extract(wide, width, "posterior" if options.get("bayesian", True) else "mean", warn=False)
     initialise(small)
@@ -311,8 +279,7 @@ class SVB(Variational):
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """The network, with a posterior over its weights."""
-        options: dict[str, Any] = {"log_alpha_init": self.log_alpha_init, "estimator": self.estimator}
-        return narrowed(network, example, self, **options, weight_prior="molchanov", free_variance=True)
+        return narrowed(network, example, self, weight_prior="molchanov", free_variance=True)
 
     @torch.no_grad()
     def extract(self, model: nn.Module, width: Width, keep: Keep = "mean") -> nn.Module:
@@ -382,9 +349,8 @@ class Plain(Grouped, Single):
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """The network itself, or a narrower one."""
-        if self.fraction == 1.0 and self.shape is None:
-            return network
-        return narrowed(network, example, self, self.shape, bayesian=False)
+        whole = self.fraction == 1.0 and self.shape is None
+        return network if whole else narrowed(network, example, self, bayesian=False)
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch."""

@@ -256,6 +256,38 @@ def length_of(code: int, fraction: float, base: int = 1) -> int:
     return max(base, math.ceil(fraction * code - 1e-9))
 
 
+def ratio_lengths(quantile: Tensor, base: int, size: int) -> Tensor:
+    r"""Lengths base … size at quantiles of the law that is even by ratio, (…): as many between 1 and 2 as 8 and 16.
+
+    $$b = \bigl\lfloor a\, r^u \bigr\rfloor, \quad r = \frac{D + 1}{a}, \qquad
+      P(b) = \frac{\log (b + 1) - \log b}{\log r}$$
+
+    for quantiles u in [0, 1), the base a and the size D.
+
+    >>> ratio_lengths(torch.tensor([0.0, 0.5, 0.99]), base=1, size=32).tolist()
+    [1, 5, 31]
+    """
+    lengths = base * (quantile * math.log((size + 1) / base)).exp()
+    return lengths.long().clamp(base, size)
+
+
+def ratio_survival(base: int, size: int, device: torch.device | str = "cpu") -> Tensor:
+    r"""Probability that a length of `ratio_lengths` is at least 1 … size, $\min(1, 1 - \log_r (i / a))$, (size,)."""
+    position = torch.arange(1, size + 1, device=device)
+    return (1 - (position / base).log() / math.log((size + 1) / base)).clamp(max=1.0)
+
+
+def covering_lengths(
+    count: int, share: float | Tensor, base: int, size: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Lengths (count,) of `ratio_lengths` for a share of so many codes, at evenly spread quantiles; 0 for the others.
+
+    The first ones have them: images of a batch are in no order, and one that comes again comes a batch later.
+    """
+    place = (torch.arange(count, device=device) + torch.rand((), device=device)) / count
+    return torch.where(place < share, ratio_lengths(place / share, base, size), 0)
+
+
 @torch.no_grad()
 def shortest(method: AutoencoderMethod, model: nn.Module, x: Tensor, code: Code, target: float) -> Tensor:
     """The shortest code of each image, (batch,), whose mean squared error is at most a target; all of it if none is.

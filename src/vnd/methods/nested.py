@@ -14,8 +14,9 @@ from torch import Tensor, nn
 import vnd.nn as nested
 from vnd._text import short
 from vnd.distributions import BernoulliChain
-from vnd.methods.base import Batch, Grouped, Method, Size, Sizes, cross_entropy, rules_of
+from vnd.methods.base import Batch, Grouped, Method, Size, Sizes, Step, converted, cross_entropy
 from vnd.nn.extract import Keep
+from vnd.nn.ordering import Gradient, pinned
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
 from vnd.nn.width import Width
@@ -31,6 +32,15 @@ class Nested(Method):
 
     bayesian: bool
     budgeted: Literal["uniform", "learned"] = "learned"
+    draws: int
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """Convert a plain network."""
+        model = converted(network, example, self)
+        quantile = state_of(model).quantile
+        if quantile is not None:
+            quantile.strata.fill_(self.draws)
+        return model
 
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
         """Uniform fractions, learned levels, and learned shapes of so many parameters."""
@@ -67,18 +77,38 @@ class FixedOrder(Nested):
 
     bayesian = False
     budgeted: Literal["uniform", "learned"] = "uniform"
+    gradient: Gradient = "survival"
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """Convert a plain network."""
+        model = super().build(network, example)
+        for unit in state_of(model).units.values():
+            unit.keep_logits.data.copy_(BernoulliChain.uniform(unit.num_nested).keep_logits)
+            unit.keep_logits.requires_grad_(False)
+        return model
 
 
 @dataclass(frozen=True)
 class Sandwich(Grouped, Nested):
-    """A nested method that trains several widths in every step, as `sandwich` says; `BN3` does if its option is set.
+    r"""A nested method that trains several widths in every step; `BN3` does if its option is set.
+
+    $$f\, \mathrm{CE}(p_\text{full}, y) + \frac{1 - f}{R + 1} \Bigl[ \sum_{r \le R} \ell(p_r) + \ell(p_\text{sampled})
+      \Bigr], \qquad \ell(p) = (1 - d)\, \mathrm{CE}(p, y) + d\, \mathrm{CE}(p, p_\text{full})$$
+
+    Those of fixed size are the smallest network, and later the fixed budgets in its place. The full network's answers
+    are constants in ℓ: in-place distillation (Yu and Huang, 2019). One pass each, at the cost of its width but for the
+    sampled one, which is masked.
+
+    Each p is of logits times its network's loss temperature, $p = \operatorname{softmax}(τ z)$; see
+    `vnd.train.confidence`. That of a sampled network lies between those of its neighbours. The full network's labels
+    are smoothed, those of the others are not, and what it teaches is freed of its smoothing first.
 
     Args:
         draws: Draws of the masks in a step: the batch is run in so many parts, each with its own, and where layers are
             coupled the draws are spread evenly, so that every step sees narrow and wide networks.
-        distill: In a sandwich, the share of the full network's answers in the targets of the narrower ones, the labels
-            having the rest.
-        full_share: In a sandwich, the share of the full network's loss; the others share the rest.
+        distill: In a sandwich, d, the share of the full network's answers in the targets of the narrower ones, the
+            labels having the rest.
+        full_share: In a sandwich, f, the share of the full network's loss; the others share the rest.
         fixed_budgets: In a sandwich, shapes of at most so many parameters that are trained in every step in place of
             the smallest network, on the whole batch, each at the cost of its size.
         sampled_share: Share of the batch that sampled networks are run on once these are cut.
@@ -95,15 +125,87 @@ class Sandwich(Grouped, Nested):
     @property
     def num_loss_temperatures(self) -> int:
         """In a sandwich the fixed budgets, or the smallest network, and the full one."""
-        return count_loss_temperatures(self) if self.sandwich else 0
+        return max(1, len(self.fixed_budgets)) + 1 if self.sandwich else 0
+
+    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
+        """Convert a plain network, which must be one that the fixed budgets can be cut out of."""
+        model = super().build(network, example)
+        if not self.fixed_budgets:
+            return model
+        if not can_be_trained_small(model):
+            raise ValueError(
+                "fixed_budgets: no slice of this network computes what it does when masked; leave them out"
+            )
+        least, full = ends(model)
+        for budget in self.fixed_budgets:
+            if not least <= budget < full:
+                raise ValueError(
+                    f"fixed_budgets must have from {least:,} to below {full:,} parameters here; got {budget:,.0f}"
+                )
+        return model
+
+    def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
+        """Cut the smallest network and the fixed budgets out of the full one."""
+        self._cut(model, frozen=True)
 
     def answers(self, model: nn.Module, images: Tensor) -> list[Tensor]:
         """Their logits, for one draw of the weights; none before the budgets are cut."""
         if len(fixed_sizes(model).budgets) < len(self.fixed_budgets):
             return []
-        with pinned(model, smallest=False):
+        with at_end(model, smallest=False):
             full = model(images)
         return [*_fixed(model, images), full]
+
+    def _cut(self, model: nn.Module, frozen: bool) -> None:
+        """Cut the smallest network and, of a frozen order, the fixed budgets out of a nested one, once.
+
+        They run on its own weights. From when the fixed budgets are cut the order stays: its logits learn no more.
+        """
+        sizes = fixed_sizes(model)
+        if sizes is UNCUT:
+            if self.fixed_budgets and torch.distributed.is_available() and torch.distributed.is_initialized():
+                raise ValueError(
+                    "fixed_budgets: networks cut to size are trained in one process only; leave them out with several"
+                )
+            sizes = FixedSizes()
+            object.__setattr__(unwrap(model), "_vnd_fixed_sizes", sizes)
+        if sizes.smallest is None and can_be_trained_small(model):
+            sizes.smallest = TrainableSubnet(model, nested.shape(model, fraction=1e-9))
+        if frozen and self.fixed_budgets and not sizes.budgets:
+            units = state_of(model).units.values()
+            for unit in units:
+                unit.keep_logits.requires_grad_(False)
+            shapes = [nested.shape(model, parameters=budget) for budget in self.fixed_budgets]
+            lowest = [*(_lowest_survival(model, shape) for shape in shapes), 0.0]
+            sizes.lowest = torch.tensor(lowest, device=next(iter(units)).keep_logits.device)
+            sizes.budgets = tuple(TrainableSubnet(model, shape) for shape in shapes)
+
+    def _in_sandwich(self, model: nn.Module, batch: Batch, log_loss_temperature: Tensor | None) -> Tensor:
+        """The loss of a step; log τ of those of fixed size and of the full network, (R + 1,), None for all 0."""
+        (images, labels), fixed_budgets = batch, fixed_sizes(model).budgets
+        log, smoothing, distill = log_loss_temperature, self.label_smoothing, self.distill
+        loss_temperatures = [1.0] * self.num_loss_temperatures if log is None else list(log.exp())
+        with at_end(model, smallest=False):
+            full = loss_temperatures[-1] * model(images).float()
+        taught = unsmoothed(full.detach().softmax(1), smoothing)
+
+        def narrower(logits: Tensor, y: Tensor, target: Tensor, loss_temperature: float | Tensor) -> Tensor:
+            logits = loss_temperature * logits.float()
+            return (1 - distill) * cross_entropy(logits, y, 0.0) + distill * cross_entropy(logits, target, 0.0)
+
+        fixed = zip(_fixed(model, images), loss_temperatures, strict=False)
+        losses = [narrower(logits, labels, taught, loss_temperature) for logits, loss_temperature in fixed]
+        every = max(1, min(round(1 / self.sampled_share), len(labels) // self.draws)) if fixed_budgets else 1
+        part = tuple(x[::every] for x in (images, labels, taught))
+
+        def sampled(x: Tensor, y: Tensor, target: Tensor) -> Tensor:
+            with _uniform(model, self.uniform_share if fixed_budgets else 0.0) as uniform:
+                logits = model(x)
+            return narrower(logits, y, target, 1.0 if log is None else _sampled_loss_temperature(model, log, uniform))
+
+        losses.append(in_parts(part, self.draws, sampled))
+        whole = cross_entropy(full, labels, smoothing)
+        return self.full_share * whole + (1 - self.full_share) * torch.stack(losses).mean()
 
 
 def _masked(model: nn.Module, width: Width, samples: bool) -> nn.Module:
@@ -141,27 +243,6 @@ def _told_apart(model: nn.Module, sizes: list[Size]) -> list[Size]:
     return list(found.values())
 
 
-def nested_model(network: nn.Module, example: Tensor, method: Any, **options: Any) -> nn.Module:
-    """Convert a plain network by the options that nested methods have in common, and some more."""
-    model = nested.to_nested(
-        network, example, num_groups=method.num_groups, base=method.base, rules=rules_of(method.rules), **options
-    )
-    quantile = state_of(model).quantile
-    if quantile is not None:
-        quantile.strata.fill_(method.draws)
-    return model
-
-
-def with_uniform_lengths(network: nn.Module, example: Tensor, method: Any, **options: Any) -> nn.Module:
-    """Convert a plain network to one of point weights whose lengths are uniform and stay so."""
-    model = nested_model(network, example, method, bayesian=False, gradient="survival", **options)
-    for unit in state_of(model).units.values():
-        uniform = BernoulliChain.uniform(unit.num_nested).keep_logits
-        unit.keep_logits.data.copy_(uniform)
-        unit.keep_logits.requires_grad_(False)
-    return model
-
-
 def measure_order(method: Any, model: nn.Module, step: Any, loss: Callable[[], Tensor] | None) -> None:
     """Set the temperature, and at a method's turn measure what one unit is worth to the loss; of None, nothing."""
     root = unwrap(model)
@@ -189,66 +270,12 @@ def in_parts(batch: tuple[Tensor, ...], draws: int, loss: Callable[..., Tensor])
     return torch.stack([len(part[1]) / count * loss(*part) for part in parts]).sum()
 
 
-def sandwich(model: nn.Module, batch: Batch, method: Any, log_loss_temperature: Tensor | None = None) -> Tensor:
-    r"""Loss of the full network, some of fixed size and a sampled one, the narrower taught by the full one.
-
-    $$f\, \mathrm{CE}(p_\text{full}, y) + \frac{1 - f}{R + 1} \Bigl[ \sum_{r \le R} \ell(p_r) + \ell(p_\text{sampled})
-      \Bigr], \qquad \ell(p) = (1 - d)\, \mathrm{CE}(p, y) + d\, \mathrm{CE}(p, p_\text{full})$$
-
-    Those of fixed size are the smallest network, and later the fixed budgets in its place. The full
-    network's answers are constants in ℓ: in-place distillation (Yu and Huang, 2019). One pass each, at the cost of its
-    width but for the sampled one, which is masked.
-
-    Each p is of logits times its network's loss temperature, $p = \operatorname{softmax}(τ z)$; see
-    `vnd.train.confidence`. That of a sampled network lies between those of its neighbours. The full network's labels
-    are smoothed, those of the others are not, and what it teaches is freed of its smoothing first.
-
-    Args:
-        model: A nested network that `prepare_sandwich` has seen.
-        batch: Images and labels.
-        method: Says `full_share` f, `distill` d, `label_smoothing` s, `draws`, the parts that the sampled pass is run
-            in, each at a draw of its own, and with fixed budgets `sampled_share`, the share of the batch in it, and
-            `uniform_share`, the probability that a draw has the same share of every layer.
-        log_loss_temperature: log τ of those of fixed size and of the full network, (R + 1,); None for all 0.
-    """
-    (images, labels), fixed_budgets = batch, fixed_sizes(model).budgets
-    smoothing: float = method.label_smoothing
-    distill: float = method.distill
-    share: float = method.full_share
-    loss_temperatures = (
-        [1.0] * count_loss_temperatures(method) if log_loss_temperature is None else list(log_loss_temperature.exp())
-    )
-    with pinned(model, smallest=False):
-        full = loss_temperatures[-1] * model(images).float()
-    taught = unsmoothed(full.detach().softmax(1), smoothing)
-
-    def narrower(logits: Tensor, y: Tensor, target: Tensor, loss_temperature: float | Tensor) -> Tensor:
-        logits = loss_temperature * logits.float()
-        return (1 - distill) * cross_entropy(logits, y, 0.0) + distill * cross_entropy(logits, target, 0.0)
-
-    fixed = zip(_fixed(model, images), loss_temperatures, strict=False)
-    losses = [narrower(logits, labels, taught, loss_temperature) for logits, loss_temperature in fixed]
-    every = max(1, min(round(1 / method.sampled_share), len(labels) // method.draws)) if fixed_budgets else 1
-    part = tuple(x[::every] for x in (images, labels, taught))
-
-    def sampled(x: Tensor, y: Tensor, target: Tensor) -> Tensor:
-        uniform = _draw_uniform(model, method.uniform_share if fixed_budgets else 0.0)
-        logits = model(x)
-        _release(model)
-        log = log_loss_temperature
-        return narrower(logits, y, target, 1.0 if log is None else _sampled_loss_temperature(model, log, uniform))
-
-    losses.append(in_parts(part, method.draws, sampled))
-    whole = cross_entropy(full, labels, smoothing)
-    return share * whole + (1 - share) * torch.stack(losses).mean()
-
-
 def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor, uniform: Tensor | None) -> Tensor:
     r"""The loss temperature of the network that was drawn last: log τ interpolated in u between networks of fixed size.
 
-    The full network is that of u = 0, rung r that of $u_r$, the lowest survival among the groups that it keeps. Layers
-    that draw a length each share no u, before fixed budgets are cut nothing lies between, and a `uniform` width is none
-    of them: the geometric mean of all then.
+    The full network is that of u = 0, fixed budget r that of $u_r$, the lowest survival among the groups that it keeps.
+    Layers that draw a length each share no u, before fixed budgets are cut nothing lies between, and a `uniform` width
+    is none of them: the geometric mean of all then.
     """
     quantile, lowest = state_of(model).quantile, fixed_sizes(model).lowest
     if quantile is None or lowest is None:
@@ -260,22 +287,18 @@ def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor, un
     return (between if uniform is None else torch.where(uniform, logs.mean(), between)).exp()
 
 
-def _draw_uniform(model: nn.Module, share: float) -> Tensor | None:
-    """Give the next pass the same share of every layer, drawn uniformly, with a probability; say whether it has."""
+@contextmanager
+def _uniform(model: nn.Module, share: float) -> Iterator[Tensor | None]:
+    """Give a pass the same share of every layer, drawn uniformly, with a probability; yields whether it has."""
     if not share:
-        return None
-    units = state_of(model).units.values()
-    uniform, fraction = torch.rand(2, device=next(iter(units)).keep_logits.device)
+        yield None
+        return
+    units = [*state_of(model).units.values()]
+    uniform, fraction = torch.rand(2, device=units[0].keep_logits.device)
     chosen: Tensor = uniform < share
-    for unit in units:
-        groups = (fraction * unit.num_groups).ceil().clamp(min=unit.base)
-        unit.fixed_groups.copy_(torch.where(chosen, groups, -1.0))
-    return chosen
-
-
-def _release(model: nn.Module) -> None:
-    for unit in state_of(model).units.values():
-        unit.fixed_groups.fill_(-1)
+    groups = [(fraction * unit.num_groups).ceil().clamp(min=unit.base) for unit in units]
+    with pinned(units, [torch.where(chosen, count, -1.0) for count in groups]):
+        yield chosen
 
 
 def unsmoothed(probs: Tensor, smoothing: float) -> Tensor:
@@ -293,7 +316,7 @@ class FixedSizes:
     """Networks of fixed size that a sandwich trains, on slices of a nested network's own weights.
 
     They hang on the network but are no part of it: one that is copied, pickled or loaded has none, and
-    `prepare_sandwich` cuts them again, of the same weights and order.
+    the next step cuts them again, of the same weights and order.
 
     Args:
         smallest: That of base groups alone; None where no slice computes what the masked network does.
@@ -318,36 +341,6 @@ def fixed_sizes(model: nn.Module) -> FixedSizes:
     return sizes
 
 
-def prepare_sandwich(model: nn.Module, fixed_budgets: tuple[float, ...], settled: bool) -> None:
-    """Cut the smallest network and, of a settled order, the fixed budgets out of a nested one, once.
-
-    They run on its own weights. From when the fixed budgets are cut the order stays: its logits learn no more.
-    """
-    sizes = fixed_sizes(model)
-    if sizes is UNCUT:
-        if fixed_budgets and torch.distributed.is_available() and torch.distributed.is_initialized():
-            raise ValueError(
-                "fixed_budgets: networks cut to size are trained in one process only; leave them out with several"
-            )
-        sizes = FixedSizes()
-        object.__setattr__(unwrap(model), "_vnd_fixed_sizes", sizes)
-    if sizes.smallest is None and can_be_trained_small(model):
-        sizes.smallest = TrainableSubnet(model, nested.shape(model, fraction=1e-9))
-    if settled and fixed_budgets and not sizes.budgets:
-        units = state_of(model).units.values()
-        for unit in units:
-            unit.keep_logits.requires_grad_(False)
-        shapes = [nested.shape(model, parameters=budget) for budget in fixed_budgets]
-        lowest = [*(_lowest_survival(model, shape) for shape in shapes), 0.0]
-        sizes.lowest = torch.tensor(lowest, device=next(iter(units)).keep_logits.device)
-        sizes.budgets = tuple(TrainableSubnet(model, shape) for shape in shapes)
-
-
-def count_loss_temperatures(method: Any) -> int:
-    """The networks of fixed size in a sandwich, and the full one."""
-    return max(1, len(method.fixed_budgets)) + 1
-
-
 @torch.no_grad()
 def _lowest_survival(model: nn.Module, shape: nested.Shape) -> float:
     """The lowest probability to be kept among the groups that a shape keeps; 1 where it keeps none beyond the base."""
@@ -356,39 +349,21 @@ def _lowest_survival(model: nn.Module, shape: nested.Shape) -> float:
     return min((float(part[-1]) for part in kept if len(part)), default=1.0)
 
 
-def with_fixed_budgets(model: nn.Module, fixed_budgets: tuple[float, ...]) -> nn.Module:
-    """The model itself, unless it cannot have networks of so many parameters in training: then a ValueError."""
-    if not fixed_budgets:
-        return model
-    if not can_be_trained_small(model):
-        raise ValueError("fixed_budgets: no slice of this network computes what it does when masked; leave them out")
-    least, full = ends(model)
-    for budget in fixed_budgets:
-        if not least <= budget < full:
-            raise ValueError(
-                f"fixed_budgets must have from {least:,} to below {full:,} parameters here; got {budget:,.0f}"
-            )
-    return model
-
-
 def _fixed(model: nn.Module, images: Tensor) -> list[Tensor]:
     """The logits of the fixed budgets, or of the smallest network: by slices, or by the masked one."""
     sizes = fixed_sizes(model)
     if networks := sizes.budgets or (() if sizes.smallest is None else (sizes.smallest,)):
         return [network(images) for network in networks]
-    with pinned(model, smallest=True):
+    with at_end(model, smallest=True):
         return [model(images)]
 
 
 @contextmanager
-def pinned(model: nn.Module, smallest: bool) -> Iterator[None]:
+def at_end(model: nn.Module, smallest: bool) -> Iterator[None]:
     """Let every layer keep all its groups, or its base alone, in a pass of training; the rotation of u stands still."""
     state = state_of(model)
-    for unit in state.units.values():
-        unit.fixed_groups.fill_(unit.base if smallest else unit.num_groups)
-    try:
+    units = [*state.units.values()]
+    with pinned(units, [unit.base if smallest else unit.num_groups for unit in units]):
         yield
-    finally:
-        _release(model)
     if state.quantile is not None:
         state.quantile.count.sub_(1)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal  # noqa: F401  # jsonargparse looks he
 import torch
 from torch import Tensor, nn
 
-from vnd.functional import to_float32
 from vnd.methods.base import (
     DASH_DOTS,
     DOTTED,
@@ -19,13 +18,12 @@ from vnd.methods.base import (
     Step,
     Terms,
     Traits,
-    check,
     mc,
     refuse_several_processes,
     register,
 )
 from vnd.methods.bn3 import BN3
-from vnd.methods.vnd_punet import Drawer, Segmenter, check_unet, evaluating, likelihood
+from vnd.methods.vnd_punet import Segmenter, check_unet, likelihood
 from vnd.models.unet import EnsembleUNet, UNet
 from vnd.nn import BayesLayer
 from vnd.nn.state import unwrap
@@ -65,20 +63,18 @@ class BN3UNet(Segmenter, BN3):
         """Any number; one of point weights."""
         return None if self.bayesian else 1
 
-    def drawer(self, model: nn.Module, size: Size) -> Drawer:
-        """What runs the network of a size, once for each draw of its weights; of point weights, once."""
+    def ready(self, model: nn.Module, size: Size) -> nn.Module:
+        """The network of a size, every pass of which draws weights for all positions."""
         network = self.extract(model, size.width, "posterior").eval()
         for module in network.modules():
             if isinstance(module, BayesLayer):
                 module.sampling, module.estimator = True, "weight"
+        return network
 
-        @torch.no_grad()
-        def draw(images: Tensor, count: int) -> Tensor:
-            if not self.bayesian:
-                return to_float32(network(images).squeeze(1)).expand(count, -1, -1, -1)
-            return torch.stack([to_float32(network(images).squeeze(1)) for _ in range(count)])
-
-        return draw
+    def masks(self, network: Any, images: Tensor, count: int, size: Size) -> Tensor:
+        """One for each draw of the weights; of point weights, one pass for all."""
+        drawn = super().masks(network, images, count if self.bayesian else 1, size)
+        return drawn.expand(count, -1, -1, -1)
 
     def _likelihood(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         return likelihood(model(images).squeeze(1), labels).mean()
@@ -99,9 +95,6 @@ class DropoutUNet(Segmenter, Single):
 
     rate: float = 0.5
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """The network with dropout."""
         return UNet(**check_unet(network) | {"dropout": self.rate})
@@ -111,19 +104,16 @@ class DropoutUNet(Segmenter, Single):
         surprise = likelihood(model(batch[0]).squeeze(1), batch[1]).mean()
         return Terms(surprise, {"nll": surprise.detach()})
 
-    def drawer(self, model: nn.Module, size: Size) -> Drawer:
-        """What runs the network with dropout, but with BatchNorm's statistics of training."""
-        network = unwrap(model)
-
-        @torch.no_grad()
-        def draw(images: Tensor, count: int) -> Tensor:
-            with evaluating(network):
-                for module in network.modules():
-                    if isinstance(module, nn.Dropout):
-                        module.train()
-                return torch.stack([to_float32(network(images).squeeze(1)) for _ in range(count)])
-
-        return draw
+    def masks(self, network: Any, images: Tensor, count: int, size: Size) -> Tensor:
+        """One a pass, with dropout, but with BatchNorm's statistics of training."""
+        dropouts = [module for module in network.modules() if isinstance(module, nn.Dropout)]
+        for dropout in dropouts:
+            dropout.train()
+        try:
+            return super().masks(network, images, count, size)
+        finally:
+            for dropout in dropouts:
+                dropout.eval()
 
 
 @register("unet_ensemble", Traits(rank=17, name="UNet ensemble", looks=mc("#8a6d00", "v", DASH_DOTS)))
@@ -141,9 +131,6 @@ class UNetEnsemble(Segmenter, Single):
 
     members: int = 4
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """So many networks like the given one."""
         config = check_unet(network)
@@ -157,27 +144,15 @@ class UNetEnsemble(Segmenter, Single):
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Negative log-likelihoods of all members, means over the images."""
-        surprises = likelihood(_members(model).logits(batch[0]), batch[1]).mean(1)
+        ensemble: Any = unwrap(model)
+        surprises = likelihood(ensemble.logits(batch[0]), batch[1]).mean(1)
         return Terms(surprises.sum(), {"nll": surprises.detach().mean()})
 
     def distinct(self, model: nn.Module) -> int:
         """One for each member."""
         return self.members
 
-    def drawer(self, model: nn.Module, size: Size) -> Drawer:
-        """What runs the members in turn."""
-        network = _members(model)
-
-        @torch.no_grad()
-        def draw(images: Tensor, count: int) -> Tensor:
-            with evaluating(network):
-                each = to_float32(network.logits(images))
-                return each[torch.arange(count, device=each.device) % len(each)]
-
-        return draw
-
-
-def _members(model: nn.Module) -> EnsembleUNet:
-    root = unwrap(model)
-    assert isinstance(root, EnsembleUNet)
-    return root
+    def masks(self, network: Any, images: Tensor, count: int, size: Size) -> Tensor:
+        """Those of the members in turn."""
+        each: Tensor = network.logits(images)
+        return each[torch.arange(count, device=each.device) % len(each)]

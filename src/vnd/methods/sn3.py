@@ -14,9 +14,10 @@ from torch.distributions import Dirichlet
 
 import vnd.nn as nested
 from vnd.functional import concentration, to_float32
-from vnd.methods.base import Batch, Step, Terms, Traits, check, register
+from vnd.methods.base import Batch, Step, Terms, Traits, refuse_unless, register
 from vnd.methods.nested import Nested, ends
 from vnd.nn import BayesLayer, OrderingUnit, Shape
+from vnd.nn.ordering import pin, pinned
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
 from vnd.nn.width import sample_shapes
@@ -282,19 +283,19 @@ class SN3(Nested):
     bayesian = True  # its last layer
 
     def __post_init__(self) -> None:
-        check(self)
-        if self.keep is not None and self.parameters is not None:
-            raise ValueError(f"keep or parameters, not both; got keep {self.keep} and parameters {self.parameters:g}")
-        if self.keep is not None and not 0 < self.keep <= 1:
-            raise ValueError(f"keep must lie in (0, 1]; got {self.keep}")
-        if self.parameters is not None and not 0 < self.parameters < math.inf:
-            raise ValueError(f"parameters must be greater than 0 and finite; got {self.parameters}")
+        super().__post_init__()
+        keep, parameters, widths = self.keep, self.parameters, self.widths
+        if keep is not None and parameters is not None:
+            raise ValueError(f"keep or parameters, not both; got keep {keep} and parameters {parameters:g}")
+        refuse_unless(keep is None or 0 < keep <= 1, "keep", "lie in (0, 1]", keep)
+        fits = parameters is None or 0 < parameters < math.inf
+        refuse_unless(fits, "parameters", "be greater than 0 and finite", parameters)
         least = 2 if self.divergence == "mmd" else 1
         for name in ("samples", "student_samples"):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least} for {self.divergence}; got {getattr(self, name)}")
-        if list(self.widths) != sorted({share for share in self.widths if 0 < share < 1}):
-            raise ValueError(f"widths must lie in (0, 1) and rise; got {list(self.widths)}")
+            count = getattr(self, name)
+            refuse_unless(count >= least, name, f"be at least {least} for {self.divergence}", count)
+        rising = sorted({share for share in widths if 0 < share < 1})
+        refuse_unless(list(widths) == rising, "widths", "lie in (0, 1) and rise", tuple(widths))
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """Prune the teacher; the network that is given only says what both are."""
@@ -353,11 +354,8 @@ class SN3(Nested):
         parts = distillation_of(root).parts
         rest = (1 - self.full * self.full_share) / (len(parts) - self.full)
         shares = [rest] * self._narrow + [self.full_share] * self.full + [rest]
-        logs = (
-            [None] * len(parts)
-            if step.log_loss_temperature is None
-            else [*step.log_loss_temperature, step.log_loss_temperature.mean()]
-        )
+        log = step.log_loss_temperature
+        logs = [None] * len(parts) if log is None else [*log, log.mean()]
         losses = []
         for part, share, log_loss_temperature in zip(parts, shares, logs, strict=True):
             images, labels = (x[:: part.every] for x in batch)
@@ -385,19 +383,16 @@ class SN3(Nested):
 
     def _fixed(self, student: nn.Module) -> list[Shape]:
         """The lengths of every step: the narrow ones, and all it has."""
-        units = state_of(student).units
-        smallest = Shape({name: max(1, unit.base) for name, unit in units.items()})
-        full = Shape({name: unit.num_groups for name, unit in units.items()})
-        narrow = [nested.shape(student, fraction=share) for share in self.widths] or [smallest] * self.smallest
-        return narrow + [full] * self.full
+        narrow = [nested.shape(student, fraction=share) for share in self.widths]
+        return (narrow or [leading(student, 0.0)] * self.smallest) + [state_of(student).full] * self.full
 
     def _taught_at(self, cache: DistillationCache, own: Shape) -> Shape:
         """The teacher's lengths for the student's."""
-        units = state_of(cache.teacher).units
+        state = state_of(cache.teacher)
         if not self.tie:
-            return Shape({name: unit.num_groups for name, unit in units.items()})
+            return state.full
         known = {name: own.get(name, kept) for name, kept in cache.kept.items()}  # too narrow: all
-        return Shape({name: tied(known[name], unit, cache.kept[name]) for name, unit in units.items()})
+        return Shape({name: tied(known[name], unit, cache.kept[name]) for name, unit in state.units.items()})
 
     @torch.no_grad()
     def _answers(
@@ -454,8 +449,7 @@ class DistillationCache:
     def at(self, lengths: Shape, again: bool) -> Callable[[Tensor], Tensor]:
         """The teacher at some lengths; where they are asked for again, and can be, cut to them."""
         units = state_of(self.teacher).units
-        for name, unit in units.items():
-            unit.fixed_groups.fill_(lengths[name])
+        pin([*units.values()], [lengths[name] for name in units])
         if not again or all(lengths[name] == unit.num_groups for name, unit in units.items()):
             return self.asked
         if lengths not in self.slices:
@@ -515,11 +509,8 @@ def _spread(
 ) -> Tensor:
     """The student's concentrations at some lengths, (batch, classes), scaled where a loss temperature is given."""
     units = state_of(root).units
-    for name, unit in units.items():
-        unit.fixed_groups.copy_(lengths[name])
-    outputs = model(images)
-    for unit in units.values():
-        unit.fixed_groups.fill_(-1)
+    with pinned([*units.values()], [lengths[name] for name in units]):
+        outputs = model(images)
     return concentration(
         outputs if log_loss_temperature is None else scale_mean(to_float32(outputs), log_loss_temperature)
     )

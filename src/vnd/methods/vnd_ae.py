@@ -14,7 +14,17 @@ from vnd.distributions import BernoulliChain, Downhill
 from vnd.distributions.kl import chain_kl
 from vnd.functional import length_mask, log_uniform_kl
 from vnd.methods.base import Batch, Step, Terms, Traits, mc, register
-from vnd.methods.codes import CapacitySchedule, Code, coded, length_of, masked, of_pixel, squared_error
+from vnd.methods.codes import (
+    CapacitySchedule,
+    Code,
+    coded,
+    covering_lengths,
+    length_of,
+    masked,
+    of_pixel,
+    ratio_survival,
+    squared_error,
+)
 
 
 @register("vnd_ae", Traits(rank=8, name="VND-AE", order="learned", looks=mc("#0072b2", "o")))
@@ -34,6 +44,17 @@ class VNDAE(CapacitySchedule):
     and at lengths of its own each time, the lengths still by their shares: a length that weighs more is decoded more
     often. All are decoded in one batch, whose statistics BatchNorm keeps: at a test no length needs its own.
 
+    With `all_lengths_share` ε, that share of the decodings has lengths that are even by ratio,
+    $s_b ∝ \log (1 + 1 / b)$, in place of learned ones, q: short codes are served whatever is learned, and no length has
+    to be named. The loss is
+
+    $$(1 - ε) \bigl(\mathbb E_{b \sim q} [L_b] + \mathrm{KL}[q ‖ p]\bigr) + ε\, \mathbb E_{b \sim s} [L_b], \qquad
+      L_b = -\log p(x \mid h_{\le b}) + \sum_{i \le b} κ_i$$
+
+    where each $L_b$ is a bound for codes of b dimensions, and the first term alone moves q. With
+    $ε\, \mathrm{KL}[s ‖ p]$, a constant, it is at least the negative bound for lengths drawn by $(1 - ε) q + ε s$, the
+    KL being convex.
+
     Given $κ$, the KL is least, $-\log C$ with $C = \sum_j p_j e^{-\sum_{i \le j} κ_i}$, for lengths
     $q_j ∝ p_j e^{-\sum_{i \le j} κ_i}$ (App. A.5): `rate_least` in the log says what the learned lengths could save.
 
@@ -46,7 +67,13 @@ class VNDAE(CapacitySchedule):
             it gains on short ones, and the other way round.
         fixed_share: Their share of the loss.
         each_image: Decode every image at "all" these lengths and a drawn one, or at "one" of them.
-        decodes: How often, with "one", each image is decoded in a step.
+        decodes: How often, with "one" or `all_lengths_share`, each image is decoded in a step.
+        all_lengths_share: Share of the decodings whose lengths are of all lengths, not learned ones; it takes the
+            place of `fractions`.
+        all_lengths_until: Share of training over which it falls to this from 1, evenly: the order is formed first, and
+            then learned lengths have their say. If not given it stays.
+        sampler: "released" draws lengths as the authors' code does, nearly uniformly: see `Downhill.released`. The KL
+            is that of the learned lengths, as there. For reproduction only.
         free_bits: Nats that each dimension is charged at least, so that none is given up early; the paper's appendix
             shows that a KL that stays positive needs such a floor.
         free_until: Share of training over which these fall evenly, to none; if not given they stay. What is learned
@@ -66,6 +93,9 @@ class VNDAE(CapacitySchedule):
     free_bits: float = 0.0
     free_until: float | None = None
     prior: Literal["normal", "log_uniform"] = "normal"
+    all_lengths_share: float = 0.0
+    all_lengths_until: float | None = None
+    sampler: Literal["exact", "released"] = "exact"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,7 +103,8 @@ class VNDAE(CapacitySchedule):
             raise ValueError(f"prior_length must be greater than base = {self.base}; got {self.prior_length}")
         if self.weights and (len(self.weights) != len(self.fractions) or not all(w > 0 for w in self.weights)):
             raise ValueError(f"weights must be above 0, one for each of fractions; got {list(self.weights)}")
-        if self.decodes < 1 or (self.decodes > 1 and self.each_image == "all"):
+        one = self.each_image == "one" or self.all_lengths_share > 0
+        if self.decodes < 1 or (self.decodes > 1 and not one):
             raise ValueError(f"decodes must be at least 1, and 1 with each_image all; got {self.decodes}")
 
     def heads(self, code: int) -> dict[str, int]:
@@ -97,8 +128,8 @@ class VNDAE(CapacitySchedule):
         return model
 
     def reached(self, step: Step) -> float:
-        """What is left of the free bits, in [0, 1]."""
-        return 1.0 if self.free_until is None else max(0.0, 1 - step.share / self.free_until)
+        """The share of training that is done."""
+        return step.share
 
     def prior_chain(self, code: int, device: torch.device | str = "cpu") -> BernoulliChain:
         """The prior over lengths of the dimensions beyond the base, of codes of so many dimensions."""
@@ -144,9 +175,10 @@ class VNDAE(CapacitySchedule):
         """The negative bound on the likelihood for a drawn length, and for those of every step, scaled."""
         images = batch[0]
         code = self.encode(model, images)
-        floor = self.free_bits if self.free_until is None else self.free_bits * coded(model).grown
+        floor = self.free_bits * _left(coded(model).grown, self.free_until, still=1.0)
         cost = self.cost_of(code).clamp(min=floor)
         gate = Downhill(step.temperature, code.heads["keep_logits"], validate_args=False)
+        gate = gate.released() if self.sampler == "released" else gate
         nested = gate.rsample((self.decodes,), hard=True).flatten(0, 1)  # of every image, then of every image again
         mask = F.pad(nested.to(code.loc.dtype), (self.base, 0), value=1.0)
         fixed = [length_of(code.loc.size(1), fraction, self.base) for fraction in self.fractions]
@@ -154,18 +186,33 @@ class VNDAE(CapacitySchedule):
         weights = [1 - share, *(share * weight / sum(each) for weight in each)]
         own = self._rate(code, cost)
         rates = [own.mean(), *(cost[:, :length].sum(1).mean() for length in fixed)]
+        rate = _weighted(weights, rates)
         parts = {"rate": own.mean(), "rate_least": self.least_rate(code, cost).mean(), "length": mask.sum(1).mean()}
-        if self.each_image == "all":
+        if self.all_lengths_share:
+            more = _left(coded(model).grown, self.all_lengths_until, still=0.0)
+            covering = self.all_lengths_share + (1 - self.all_lengths_share) * more
+            lengths = covering_lengths(len(mask), covering, self.base, mask.size(1), mask.device)
+            error = self._repeated_error(model, images, code, mask, lengths)
+            rate = rate + covering * (self._covering_rate(cost).mean() - rate)
+        elif self.each_image == "all":
             errors = self._errors(model, images, code, mask, fixed)
             error = _weighted(weights, errors)
             parts["mse_drawn"] = of_pixel(errors[0], images[0].numel())
         else:
             lengths = torch.tensor([0, *fixed], device=mask.device)[_shared(weights, len(mask), mask.device)]
-            kept = torch.where(lengths[:, None] > 0, length_mask(lengths, mask.size(1), mask.dtype), mask)
-            drawn = torch.cat([self.sample(code) for _ in range(self.decodes)])
-            again = images.repeat(self.decodes, 1, 1, 1)
-            error = squared_error(again, self.decode(model, drawn * kept)).mean()
-        return self.terms(error, step.kl_weight * _weighted(weights, rates), images, parts)
+            error = self._repeated_error(model, images, code, mask, lengths)
+        return self.terms(error, step.kl_weight * rate, images, parts)
+
+    def _repeated_error(self, model: nn.Module, images: Tensor, code: Code, mask: Tensor, lengths: Tensor) -> Tensor:
+        """The squared error of an image, mean over decodings: at lengths (count,), or masked where these are 0."""
+        kept = torch.where(lengths[:, None] > 0, length_mask(lengths, mask.size(1), mask.dtype), mask)
+        drawn = torch.cat([self.sample(code) for _ in range(self.decodes)])
+        again = images.repeat(self.decodes, 1, 1, 1)
+        return squared_error(again, self.decode(model, drawn * kept)).mean()
+
+    def _covering_rate(self, cost: Tensor) -> Tensor:
+        """Nats of a code whose length is even by ratio, the mean over its lengths, (batch,)."""
+        return (ratio_survival(self.base, cost.size(1), cost.device) * cost).sum(1)
 
     def _errors(self, model: nn.Module, images: Tensor, code: Code, mask: Tensor, fixed: list[int]) -> list[Tensor]:
         """The squared error of an image, mean over the batch, at lengths that are drawn and at each of some."""
@@ -182,6 +229,11 @@ class VNDAE(CapacitySchedule):
     def _rate(self, code: Code, cost: Tensor) -> Tensor:
         lengths = BernoulliChain(code.heads["keep_logits"], validate_args=False)
         return chain_kl(lengths, self.prior_chain(cost.size(1), cost.device)) + (self.survival(code) * cost).sum(1)
+
+
+def _left(done: Tensor, until: float | None, still: float) -> Tensor | float:
+    """What is left, in [0, 1], of something that falls evenly to nothing over a share of training."""
+    return still if until is None else (1 - done / until).clamp(min=0.0)
 
 
 def _weighted(weights: list[float], terms: list[Tensor]) -> Tensor:

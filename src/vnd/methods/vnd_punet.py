@@ -10,11 +10,9 @@ All losses are sums over the pixels and means over images, so that the KL beside
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +21,11 @@ from torch.nn import functional as F
 from vnd.distributions import OrderedNormal
 from vnd.distributions.kl import normal_kl, ordered_normal_kl
 from vnd.functional import to_float32
-from vnd.methods.base import DASHED, Batch, Size, Step, Terms, Traits, check, mc, register
-from vnd.methods.codes import Coded, length_of
+from vnd.methods.base import DASHED, Batch, Size, Step, Terms, Traits, mc, register
+from vnd.methods.codes import Coded, covering_lengths, length_of, ratio_survival
 from vnd.models.unet import ProbabilisticUNet, UNet
 from vnd.nn import Prediction
+from vnd.nn.predict import evaluating
 from vnd.nn.state import unwrap
 
 Drawer = Callable[[Tensor, int], Tensor]  # from images (B, 1, H, W) and n to logits (n, B, H, W)
@@ -34,18 +33,33 @@ LOG_VARIANCE = (-10.0, 4.0)  # what log σ² of a latent lies between
 PIXELS = 2**23  # times samples in one pass of the combiner: 1 GiB for each of its layers of 32 channels
 
 
-class Segmenter(ABC):
+class Segmenter:
     """A method that draws masks of images."""
 
     task = "segmentation"
 
-    @abstractmethod
     def drawer(self, model: nn.Module, size: Size) -> Drawer:
         """What draws n masks of each image of a batch, as logits (n, B, H, W), without gradient.
 
         The network runs as in evaluation and is left as it was. Where weights are drawn, those of sample i are the
         same for all images of the batch; where a latent is, each image has its own.
         """
+        network = self.ready(model, size)
+
+        @torch.no_grad()
+        def draw(images: Tensor, count: int) -> Tensor:
+            with evaluating(network):
+                return to_float32(self.masks(network, images, count, size))
+
+        return draw
+
+    def ready(self, model: nn.Module, size: Size) -> nn.Module:
+        """The network that masks of a size are drawn with."""
+        return unwrap(model)
+
+    def masks(self, network: Any, images: Tensor, count: int, size: Size) -> Tensor:
+        """Logits of so many masks of each image, (count, B, H, W); here each by a pass of its own."""
+        return torch.stack([network(images).squeeze(1) for _ in range(count)])
 
     def distinct(self, model: nn.Module) -> int | None:
         """How many masks of an image it has to draw from; None where no two draws are the same."""
@@ -79,19 +93,12 @@ class Probabilistic(Segmenter, Coded):
             )
         return ProbabilisticUNet(**network.config | {"heads": self.heads(network.config["latent"])})
 
-    def drawer(self, model: nn.Module, size: Size) -> Drawer:
-        """What draws latents of a size's length from the prior, and makes masks of them."""
-        network = probabilistic(model)
-
-        @torch.no_grad()
-        def draw(images: Tensor, count: int) -> Tensor:
-            with evaluating(network):
-                h = self.prior_draws(network, images, count, size)
-                features = network.unet(images)
-                at_once = max(1, PIXELS // images[:, 0].numel())
-                return torch.cat([to_float32(network.combine(features, part)) for part in h.split(at_once)])
-
-        return draw
+    def masks(self, network: Any, images: Tensor, count: int, size: Size) -> Tensor:
+        """Those of latents of a size's length, drawn from the prior."""
+        h = self.prior_draws(network, images, count, size)
+        features = network.unet(images)
+        at_once = max(1, PIXELS // images[:, 0].numel())
+        return torch.cat([to_float32(network.combine(features, part)) for part in h.split(at_once)])
 
     def prior_draws(self, network: ProbabilisticUNet, images: Tensor, count: int, size: Size) -> Tensor:
         """Latents drawn from the prior, of the length of a size, (count, B, b)."""
@@ -134,7 +141,8 @@ class VNDPUNet(Probabilistic):
     variances and keep logits the nets give, $κ_i$ the KL of the Gaussians of dimension i. Paper: Sec. 4.2.
 
     With `fractions`, a share of the loss is that of latents of fixed lengths b, charged $\sum_{i \le b} κ_i$, in every
-    step, beside the one of a drawn length; the features of an image are computed once for all.
+    step, beside the one of a drawn length; the features of an image are computed once for all. With
+    `all_lengths_share`, that share of the images has latents of any length in place of the drawn ones: see `VNDAE`.
 
     Note: The paper writes $\sum_i β_i (\log \frac{β_i}{p_i} + κ_i)$ with β the probabilities of lengths, which charges
         a dimension only where it is the last; see docs/errata.md.
@@ -144,6 +152,10 @@ class VNDPUNet(Probabilistic):
         initial_logit: Where the keep logits of prior and posterior start.
         fractions: Shares of the latent that are trained in every step.
         fixed_share: Their share of the loss.
+        all_lengths_share: Share of the images whose lengths are of all lengths, not learned ones; it takes the place
+            of `fractions`.
+        sampler: "released" draws lengths as the authors' code does, nearly uniformly: see `Downhill.released`. The KL
+            is that of the learned lengths, as there. For reproduction only.
     """
 
     ordered = True
@@ -151,9 +163,8 @@ class VNDPUNet(Probabilistic):
     initial_logit: float = 3.0
     fractions: tuple[float, ...] = ()
     fixed_share: float = 0.5
-
-    def __post_init__(self) -> None:
-        check(self)
+    all_lengths_share: float = 0.0
+    sampler: Literal["exact", "released"] = "exact"
 
     def heads(self, code: int) -> dict[str, int]:
         """Means, log variances, and keep logits of the dimensions beyond the base."""
@@ -192,14 +203,24 @@ class VNDPUNet(Probabilistic):
         (images, masks), network = batch, probabilistic(model)
         posterior, prior = (self.latent(model, images, y, step.temperature) for y in (masks, None))
         fixed = [length_of(posterior.event_shape[0], fraction, self.base) for fraction in self.fractions]
-        drawn = posterior.rsample(hard=True)
+        drawn = (posterior.released() if self.sampler == "released" else posterior).rsample(hard=True)
+        covering = self.all_lengths_share
+        if covering:
+            size = drawn.size(-1)
+            lengths = covering_lengths(len(drawn), covering, self.base, size, drawn.device)
+            whole = posterior.rsample(length=lengths.clamp(min=self.base))
+            drawn = torch.where(lengths[:, None] > 0, whole, drawn)
         h = torch.stack([drawn, *(posterior.rsample(length=length) for length in fixed)])
         surprises = likelihood(network.combine(network.unet(images), h), masks).mean(1)
         cost = normal_kl(posterior.loc, posterior.scale, prior.loc, prior.scale)
         own = ordered_normal_kl(posterior, prior).mean()
         rates = torch.stack([own, *(cost[:, :length].sum(1).mean() for length in fixed)])
         share = self.fixed_share if fixed else 0.0
-        total = (1 - share) * (surprises[0] + step.kl_weight * rates[0])
+        rate = rates[0]
+        if covering:
+            anyhow = (ratio_survival(self.base, cost.size(1), cost.device) * cost).sum(1).mean()
+            rate = rate + covering * (anyhow - rate)
+        total = (1 - share) * (surprises[0] + step.kl_weight * rate)
         if fixed:
             total = total + share * (surprises + step.kl_weight * rates)[1:].mean()
         parts = {
@@ -247,15 +268,3 @@ def check_unet(network: nn.Module) -> dict[str, Any]:
             f"network.num_classes must be 1, the foreground's logit, to segment; got {network.config['num_classes']}"
         )
     return network.config
-
-
-@contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """A network in evaluation mode, then as it was."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

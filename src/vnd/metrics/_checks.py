@@ -71,20 +71,13 @@ def check_count(name: str, argument: str, value: int, least: int = 1) -> None:
 
 
 def check_number(name: str, argument: str, value: float, low: float, high: float, ends: str) -> None:
-    """Refuse what is no number from `low` to `high`; `ends` says as "[)" which of the two belong to it."""
+    """Refuse what is no number from `low` to `high`; `ends`, such as "[)", says which of the two belong to it."""
     if isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
         above = low <= value if ends[0] == "[" else low < value
         below = value <= high if ends[1] == "]" else value < high
         if above and below:
             return
-    words = {
-        "[]": "in {} … {}",
-        "()": "between {} and {}",
-        "[)": "at least {} and below {}",
-        "(]": "above {}, at most {}",
-    }
-    wanted = words[ends].format(f"{low:g}", f"{high:g}")
-    raise ValueError(f"{name}: {argument} must be a number {wanted}; got {value!r}")
+    raise ValueError(f"{name}: {argument} must be a number in {ends[0]}{low:g}, {high:g}{ends[1]}; got {value!r}")
 
 
 def _first(wrong: Tensor) -> int | None:

@@ -20,6 +20,9 @@ class Reliability:
     """Rows of each bin: how many, their mean confidence, and how often they are right; zeros where there are none.
 
     Shape: (bins,) each; `count` is int64, the others float64.
+
+    >>> reliability(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0]), bins=2).accuracy
+    tensor([0.0000, 0.5000], dtype=torch.float64)
     """
 
     count: Tensor

@@ -146,12 +146,9 @@ def matched_iou_of(table: Tensor) -> Tensor:
     >>> matched_iou_of(torch.tensor([[[1.0, 0.5], [0.0, 1.0]]]))
     tensor([0.7500], dtype=torch.float64)
     """
+    from scipy.optimize import linear_sum_assignment
+
     _check_table("matched_iou", table)
-    try:
-        from scipy.optimize import linear_sum_assignment
-    except ModuleNotFoundError:
-        extra = "pip install 'variational-nested-dropout[data]'"
-        raise ModuleNotFoundError(f"matched_iou: matching masks needs SciPy; {extra}") from None
     n, graders = table.shape[1:]
     times = math.lcm(n, graders)
     if times > LONGEST:
@@ -256,7 +253,11 @@ def _checked_masks(name: str, argument: str, masks: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PixelCalibration:
-    """Calibration error of pixels; of each bin (bins,) their number, mean probability and mean share of graders."""
+    """Calibration error of pixels; of each bin (bins,) their number, mean probability and mean share of graders.
+
+    >>> pixel_calibration(torch.tensor([[[0.5, 1.0]]]), torch.tensor([[[[1, 1]], [[1, 1]]]]), bins=2).frequency
+    tensor([1., 1.], dtype=torch.float64)
+    """
 
     error: Tensor
     count: Tensor

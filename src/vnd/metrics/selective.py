@@ -23,7 +23,11 @@ COVERAGES = 20  # thresholds that are tried where a confidence is asked for: at 
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    """Coverage and risk at each distinct uncertainty as threshold, from the smallest up; shape (K,) each, float64."""
+    """Coverage and risk at each distinct uncertainty as threshold, from the smallest up; shape (K,) each, float64.
+
+    >>> risk_coverage(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 1, 1]), torch.tensor([1, 3, 3])).threshold
+    tensor([1., 3.], dtype=torch.float64)
+    """
 
     coverage: Tensor
     risk: Tensor
@@ -32,7 +36,11 @@ class RiskCoverage:
 
 @dataclass(frozen=True)
 class Selection:
-    """Share of rows accepted, and of errors among these; the risk is None where none was accepted."""
+    """Share of rows accepted, and of errors among these; the risk is None where none was accepted.
+
+    >>> selective(torch.eye(2), torch.tensor([0, 1]), torch.tensor([1, 3]), threshold=0)
+    Selection(coverage=0.0, risk=None)
+    """
 
     coverage: float
     risk: float | None
@@ -110,8 +118,10 @@ def threshold_for_risk(
         level = 1 - (1 - confidence) / COVERAGES
         rows = int(groups.accepted[-1])
         wanted = torch.tensor([-(-rows * step // COVERAGES) for step in range(1, COVERAGES + 1)])
-        tried = torch.searchsorted(groups.accepted, wanted).tolist()
-        good = [index for index in tried if low[index] and _bound(groups, index, level) <= risk]
+        tried = [index for index in torch.searchsorted(groups.accepted, wanted).tolist() if low[index]]
+        seen = [(int(groups.errors[index]), int(groups.accepted[index]) - 1) for index in tried]
+        bounds = [error_bound(min(errors, others), others, level) for errors, others in seen]
+        good = [index for index, bound in zip(tried, bounds, strict=True) if bound <= risk]
     return float(groups.threshold[max(good)]) if good else -math.inf
 
 
@@ -168,17 +178,17 @@ def _area(groups: _Groups) -> Tensor:
     return (expected / place).mean()
 
 
-def _bound(groups: _Groups, index: int, level: float) -> float:
-    accepted, errors = int(groups.accepted[index]), int(groups.errors[index])
-    return error_bound(min(errors, accepted - 1), accepted - 1, level)
-
-
 POINTS = 50  # thresholds of the default curve, besides the one that accepts nothing
 
 
 @dataclass(frozen=True, eq=False)
 class CascadeCurve:
-    """Threshold, accuracy and mean cost of an image, (T,) each, and share of images answered at each level, (T, L)."""
+    """Threshold, accuracy and mean cost of an image, (T,) each, and share of images answered at each level, (T, L).
+
+    >>> probs, unsure = torch.eye(2).expand(2, 2, 2), torch.tensor([[0.1, 0.9], [0.2, 0.2]])
+    >>> cascade_curve(probs, unsure, torch.tensor([1, 10]), torch.tensor([0, 1]), torch.tensor([0.5])).share.tolist()
+    [[0.5, 0.5]]
+    """
 
     threshold: Tensor
     accuracy: Tensor

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from scipy import special
 from torch import Tensor
 
 from vnd.metrics._checks import check_count, check_number, checked_rows, checked_scores
@@ -14,7 +15,11 @@ from vnd.metrics._checks import check_count, check_number, checked_rows, checked
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over `count` values, and where its true value lies with the stated confidence."""
+    """A mean over `count` values, and where its true value lies with the stated confidence.
+
+    >>> confidence_interval([0.5])
+    Interval(mean=0.5, low=0.5, high=0.5, count=1)
+    """
 
     mean: float
     low: float
@@ -59,24 +64,14 @@ def confidence_interval(values: Iterable[float], level: float = 0.95) -> Interva
 def student_quantile(level: float, degrees: int) -> float:
     r"""The t that a Student variable of some degrees of freedom stays within: $P(|T| \le t) = \mathrm{level}$.
 
-    $$P(|T| > t) = I_{\nu / (\nu + t^2)}\big(\tfrac \nu 2, \tfrac 12\big)$$
-
-    `degrees` is ν; the level .95 gives the quantile of .975 at one end.
+    `degrees` is that of freedom; the level .95 gives the quantile of .975 at one end.
 
     >>> round(student_quantile(0.95, 2), 6)
     4.302653
     """
     check_number("student_quantile", "level", level, 0, 1, "()")
     check_count("student_quantile", "degrees", degrees)
-
-    def outside(t: float) -> float:
-        total = degrees + t * t
-        return _incomplete_beta(degrees / 2, 0.5, degrees / total, t * t / total)
-
-    high = 1.0
-    while outside(high) > 1 - level:
-        high *= 2
-    return _crossing(outside, 1 - level, 0.0, high)
+    return -float(special.stdtrit(degrees, (1 - level) / 2))
 
 
 def error_bound(errors: int, rows: int, confidence: float = 0.95) -> float:
@@ -94,50 +89,7 @@ def error_bound(errors: int, rows: int, confidence: float = 0.95) -> float:
     check_number("error_bound", "confidence", confidence, 0, 1, "()")
     if errors > rows:
         raise ValueError(f"error_bound: errors must be at most rows = {rows}; got {errors}")
-    if errors == rows:
-        return 1.0
-
-    def so_few(p: float) -> float:  # P(Binomial(rows, p) ≤ errors), which falls as p grows
-        return _incomplete_beta(rows - errors, errors + 1, 1 - p, p)
-
-    return _crossing(so_few, 1 - confidence, 0.0, 1.0)
-
-
-def _crossing(falling: Callable[[float], float], level: float, low: float, high: float) -> float:
-    """Point at which a falling function passes `level` between `low` and `high`, to the last bit of bisection."""
-    while low < (middle := (low + high) / 2) < high:
-        if falling(middle) > level:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def _incomplete_beta(a: float, b: float, x: float, y: float) -> float:
-    r"""Regularised incomplete beta function $I_x(a, b)$; y = 1 − x comes as well, so that neither end loses digits.
-
-    The continued fraction DLMF 8.17.22 by Lentz's method, on the side of the mean where it converges.
-    """
-    if x <= 0 or y <= 0:
-        return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _incomplete_beta(b, a, y, x)
-    front = math.exp(a * math.log(x) + b * math.log(y) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)) / a
-    smallest = 1e-300  # in place of a denominator of zero
-    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or smallest)
-    fraction, m = d, 0
-    while True:  # about √max(a, b) rounds
-        m += 1
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        change = 1.0
-        for term in (even, odd):
-            d = 1 / (1 + term * d or smallest)
-            c = 1 + term / c or smallest
-            change = c * d
-            fraction *= change
-        if not abs(change - 1) > 1e-15:
-            return front * fraction
+    return 1.0 if errors == rows else float(special.betaincinv(errors + 1, rows - errors, confidence))
 
 
 AT_ONCE = 2**20  # groups that are drawn together

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vnd.models.initialise import arguments, check_counts, check_width, initialise, scaled
+from vnd.models.initialise import arguments, check_counts, check_sizes, initialise, scaled
 
 CHANNELS = (32, 64, 128, 256, 512)
 
@@ -160,11 +160,8 @@ class AutoEncoder(CodedNetwork):
     ) -> None:
         super().__init__()
         self.config = arguments(locals())
-        check_counts("AutoEncoder", latent_dim=latent_dim, image_size=image_size, in_channels=in_channels)
-        check_width("AutoEncoder", width)
         if image_size % 32:
             raise ValueError(f"AutoEncoder: image_size must be a multiple of 32; got {image_size}")
-        _check_truth("AutoEncoder", bounded=bounded, length_bias=length_bias)
         sizes = checked_heads("AutoEncoder", heads, latent_dim)
         side, channels = image_size // 32, [scaled(size, width) for size in CHANNELS]
         flat = channels[-1] * side**2
@@ -231,11 +228,7 @@ class DenseAutoEncoder(CodedNetwork):
     ) -> None:
         super().__init__()
         self.config = arguments(locals())
-        check_counts("DenseAutoEncoder", latent_dim=latent_dim, image_size=image_size, in_channels=in_channels)
-        if not isinstance(hidden, Sequence) or isinstance(hidden, str):
-            raise ValueError(f"DenseAutoEncoder: hidden must be a list of integers; got {hidden!r}")
-        check_counts("DenseAutoEncoder", **{f"hidden[{layer}]": size for layer, size in enumerate(hidden)})
-        _check_truth("DenseAutoEncoder", bounded=bounded, length_bias=length_bias)
+        check_sizes("DenseAutoEncoder", "hidden", hidden, least=0)
         outputs = checked_heads("DenseAutoEncoder", heads, latent_dim)
         sizes = (in_channels * image_size**2, *hidden)
         down: list[nn.Module] = []
@@ -249,12 +242,6 @@ class DenseAutoEncoder(CodedNetwork):
         shape = (in_channels, image_size, image_size)
         self.decoder = nn.Sequential(*up, nn.Unflatten(1, shape), *([nn.Tanh()] if bounded else []))
         self._initialise()
-
-
-def _check_truth(owner: str, **options: object) -> None:
-    for name, value in options.items():
-        if not isinstance(value, bool):
-            raise ValueError(f"{owner}: {name} must be true or false; got {value!r}")
 
 
 def checked_heads(

@@ -1,5 +1,6 @@
 """Parts of all networks: initialisation, constructor arguments, a convolution with its norm, checks of sizes."""
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +31,19 @@ def initialise(network: nn.Module) -> None:
 
 
 def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A constructor's arguments, from `locals()` at its start, as JSON gives them back."""
+    """A constructor's arguments, from `locals()` at its start, as JSON gives them back, each of them checked.
+
+    By their annotations: an integer is at least 1, a truth is one; and a width is finite and greater than 0.
+    """
+    owner = given["__class__"].__name__
+    for name, parameter in inspect.signature(given["__class__"]).parameters.items():
+        value = given[name]
+        if parameter.annotation is int:
+            check_counts(owner, **{name: value})
+        elif parameter.annotation is bool and not isinstance(value, bool):
+            raise ValueError(f"{owner}: {name} must be true or false; got {value!r}")
+        elif name == "width" and not (is_number(value) and math.isfinite(value) and value > 0):
+            raise ValueError(f"{owner}: width must be a finite number greater than 0; got {value!r}")
     return {
         name: list(x)
         if isinstance(x, Sequence) and not isinstance(x, str)
@@ -60,7 +73,14 @@ def check_counts(owner: str, **counts: object) -> None:
             raise ValueError(f"{owner}: {name} must be an integer of at least 1; got {value!r}")
 
 
-def check_width(owner: str, width: object) -> None:
-    """Refuse a factor that is not a finite number greater than 0."""
-    if not isinstance(width, int | float) or isinstance(width, bool) or not (math.isfinite(width) and width > 0):
-        raise ValueError(f"{owner}: width must be a finite number greater than 0; got {width!r}")
+def check_sizes(owner: str, name: str, sizes: object, least: int) -> None:
+    """Refuse what is not a list of integers of at least 1, or has less than so many, none or one."""
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str) or len(sizes) < least:
+        wanted = "at least one integer" if least else "integers"
+        raise ValueError(f"{owner}: {name} must be a list of {wanted}; got {sizes!r}")
+    check_counts(owner, **{f"{name}[{place}]": size for place, size in enumerate(sizes)})
+
+
+def is_number(value: object) -> bool:
+    """Whether it is an integer or a real number, and no truth."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.models.initialise import arguments, check_counts, check_width, initialise, scaled
+from vnd.models.initialise import arguments, initialise, scaled
 
 # (expansion, channels, blocks, stride of the first block)
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -83,8 +83,6 @@ class MobileNetV2(nn.Module):
     def __init__(self, num_classes: int = 10, width: float = 1.0, in_channels: int = 3) -> None:
         super().__init__()
         self.config: dict[str, Any] = arguments(locals())
-        check_counts("MobileNetV2", num_classes=num_classes, in_channels=in_channels)
-        check_width("MobileNetV2", width)
         channels = scaled(STEM, width)
         self.stem = nn.Sequential(
             nn.Conv2d(in_channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU6()

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.models.initialise import arguments, check_counts, initialise
+from vnd.models.initialise import arguments, initialise
 
 STEM = 64
 STAGES = 3
@@ -92,7 +92,6 @@ class ResNeXt(nn.Module):
     ) -> None:
         super().__init__()
         self.config: dict[str, Any] = arguments(locals())
-        check_counts("ResNeXt", **self.config)
         repeats, rest = divmod(depth - 2, 9)
         if rest or repeats < 1:
             raise ValueError(f"ResNeXt: depth must be 9k + 2 with k at least 1, as 11, 20, 29; got {depth}")

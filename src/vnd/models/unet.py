@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from vnd.functional import to_float32
 from vnd.models.autoencoder import PrefixLinear, checked_heads
-from vnd.models.initialise import arguments, check_counts, conv_norm_relu, initialise
+from vnd.models.initialise import arguments, check_sizes, conv_norm_relu, initialise, is_number
 
 
 class UNet(nn.Module):
@@ -62,9 +62,8 @@ class UNet(nn.Module):
     ) -> None:
         super().__init__()
         self.config: dict[str, Any] = arguments(locals())
-        check_counts("UNet", in_channels=in_channels, num_classes=num_classes)
-        check_channels("UNet", channels)
-        if not isinstance(dropout, int | float) or isinstance(dropout, bool) or not 0 <= dropout < 1:
+        check_sizes("UNet", "channels", channels, least=1)
+        if not is_number(dropout) or not 0 <= dropout < 1:
             raise ValueError(f"UNet: dropout must lie in [0, 1); got {dropout!r}")
         self.pool = nn.MaxPool2d(2)
         self.dropout = nn.Dropout(dropout) if dropout else None  # nothing to trace where nothing is dropped
@@ -106,13 +105,6 @@ def two_convolutions(in_channels: int, out_channels: int) -> nn.Sequential:
     return nn.Sequential(*conv_norm_relu(in_channels, out_channels), *conv_norm_relu(out_channels, out_channels))
 
 
-def check_channels(owner: str, channels: object) -> None:
-    """Refuse what is not a list of at least one level's channels."""
-    if not isinstance(channels, Sequence) or isinstance(channels, str) or not channels:
-        raise ValueError(f"{owner}: channels must be a list of at least one integer; got {channels!r}")
-    check_counts(owner, **{f"channels[{level}]": size for level, size in enumerate(channels)})
-
-
 class EnsembleUNet(nn.Module):
     r"""M UNets that share nothing but their images; together they answer with the mean of their probabilities.
 
@@ -135,7 +127,6 @@ class EnsembleUNet(nn.Module):
     def __init__(self, in_channels: int = 1, channels: Sequence[int] = (32, 64, 128, 192), members: int = 4) -> None:
         super().__init__()
         self.config: dict[str, Any] = arguments(locals())
-        check_counts("EnsembleUNet", members=members)
         self.members = nn.ModuleList(UNet(in_channels, 1, channels) for _ in range(members))
 
     def logits(self, x: Tensor) -> Tensor:
@@ -246,8 +237,7 @@ class ProbabilisticUNet(nn.Module):
     ) -> None:
         super().__init__()
         self.config: dict[str, Any] = arguments(locals())
-        check_counts("ProbabilisticUNet", in_channels=in_channels, latent=latent)
-        check_channels("ProbabilisticUNet", channels)
+        check_sizes("ProbabilisticUNet", "channels", channels, least=1)
         sizes = checked_heads("ProbabilisticUNet", heads, latent, "latent")
         self.unet = UNet(in_channels, 1, channels)
         self.unet.output = nn.Identity()  # type: ignore[assignment]  # its features are what is asked for

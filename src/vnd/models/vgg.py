@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.models.initialise import arguments, check_counts, check_width, conv_norm_relu, initialise, scaled
+from vnd.models.initialise import arguments, conv_norm_relu, initialise, scaled
 
 CHANNELS = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # of the convolutions before each pooling
 SMALL_CHANNELS = ((32,), (64,), (96,))
@@ -67,8 +67,6 @@ class VGG11(nn.Module):
     ) -> None:
         super().__init__()
         self.config: dict[str, Any] = arguments(locals())
-        check_counts("VGG11", num_classes=num_classes, image_size=image_size, in_channels=in_channels, hidden=hidden)
-        check_width("VGG11", width)
         if image_size % 32:
             raise ValueError(f"VGG11: image_size must be a multiple of 32; got {image_size}")
         self.features, channels = _features(CHANNELS, width, in_channels)
@@ -116,8 +114,6 @@ class ConvNet(nn.Module):
     ) -> None:
         super().__init__()
         self.config: dict[str, Any] = arguments(locals())
-        check_counts("ConvNet", num_classes=num_classes, image_size=image_size, in_channels=in_channels, hidden=hidden)
-        check_width("ConvNet", width)
         if image_size < 8:
             raise ValueError(f"ConvNet: image_size must be at least 8; got {image_size}")
         self.features, channels = _features(SMALL_CHANNELS, width, in_channels)

@@ -2,7 +2,7 @@
 
 from vnd.nn.bayesian import BayesConv1d, BayesConv2d, BayesConv3d, BayesConvTranspose2d, BayesLayer, BayesLinear
 from vnd.nn.conversion import Rule, to_nested
-from vnd.nn.describe import describe
+from vnd.nn.describe import Description, describe
 from vnd.nn.extract import extract
 from vnd.nn.importance import TaylorOrder, taylor_order
 from vnd.nn.measured_gradient import difference_term, step_order, update_differences
@@ -23,6 +23,7 @@ __all__ = [
     "BayesLayer",
     "BayesLinear",
     "Cascade",
+    "Description",
     "OrderReport",
     "OrderingUnit",
     "Prediction",

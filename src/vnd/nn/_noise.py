@@ -61,21 +61,7 @@ if triton is not None:
     BLOCK = 512  # each program draws four normals for every entry of its block
 
     @triton.jit  # type: ignore[untyped-decorator]
-    def _forward_kernel(mean, variance, out, seed, count, floor, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
-        program = tl.program_id(0)
-        lane = tl.arange(0, BLOCK)
-        e0, e1, e2, e3 = tl.randn4x(tl.load(seed), program * BLOCK + lane)
-        start = program.to(tl.int64) * BLOCK * 4 + lane
-        for part in tl.static_range(4):
-            at = start + part * BLOCK
-            inside = at < count
-            delta = tl.maximum(tl.load(variance + at, mask=inside).to(tl.float32), floor)
-            gamma = tl.load(mean + at, mask=inside).to(tl.float32)
-            noise = e0 if part == 0 else (e1 if part == 1 else (e2 if part == 2 else e3))
-            tl.store(out + at, (gamma + tl.sqrt(delta) * noise).to(out.dtype.element_ty), mask=inside)
-
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _backward_kernel(grad, variance, out, seed, count, floor, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    def _kernel(given, variance, out, seed, count, floor, BACKWARD: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
         program = tl.program_id(0)
         lane = tl.arange(0, BLOCK)
         e0, e1, e2, e3 = tl.randn4x(tl.load(seed), program * BLOCK + lane)
@@ -84,31 +70,31 @@ if triton is not None:
             at = start + part * BLOCK
             inside = at < count
             delta = tl.load(variance + at, mask=inside, other=0.0).to(tl.float32)
+            scale = tl.sqrt(tl.maximum(delta, floor))
             noise = e0 if part == 0 else (e1 if part == 1 else (e2 if part == 2 else e3))
-            slope = tl.load(grad + at, mask=inside).to(tl.float32) * noise * 0.5 / tl.sqrt(tl.maximum(delta, floor))
-            tl.store(out + at, tl.where(delta >= floor, slope, 0.0).to(out.dtype.element_ty), mask=inside)
+            value = tl.load(given + at, mask=inside).to(tl.float32)
+            result = tl.where(delta >= floor, value * noise * 0.5 / scale, 0.0) if BACKWARD else value + scale * noise
+            tl.store(out + at, result.to(out.dtype.element_ty), mask=inside)
 
-    def _launch(kernel: Any, first: Tensor, variance: Tensor, seed: Tensor) -> Tensor:
+    def _launch(given: Tensor, variance: Tensor, seed: Tensor, backward: bool) -> Tensor:
         out = torch.empty_like(variance)
         grid = (triton.cdiv(variance.numel(), 4 * BLOCK),)
-        kernel[grid](first, variance, out, seed, variance.numel(), SMALLEST_VARIANCE, BLOCK=BLOCK)
+        _kernel[grid](given, variance, out, seed, variance.numel(), SMALLEST_VARIANCE, backward, BLOCK=BLOCK)
         return out
 
     @torch.library.custom_op("vnd::add_noise", mutates_args=())
     def _add_noise(mean: Tensor, variance: Tensor, seed: Tensor) -> Tensor:
-        return _launch(_forward_kernel, mean, variance, seed)
+        return _launch(mean, variance, seed, backward=False)
 
     @torch.library.custom_op("vnd::noise_slope", mutates_args=())
     def _noise_slope(grad: Tensor, variance: Tensor, seed: Tensor) -> Tensor:
-        return _launch(_backward_kernel, grad, variance, seed)
+        return _launch(grad, variance, seed, backward=True)
 
-    @_add_noise.register_fake
-    def _(mean: Tensor, variance: Tensor, seed: Tensor) -> Tensor:
+    def _fake(given: Tensor, variance: Tensor, seed: Tensor) -> Tensor:
         return torch.empty_like(variance)
 
-    @_noise_slope.register_fake
-    def _(grad: Tensor, variance: Tensor, seed: Tensor) -> Tensor:
-        return torch.empty_like(variance)
+    _add_noise.register_fake(_fake)
+    _noise_slope.register_fake(_fake)
 
     def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[1], inputs[2])

@@ -197,7 +197,8 @@ def batch_inputs(root: nn.Module, batch: Any, device: torch.device) -> tuple[tup
             found = None
     if found is None:
         raise ValueError(f"a batch must be {_expected(example)}; got {describe_value(batch)}")
-    return to_device(found[0], device), to_device(found[1], device)
+    args, kwargs = to_device(found, device)
+    return args, kwargs
 
 
 def _needed(forward: inspect.Signature | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -297,13 +298,18 @@ def _signature(root: nn.Module) -> inspect.Signature | None:
         return None
 
 
+def each_tensor(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Arguments with their tensors changed, however deep they lie."""
+    if isinstance(x, Tensor):
+        return change(x)
+    if isinstance(x, Mapping):
+        return {name: each_tensor(value, change) for name, value in x.items()}
+    return type(x)(each_tensor(value, change) for value in x) if type(x) in (tuple, list) else x
+
+
 def to_device(x: Any, device: torch.device) -> Any:
     """Arguments with their tensors on a device."""
-    if isinstance(x, Tensor):
-        return x.to(device)
-    if isinstance(x, Mapping):
-        return {name: to_device(value, device) for name, value in x.items()}
-    return type(x)(to_device(value, device) for value in x) if type(x) in (tuple, list) else x
+    return each_tensor(x, lambda value: value.to(device))
 
 
 def _expected(example: tuple[tuple[Any, ...], dict[str, Any]]) -> str:

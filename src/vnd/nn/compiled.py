@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -82,7 +83,7 @@ def _set(root: nn.Module, undo: list[Callable[[], Any]]) -> None:
         said = context.here(module)
         if isinstance(module, OrderingUnit) and said is not None:
             undo.append(_copying(module.fixed_groups))
-            undo.append(lambda unit=module, mask=module.current: setattr(unit, "current", mask))  # type: ignore[misc]
+            undo.append(partial(setattr, module, "current", module.current))
             if isinstance(said, int):
                 module.fixed_groups.fill_(said)
             else:
@@ -91,8 +92,8 @@ def _set(root: nn.Module, undo: list[Callable[[], Any]]) -> None:
             undo += map(_copying, (module.active_mean, module.active_var, module.active_at))
             module.activate(said)
         elif isinstance(module, BayesLayer) and said is not None:
-            undo.append(lambda layer=module, old=module.sampling: setattr(layer, "sampling", old))  # type: ignore[misc]
-            undo.append(lambda layer=module, old=module.expansion: setattr(layer, "expansion", old))  # type: ignore[misc]
+            undo.append(partial(setattr, module, "sampling", module.sampling))
+            undo.append(partial(setattr, module, "expansion", module.expansion))
             module.sampling, module.expansion = said.sampling, said.expansion
 
 

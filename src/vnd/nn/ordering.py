@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Self, get_args
@@ -88,8 +89,6 @@ def couple(root: nn.Module, strata: int = 1) -> nn.Module:
     >>> first.quantile is second.quantile
     True
     """
-    from vnd.nn.ordering import OrderingUnit
-
     units = [module for module in root.modules() if isinstance(module, OrderingUnit)]
     if not units:
         raise ValueError("couple: the network has no OrderingUnit")
@@ -153,9 +152,7 @@ def sampling_posterior(units: Sequence[OrderingUnit]) -> Downhill:
     temperature = torch.stack([unit.temperature for unit in units])
     logits = torch.stack([unit.keep_logits for unit in units])
     posterior = Downhill(temperature, logits, validate_args=False)
-    if units[0].sampler == "released":
-        return Downhill(temperature, length_logits=posterior.length_log_probs.exp(), validate_args=False)
-    return posterior
+    return posterior.released() if units[0].sampler == "released" else posterior
 
 
 def _attach_gradient(
@@ -180,9 +177,31 @@ Gradient = Literal["survival", "downhill", "difference"]
 Sampler = Literal["exact", "released"]
 
 
+@torch.no_grad()
+def pin(units: Sequence[OrderingUnit], groups: Sequence[Tensor | int]) -> None:
+    """Let units keep so many groups from now on, in every mode; of those with −1 widths are drawn in training."""
+    for unit, count in zip(units, groups, strict=True):
+        unit.fixed_groups.copy_(count) if isinstance(count, Tensor) else unit.fixed_groups.fill_(count)
+
+
+@contextmanager
+def pinned(units: Sequence[OrderingUnit], groups: Sequence[Tensor | int]) -> Iterator[None]:
+    """Let units keep so many groups in a block, whatever width is set; see `pin`."""
+    before = [unit.fixed_groups.clone() for unit in units]
+    pin(units, groups)
+    try:
+        yield
+    finally:
+        pin(units, before)
+
+
 @dataclass(frozen=True)
 class OrderReport:
-    """Where an ordering unit stands; lengths count groups, the base ones included."""
+    """The expected length of an ordering unit and how spread lengths are; they count groups, the base ones included.
+
+    >>> OrderingUnit(2, num_groups=2, base=1, initial_logit=0.0).report().expected_length
+    1.5
+    """
 
     expected_length: float
     entropy: float

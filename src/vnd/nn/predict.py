@@ -18,7 +18,7 @@ from vnd.functional import concentration, to_float32
 from vnd.nn.arguments import Arguments, Output, check_output, class_dim, pick_tensor, tensors_of
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.compiled import as_defaults, is_compiled
-from vnd.nn.context import here, saying
+from vnd.nn.context import Draw, here, saying
 from vnd.nn.recalibrate import sampling
 from vnd.nn.state import NestedState, lock_of, nested_part, state_of, unwrap
 from vnd.nn.width import Width, setting_of
@@ -34,6 +34,11 @@ class Prediction:
     `probs` are averaged over samples. `entropy` is that of the average, in nats; `mutual_information` is what it
     exceeds the samples' mean entropy by, the part that a better posterior would take away. Both are None for
     `link="identity"`. `variance` is that between the samples' outputs after the link.
+
+    >>> import torch, vnd
+    >>> prediction = vnd.predict(torch.nn.Linear(2, 3), torch.zeros(4, 2), samples=0)
+    >>> prediction.probs.shape, prediction.entropy.shape, prediction.samples
+    (torch.Size([4, 3]), torch.Size([4]), 1)
     """
 
     probs: Tensor
@@ -69,7 +74,7 @@ def predict(
         x: A batch of inputs, (batch, …); or a tuple of positional arguments, or a dict or other mapping of keyword
             arguments. The first tensor with a dimension says how many examples there are. Tensors of that size along
             dimension 0 are split and repeated with the examples, all else is handed on as it is.
-        width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
+        width: A `Shape`, a fraction in (0, 1], or None: no width given; the one that is set.
         samples: Draws of the weights; 0 for one pass with the posterior means.
         link: From the network's outputs to what is averaged: "softmax" over `dim` (classes), "sigmoid" for
             masks, "identity" for regression; "dirichlet" for a student of SN³, whose outputs give a Dirichlet over
@@ -227,8 +232,11 @@ def _run(net: nn.Module, x: Arguments, samples: int, rows: int, reading: _Readin
     while True:
         try:
             at_once = max(1, min(samples, rows // max(1, min(rows, len(x))))) if _separable(net) else 1
-            step = max(1, min(len(x), rows))
-            chunks = [_pass(net, part, samples, at_once, reading) for part in x.split(step)]
+            counts = [min(at_once, samples - done) for done in range(0, samples, at_once)]
+            chunks = [
+                torch.cat([reading(_draw(net, part, count), count, len(part)) for count in counts])
+                for part in x.split(max(1, min(len(x), rows)))
+            ]
             return torch.cat(chunks, 1)
         except RuntimeError as error:  # CUDA has a kind of its own, a CPU has not
             if rows <= 1 or not (isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)):
@@ -242,31 +250,17 @@ def _separable(net: nn.Module) -> bool:
     return all(m.estimator == "local" for m in unwrap(net).modules() if isinstance(m, BayesLayer) and m.bayesian)
 
 
-def _pass(net: nn.Module, x: Arguments, samples: int, at_once: int, reading: _Reading) -> Tensor:
-    outputs = []
-    done = 0
-    while done < samples:
-        count = min(at_once, samples - done)
-        outputs.append(reading(_draw(net, x, count), count, len(x)))
-        done += count
-    return torch.cat(outputs)
-
-
 def _draw(net: nn.Module, x: Arguments, count: int) -> Any:
     """One pass with `count` draws for every example, (count · batch, …), samples first."""
-    if count == 1:
-        return _call(net, x)
-    root = unwrap(net)
-    state: NestedState | None = getattr(root, "_vnd_state", None)
-    first = [] if state is None or not x.single else [root.get_submodule(name) for name in state.first_consumers]
-    if len(first) == 1 and isinstance(first[0], BayesLayer) and first[0].bayesian:
-        with saying({first[0]: replace(here(first[0]), expansion=count)}):
-            return _call(net, x)
-    return _call(net, x.repeat(count))
-
-
-def _call(net: nn.Module, x: Arguments) -> Any:
-    with as_defaults(net) if is_compiled(net) else nullcontext():
+    root, said = unwrap(net), dict[nn.Module, Draw]()
+    if count > 1:
+        state: NestedState | None = getattr(root, "_vnd_state", None)
+        first = [] if state is None or not x.single else [root.get_submodule(name) for name in state.first_consumers]
+        if len(first) == 1 and isinstance(first[0], BayesLayer) and first[0].bayesian:
+            said = {first[0]: replace(here(first[0]), expansion=count)}
+        else:
+            x = x.repeat(count)
+    with saying(said), as_defaults(net) if is_compiled(net) else nullcontext():
         return x.run(net)
 
 

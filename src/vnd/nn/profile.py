@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vnd.nn.arguments import each_tensor, tensors_of
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.dependency import Layout, Segment
 from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, is_depthwise, slice_network
 from vnd.nn.norms import ACTIVE, CalibratedNorm
+from vnd.nn.predict import evaluating
 from vnd.nn.state import Shape, arguments_of, nested_part, state_of, unwrap
 from vnd.nn.width import Width, as_shape
 
@@ -26,7 +28,12 @@ Size = Callable[[Mapping[str, int]], int]  # along a dimension, of how many grou
 
 @dataclass(frozen=True)
 class Profile:
-    """The size of a network; `macs` is for one example, 0 if it was not counted."""
+    """The size of a network; `macs` is for one example, 0 if it was not counted.
+
+    >>> import torch, vnd
+    >>> vnd.profile(torch.nn.Linear(2, 3), example_input=torch.zeros(1, 2))
+    Profile(parameters=9, macs=6, bytes=36)
+    """
 
     parameters: int
     macs: int
@@ -41,7 +48,7 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
     Args:
         net: A nested network; or any other, of its one width, or a model that holds a nested network, which need an
             example.
-        width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
+        width: A `Shape`, a fraction in (0, 1], or None: no width given; the one that is set.
         example_input: A tensor, a tuple of arguments or a dict; that of the conversion if None.
         count_macs: Whether to run the example.
 
@@ -56,7 +63,12 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
     small = _small(net, width)
     parameters = list(small.parameters())
     size = sum(x.numel() * x.element_size() for x in (*parameters, *small.buffers()))
-    macs = _count_macs(small, *_example(net, example_input)) if count_macs else 0
+    macs = 0
+    if count_macs:
+        args, kwargs = _example(net, example_input)
+        layers: list[Any] = [module for module in small.modules() if isinstance(module, LAYERS)]
+        places = zip(_positions(small, args, kwargs), layers, strict=True)
+        macs = sum(count * layer.weight.numel() for count, layer in places) // _batch(args, kwargs)
     return Profile(sum(x.numel() for x in parameters), macs, size)
 
 
@@ -188,27 +200,17 @@ def latency(net: nn.Module, width: Width = None, example_input: Any = None, repe
     small = _small(net, width)
     args, kwargs = _example(net, example_input)
     cuda = any(p.is_cuda for p in small.parameters())
-    modes = [(module, module.training) for module in small.modules()]
     times = []
-    small.eval()
-    try:
-        with torch.inference_mode():
-            for _ in range(repeats + 2):
-                if cuda:
-                    torch.cuda.synchronize()
-                start = time.perf_counter()
-                small(*args, **kwargs)
-                if cuda:
-                    torch.cuda.synchronize()
-                times.append(1e3 * (time.perf_counter() - start))
-    finally:
-        _set_modes(modes)
+    with evaluating(small), torch.inference_mode():
+        for _ in range(repeats + 2):
+            if cuda:
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            small(*args, **kwargs)
+            if cuda:
+                torch.cuda.synchronize()
+            times.append(1e3 * (time.perf_counter() - start))
     return statistics.median(times[2:])
-
-
-def _set_modes(modes: list[tuple[nn.Module, bool]]) -> None:
-    for module, training in modes:
-        module.training = training
 
 
 def _small(net: nn.Module, width: Width) -> nn.Module:
@@ -226,32 +228,12 @@ def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, A
                 "one; got None"
             )
         like = next((p for p in net.parameters() if p.is_floating_point()), None)
-        args, kwargs = state_of(net).example
-        return _fit(args, like), _fit(kwargs, like)
+        held: tuple[tuple[Any, ...], dict[str, Any]] = state_of(net).example
+        if like is None:
+            return held
+        args, kwargs = each_tensor(held, lambda x: x.to(like) if x.is_floating_point() else x.to(like.device))
+        return args, kwargs
     return arguments_of(example)
-
-
-def _fit(x: Any, like: Tensor | None) -> Any:
-    """Bring the conversion's example to where the network is now, and to its dtype."""
-    if isinstance(x, Tensor) and like is not None:
-        return x.to(like) if x.is_floating_point() else x.to(like.device)
-    if isinstance(x, dict):
-        return {key: _fit(value, like) for key, value in x.items()}
-    return type(x)(_fit(value, like) for value in x) if type(x) in (tuple, list) else x
-
-
-def _tensors(x: Any) -> Iterator[Tensor]:
-    if isinstance(x, Tensor):
-        yield x
-    elif isinstance(x, dict | list | tuple):
-        for value in x.values() if isinstance(x, dict) else x:
-            yield from _tensors(value)
-
-
-def _count_macs(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    layers = [module for module in net.modules() if isinstance(module, LAYERS)]
-    places = _positions(net, args, kwargs)
-    return sum(n * layer.weight.numel() for n, layer in zip(places, layers, strict=True)) // _batch(args, kwargs)
 
 
 @torch.no_grad()
@@ -265,15 +247,14 @@ def _positions(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         counts[module] += places.numel() // module.weight.size(0)
 
     hooks = [layer.register_forward_hook(count) for layer in layers]
-    modes = [(module, module.training) for module in net.modules()]
     try:
-        net.eval()(*args, **kwargs)
+        with evaluating(net):
+            net(*args, **kwargs)
     finally:
-        _set_modes(modes)
         for hook in hooks:
             hook.remove()
     return list(counts.values())
 
 
 def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    return next((x.size(0) for x in _tensors((args, kwargs)) if x.dim()), 1)
+    return next((x.size(0) for x in tensors_of((args, kwargs)) if x.dim()), 1)

@@ -33,6 +33,12 @@ class Selective:
 
     `coverage` is the share of the validation examples that it accepts, `risk` the share of wrong ones among these.
     Where no threshold reaches the risk that was asked for, `threshold` is −inf, `coverage` 0 and `risk` None.
+
+    >>> import torch, vnd
+    >>> net, x = torch.nn.Linear(2, 3), torch.randn(8, 2)
+    >>> rule = vnd.selective(net, x, net(x).argmax(1), risk=0.1)  # of labels that it is right about
+    >>> rule.coverage, rule.risk, bool(rule.accept(vnd.predict(net, x)).all())
+    (1.0, 0.0, True)
     """
 
     threshold: float
@@ -83,7 +89,7 @@ def selective(
             keyword arguments; or batches, each (inputs, labels), (a, b, …, labels) or a dict with "labels" in it.
         y: Classes (N,); None where `x` is batches.
         risk: Largest share of wrong ones among the accepted.
-        width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
+        width: A `Shape`, a fraction in (0, 1], or None: no width given; the one that is set.
         samples: Draws of the weights, as `predict` takes them; 0 for posterior means.
         score: The uncertainty: "entropy" of the averaged probabilities, "mutual_information" between samples, or
             "confidence", one minus the largest probability.
@@ -157,20 +163,26 @@ def _batches(net: nn.Module, x: Any, y: Tensor | None) -> Iterable[tuple[Any, Te
         yield inputs.given if like is None else to_device(inputs.given, like.device), labels
 
 
-LEVELS = (0.1, 0.4, 1.0)
+WIDTHS = (0.1, 0.4, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Cascade:
     """What a cascade says of a batch of B examples, and what it spent.
 
-    `probs` (B, C) and `uncertainty` (B,) are those of the level that answered, `level` (B,) is its index, and `macs`
-    (B,) counts the multiply-accumulates of all levels that the example went through, times their samples.
+    `probs` (B, C) and `uncertainty` (B,) are those of the step that answered, `step` (B,) is its index, and `macs`
+    (B,) counts the multiply-accumulates of all steps that the example went through, times their samples.
+
+    >>> import torch, vnd
+    >>> networks = [torch.nn.Linear(2, 3), torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 3))]
+    >>> answer = vnd.cascade(networks, torch.ones(2, 2), threshold=0.0)  # so strict that all go on
+    >>> answer.step.tolist(), answer.macs.tolist()
+    ([1, 1], [26, 26])
     """
 
     probs: Tensor
     uncertainty: Tensor
-    level: Tensor
+    step: Tensor
     macs: Tensor
 
 
@@ -178,7 +190,7 @@ class Cascade:
 def cascade(
     net: nn.Module | Sequence[nn.Module],
     x: Tensor | tuple[Any, ...] | Mapping[str, Any],
-    levels: Sequence[Width] | None = None,
+    widths: Sequence[Width] = WIDTHS,
     *,
     threshold: float | Sequence[float],
     samples: int = 0,
@@ -188,16 +200,16 @@ def cascade(
     dim: int | None = None,
     output: Output | None = None,
 ) -> Cascade:
-    r"""Run the narrowest level on all examples, and each wider one on those that are still uncertain.
+    r"""Run the narrowest width on all examples, and each wider one on those that are still uncertain.
 
-    $$\text{level}(x) = \min \{ l : u_l(x) \le t_l \}, \qquad
-      \text{macs}(x) = \sum_{l \le \text{level}(x)} \max(1, S)\, c_l$$
+    $$\text{step}(x) = \min \{ l : u_l(x) \le t_l \}, \qquad
+      \text{macs}(x) = \sum_{l \le \text{step}(x)} \max(1, S)\, c_l$$
 
-    with uncertainty $u_l$, threshold $t_l$ (none at the last level, which answers what is left), cost $c_l$ of one
+    with uncertainty $u_l$, threshold $t_l$ (none at the last step, which answers what is left), cost $c_l$ of one
     pass and S samples. An uncertainty that is not a number goes on.
 
     A nested network runs masked, which takes as long at every width: it shows what a cascade would answer and spend.
-    To save that time too, extract the levels once and give them as `net`, with their costs as `macs`:
+    To save that time too, extract the networks once and give them as `net`, with their costs as `macs`:
 
         networks = [vnd.extract(net, width) for width in (0.1, 0.4, 1.0)]
         macs = [vnd.profile(network, example_input=x[:1]).macs for network in networks]
@@ -206,17 +218,17 @@ def cascade(
     Note: A pass of the local estimator multiplies twice, for mean and variance; `macs` counts it once.
 
     Args:
-        net: A nested network, recalibrated at the levels; or a list of networks from small to large, plain or with
+        net: A nested network, recalibrated at the widths; or a list of networks from small to large, plain or with
             Bayesian layers (`extract(…, keep="posterior")`).
         x: A batch of inputs, (B, …), a tuple of arguments or a dict of keyword arguments, as `predict` takes them; a
-            wider level gets the rows that reach it of every tensor with B of them.
-        levels: The widths of a nested network, `Shape`s or fractions, each costlier than the one before; 0.1, 0.4 and
-            1.0 if None. A list of networks has none.
-        threshold: The uncertainty above which an example goes on; one for all levels, or one for each but the last.
-        samples: Draws of the weights at each level; 0 for posterior means. A plain network runs once.
+            wider network gets the rows that reach it of every tensor with B of them.
+        widths: Those of a nested network, `Shape`s or fractions, each costlier than the one before. A list of networks
+            has its own.
+        threshold: The uncertainty above which an example goes on; one for all steps, or one for each but the last.
+        samples: Draws of the weights at each step; 0 for posterior means. A plain network runs once.
         score: The uncertainty; see `selective`.
-        macs: Multiply-accumulates of one example and pass at each level; if None, counted by running the first
-            example through a copy of every level, each time.
+        macs: Multiply-accumulates of one example and pass at each step; if None, counted by running the first
+            example through a copy of every network, each time.
         seed: Makes the draws repeatable; the global generator is left as it was.
         dim: The dimension of classes of the outputs, which must be (B, C).
         output: The tensor that counts, where the networks give several, as in `predict`.
@@ -224,19 +236,19 @@ def cascade(
     >>> import torch, vnd
     >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
-    >>> answer = vnd.cascade(net, torch.ones(5, 2), levels=[0.25, 1.0], threshold=0.0)  # so strict that all go on
-    >>> answer.level.tolist()
+    >>> answer = vnd.cascade(net, torch.ones(5, 2), widths=[0.25, 1.0], threshold=0.0)  # so strict that all go on
+    >>> answer.step.tolist()
     [1, 1, 1, 1, 1]
     """
     check_score(score, "cascade")
     inputs = Arguments.of(x, "cascade")
     if len(inputs) == 0:
         raise ValueError(f"cascade: x must hold at least one example; got shape {tuple(inputs.lead.shape)}")
-    steps = _steps(net, levels)
+    steps = _steps(net, widths)
     limits = [*_limits(threshold, len(steps) - 1), math.inf]
     costs = _costs(steps, inputs.rows(slice(0, 1)).given, macs)
-    waiting = torch.arange(len(inputs), device=inputs.lead.device)  # the rows that no level has answered yet
-    level, spent = torch.zeros_like(waiting), torch.zeros_like(waiting)
+    waiting = torch.arange(len(inputs), device=inputs.lead.device)  # the rows that no step has answered yet
+    step, spent = torch.zeros_like(waiting), torch.zeros_like(waiting)
     for index, (network, width) in enumerate(steps):
         rows = inputs if index == 0 else inputs.rows(waiting)
         draws = None if seed is None else seed + index
@@ -247,48 +259,47 @@ def cascade(
         if index == 0:
             probs, uncertainty = answer.probs, found
         elif answer.probs.size(1) != probs.size(1):
-            told = f"level {index} gives {answer.probs.size(1)} classes, level 0 gave {probs.size(1)}"
-            raise ValueError(f"cascade: all levels must tell the same classes; {told}")
+            told = f"step {index} gives {answer.probs.size(1)} classes, step 0 gave {probs.size(1)}"
+            raise ValueError(f"cascade: all steps must tell the same classes; {told}")
         else:
             probs[waiting], uncertainty[waiting] = answer.probs.to(probs), found.to(uncertainty)
-        level[waiting] = index
+        step[waiting] = index
         spent[waiting] += costs[index] * answer.samples
         waiting = waiting[~(found <= limits[index])]
         if len(waiting) == 0:
             break
-    return Cascade(probs, uncertainty, level, spent)
+    return Cascade(probs, uncertainty, step, spent)
 
 
-def _steps(net: Any, levels: Sequence[Width] | None) -> list[tuple[nn.Module, Width]]:
-    """The network and the width of every level."""
+def _steps(net: Any, widths: Sequence[Width]) -> list[tuple[nn.Module, Width]]:
+    """The network and the width of every step."""
     if isinstance(net, list | tuple | nn.ModuleList):
-        if levels is not None:
-            raise ValueError("cascade: levels must be None where net is a list of networks; they have their widths")
         if len(net) == 0 or not all(isinstance(network, nn.Module) for network in net):
             kinds = ", ".join(type(network).__name__ for network in net) or "none"
             raise ValueError(f"cascade: net must be a nested network or a list of networks; got a list of {kinds}")
+        if widths is not WIDTHS:
+            raise ValueError("cascade: leave out widths where net is a list of networks, which have their own")
         return [(_alone(network), None) for network in net]
     if not isinstance(net, nn.Module):
         raise ValueError(f"cascade: net must be a nested network or a list of networks; got a {type(net).__name__}")
     state_of(net)
-    widths = LEVELS if levels is None else levels
     if not isinstance(widths, list | tuple) or len(widths) == 0:
-        raise ValueError(f"cascade: levels must be a list of one width or more; got {levels!r}")
+        raise ValueError(f"cascade: widths must be a list of one width or more; got {widths!r}")
     return [(_alone(net), width) for width in widths]
 
 
 def _alone(net: nn.Module) -> nn.Module:
-    """The network without DistributedDataParallel: its processes would wait for each other at levels not all reach."""
+    """The network without DistributedDataParallel: its processes would wait for each other at steps not all reach."""
     return unwrap(net) if any(isinstance(module, DistributedDataParallel) for module in net.modules()) else net
 
 
 def _limits(threshold: Any, count: int) -> list[float]:
-    """The threshold of each level but the last."""
+    """The threshold of each step but the last."""
     several = isinstance(threshold, list | tuple) or (isinstance(threshold, Tensor) and threshold.dim() == 1)
     limits = list(threshold) if several else [threshold] * count
     if len(limits) != count:
         raise ValueError(
-            f"cascade: threshold must be one number, or {count}, one a level but the last; got {len(limits)}"
+            f"cascade: threshold must be one number, or {count}, one a step but the last; got {len(limits)}"
         )
     limits = [limit.item() if isinstance(limit, Tensor) and limit.numel() == 1 else limit for limit in limits]
     for limit in limits:
@@ -298,15 +309,15 @@ def _limits(threshold: Any, count: int) -> list[float]:
 
 
 def _costs(steps: list[tuple[nn.Module, Width]], example: Any, macs: Sequence[int] | None) -> list[int]:
-    """Multiply-accumulates of one example and pass at each level, which must grow."""
+    """Multiply-accumulates of one example and pass at each step, which must grow."""
     if macs is not None and len(macs) != len(steps):
-        raise ValueError(f"cascade: macs must be {len(steps)} numbers, one a level; got {len(macs)}")
+        raise ValueError(f"cascade: macs must be {len(steps)} numbers, one a step; got {len(macs)}")
     costs = [_count(*step, example) for step in steps] if macs is None else [int(cost) for cost in macs]
     for index in range(1, len(costs)):
         if costs[index] <= costs[index - 1]:
             raise ValueError(
-                f"cascade: levels must grow; level {index} costs {costs[index]} multiply-accumulates an example, "
-                f"level {index - 1} before it {costs[index - 1]}"
+                f"cascade: widths must grow; step {index} costs {costs[index]} multiply-accumulates an example, "
+                f"step {index - 1} before it {costs[index - 1]}"
             )
     return costs
 

@@ -1,10 +1,7 @@
 """NGD: stochastic gradient descent along Povey's online natural gradient."""
 
-import os
 from collections import defaultdict, namedtuple
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from itertools import chain
 from math import inf
 from typing import Any
@@ -15,6 +12,8 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 from torch.optim.sgd import sgd
 
 from vnd.functional import to_float32
+from vnd.optim.cuda_graphs import GraphCache
+from vnd.optim.eigh import EighJob, decompose
 
 INITIAL_UPDATES = 10  # the factors are updated on each of the first steps, then once a period
 FIRST_ROUNDS = 3  # updates with the first gradient before its use: a power method from the regular start
@@ -23,8 +22,6 @@ FLOOR = 5e-4  # δ, the smallest eigenvalue of a factor over its largest
 LIFT = 1e-6  # the smallest ρ over the trace of a scatter to be mixed in
 EXTENT = 1e30  # units of gradients lie between one over it and it, in float32
 OPTIONS = ("rank", "alpha", "eta", "epsilon", "update_period")  # of factors
-OVERLAPPED = ("cuda",)  # devices that go on while their decompositions run in threads
-threads = cache(lambda process: ThreadPoolExecutor(4, "vnd-eigh"))  # of each process: a fork has none of its parent's
 
 # Factors F = RᵀDR + ρI of n parameters, and E = D (D + βI)⁻¹: tensors (n, r, d), (n, r), (n,), (n, r).
 Factor = namedtuple("Factor", ("basis", "strength", "rest", "shrinkage"))
@@ -71,7 +68,8 @@ class NGD(Optimizer):
 
     Note: The state is tensors: `step`, `momentum_buffer`, and `basis_i`, `strength_i`, `rest_i`, `shrinkage_i` of axis
         i, in float32 or wider; `load_state_dict` keeps their dtypes. Decompositions run on the CPU, for parameters on a
-        GPU in threads, until the next step or the next look at `state`.
+        GPU in threads, until the next step or the next look at `state`. On one GPU preconditioning is captured as CUDA
+        graphs when it has run a few times, and replayed while options and parameters with gradients stay what they are.
 
     Args:
         params: Parameters, or groups of them; a group may have its own value of every argument below.
@@ -109,7 +107,9 @@ class NGD(Optimizer):
         super().__setstate__(state)
 
     def _reset(self) -> None:
-        self._updates: list[PendingUpdate] = []
+        self._jobs: list[EighJob] = []  # of the update under way, and its end
+        self._end: Callable[[], Any] = list
+        self._graphs = GraphCache("NGD")
         self._groups: list[PreconditionGroup] = []
         self._moves: list[tuple[dict[str, Any], list[Tensor], list[Tensor]]] = []
         self._laid_out: Any = None
@@ -140,20 +140,22 @@ class NGD(Optimizer):
         """Take one step; `closure`, if given, computes the loss and the gradients first."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
-        self._finish()
-        if self._laid_out != self._layout():
+        kept = self._laid_out == self._layout()
+        self._end_update()
+        if not kept:
             self._lay_out()
         for group, parameters, along in self._moves:
             torch._foreach_copy_(along, [p.grad for p in parameters if p.grad is not None])
             if group["weight_decay"]:
                 torch._foreach_add_(along, [to_float32(p) for p in parameters], alpha=group["weight_decay"])
-        for own in self._groups:
-            with torch.autocast(own.gradient.device.type, enabled=False):
-                self._updates += own.turn()
+        work, devices = tuple(own.count() for own in self._groups), {own.gradient.device for own in self._groups}
+        device = devices.pop() if len(devices) == 1 else None
+        updates, self._end = self._graphs.run(work, device, self._turn, lambda updates: [x.finish() for x in updates])
+        self._jobs = decompose([update.gram for update in updates])
         for move in self._moves:
             _move(*move, self.__dict__["state"])
-        if not any(update.task for update in self._updates):
-            self._finish()
+        if not any(job.tasks for job in self._jobs):
+            self._end_update()
         self._laid_out = self._layout()
         return loss
 
@@ -167,28 +169,44 @@ class NGD(Optimizer):
                 device = "cpu" if name == "step" else parameter.device  # reading it must not wait for the device
                 self.state[parameter][name] = value.detach().to(device, copy=True)
 
+    def _turn(self) -> list["PendingUpdate"]:
+        """Precondition all gradients; nothing but work on tensors that stay where they are, which can be captured."""
+        updates = list[PendingUpdate]()
+        for own in self._groups:
+            with torch.autocast(own.gradient.device.type, enabled=False):
+                updates += own.turn()
+        return updates
+
     @torch.no_grad()
     def _finish(self) -> None:
+        """Bring the update under way to its end, outside of a step."""
+        if self._jobs:
+            kept = self._laid_out == self._layout()
+            self._end_update()
+            self._laid_out = self._layout() if kept else None
+
+    def _end_update(self) -> None:
         """Bring the update under way to its end. An error in a thread is raised here, before any factor changes."""
-        updates, self._updates = self._updates, []
-        for task in [update.task for update in updates if update.task]:
-            task.result()
-        for update in updates:
-            update.finish()
-        self._laid_out = self._layout() if updates else self._laid_out
+        jobs, self._jobs = self._jobs, []
+        for job in jobs:
+            job.finish()
+        if jobs:
+            self._end()
 
     def _layout(self) -> Any:
         """What groups are made of: options, parameters with gradients, their state, and how often it was written."""
         states, found = self.__dict__["state"], list[Any]()
         for group in self.param_groups:
             options = *(group[name] for name in OPTIONS), group["precondition"]
-            graded = [p for p in group["params"] if p.grad is not None]
-            found += [(options, id(p), p.stride(), p.grad.layout, *map(id, states.get(p, {}).values())) for p in graded]
+            for p in [p for p in group["params"] if p.grad is not None]:
+                own = map(id, states.get(p, {}).values())
+                found.append((options, id(p), p.stride(), p.device, p.grad.layout, *own))
         return found, [x._version for group in self._groups for x in group.stacks]
 
     def _lay_out(self) -> None:
         """Put parameters together that can be worked on together, for as long as nothing but numbers changes."""
         states, kinds, places = self.__dict__["state"], dict[Any, list[Tensor]](), dict[Any, list[Tensor]]()
+        self._graphs.forget()
         for index, group in enumerate(self.param_groups):
             for p in [p for p in group["params"] if p.grad is not None]:
                 if p.grad.layout != torch.strided:
@@ -207,7 +225,7 @@ class NGD(Optimizer):
 
 
 class PendingUpdate:
-    """An update between its halves: $Y = R T$ over its largest entry, and eigenvectors of $Y Y^⊤$, perhaps under way.
+    """An update between its halves: $Y = R T$ over its largest entry, and $Y Y^⊤$, or by now its eigenvectors.
 
     Made of $R X X^⊤$ and the square of the norm of X, on any common scale, and the trace of S.
     """
@@ -222,23 +240,12 @@ class PendingUpdate:
         self.scale = made.abs().amax((1, 2))
         self.usable = power.isfinite() & self.scale.isfinite()
         self.sketch = made.div_(self.scale[:, None, None])
-        self.vectors = gram = torch.where(self.usable[:, None, None], made @ made.mT, _one(made))
-        self.task, ready = None, None
-        if gram.is_cuda:  # on the CPU matrices this small take a third of the time
-            self.vectors = torch.empty(gram.shape, dtype=gram.dtype, pin_memory=True).copy_(gram, non_blocking=True)
-            ready = torch.cuda.Event(blocking=True)
-            ready.record(torch.cuda.current_stream(gram.device))
-        if gram.device.type in OVERLAPPED:
-            self.task = threads(os.getpid()).submit(_decompose, self.vectors, ready)
-        else:
-            _decompose(self.vectors, ready)
+        self.gram = torch.where(self.usable[:, None, None], made @ made.mT, _one(made))
 
     def finish(self) -> None:
         """Give the factors their new values, in place; the old ones stay where a gradient was not finite."""
-        if self.task:
-            self.task.result()
         rank, size = self.factor.basis.shape[1:]
-        rows = self.vectors.to(self.sketch.device, non_blocking=True).mT @ self.sketch
+        rows = self.gram.mT @ self.sketch
         roots = torch.linalg.vector_norm(rows, dim=2)  # of the eigenvalues, the smallest of which are lost in C
         basis = rows / roots[:, :, None]
         usable = self.usable & ((basis @ basis.mT - _one(basis)).abs().amax((1, 2)) < 1e-4)  # false for NaN
@@ -278,13 +285,18 @@ class PreconditionGroup:
         made = torch.nn.functional.normalize(basis, dim=1).repeat(n, 1, 1), strength, strength[:, 0].clone(), shrinkage
         return Factor(*(_stacked(states, f"{k}_{axis}", v) for k, v in zip(Factor._fields, made, strict=True)))
 
+    def count(self) -> tuple[bool, bool]:
+        """Count a step; gives what decides its work: whether it is the first, and whether it updates the factors."""
+        self.steps.add_(1)
+        self.step += 1
+        self.due = self.step <= INITIAL_UPDATES or (self.step - 1) % self.options[-1] == 0
+        return self.step == 1, self.due
+
     def turn(self) -> list[PendingUpdate]:
         """Put natural gradients in the place of gradients; gives the first halves of the factors' updates, if due.
 
         A gradient that is not finite, or whose direction is not, stays what it is.
         """
-        self.steps.add_(1)
-        self.step += 1
         norm, options, updates = _norm(self.gradient), self.options, list[PendingUpdate]()
         unit = norm.reciprocal().clamp(1 / EXTENT, EXTENT).to(self.gradient.dtype).view(-1, 1, 1, 1)
         x, order = self.gradient, self.order
@@ -295,11 +307,13 @@ class PreconditionGroup:
                 at = 1
             flat = x.view(len(x), x.shape[1:at].numel(), x.shape[at], -1)
             sketch = _times(factor.basis, flat)
-            if self.step <= INITIAL_UPDATES or (self.step - 1) % options[-1] == 0:
+            if self.due:
                 square = norm.square() if x is self.gradient else _norm(x).square()  # its norm is to be the gradient's
                 given = square * unit.view(-1), norm.square() * x.shape[at] / x[0].numel()
                 for _ in range(FIRST_ROUNDS if self.step == 1 else 0):
-                    PendingUpdate(factor, options, _scatter(sketch * unit, flat), *given).finish()
+                    update = PendingUpdate(factor, options, _scatter(sketch * unit, flat), *given)
+                    decompose([update.gram])[0].finish()
+                    update.finish()
                     sketch = _times(factor.basis, flat)
                 updates.append(PendingUpdate(factor, options, _scatter(sketch * unit, flat), *given))
             onto = flat.clone() if x is self.gradient else flat
@@ -317,7 +331,7 @@ def _move(group: dict[str, Any], parameters: list[Tensor], along: list[Tensor], 
     buffers: list[Tensor | None] = [None] * len(parameters)
     for i, (p, x) in enumerate(zip(parameters, along, strict=True) if group["momentum"] else ()):
         buffers[i] = buffer = states[p].get("momentum_buffer")
-        if buffer is None or buffer.stride() != x.stride():  # alike, or there is no fast way
+        if buffer is None or (buffer.stride(), buffer.device) != (x.stride(), x.device):  # or there is no fast way
             new = torch.zeros_like(x)  # to which torch's SGD adds the first direction
             buffers[i] = states[p]["momentum_buffer"] = new if buffer is None else new.copy_(buffer)
     fast = all(p.dtype == torch.float32 and p.stride() == x.stride() for p, x in zip(parameters, along, strict=True))
@@ -331,7 +345,7 @@ def _empty(p: Tensor) -> Tensor:
 
 def _stacked(states: list[dict[str, Any]], name: str, made: Tensor) -> Tensor:
     """What states hold under a name, or what is `made` for them, in one tensor; they now hold its parts."""
-    stack = torch.stack([state[name] for state in states]) if name in states[0] else made
+    stack = torch.stack([state[name] for state in states]).to(made.device) if name in states[0] else made
     for state, part in zip(states, stack.unbind(), strict=True):
         state[name] = part
     return stack
@@ -359,6 +373,8 @@ def _scatter(y: Tensor, x: Tensor) -> Tensor:
 
 def _norm(x: Tensor) -> Any:
     """The norm of each tensor of a batch, whatever its scale."""
+    if x.is_cuda:  # one pass over memory, summed in float64
+        return torch.stack(torch._foreach_norm(x.unbind(), 2, torch.float64))
     return torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=torch.float64)
 
 
@@ -368,14 +384,6 @@ def _shrinkage(strength: Tensor, rest: Tensor, size: int, alpha: float) -> Tenso
 
 def _one(x: Tensor) -> Tensor:
     return torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-
-
-def _decompose(gram: Tensor, ready: torch.cuda.Event | None) -> None:
-    """Put eigenvectors in the place of matrices."""
-    if ready is not None:
-        with torch.cuda.device(ready.device):  # or the thread would make itself at home on the first one
-            ready.synchronize()
-    gram.copy_(torch.linalg.eigh(gram).eigenvectors)
 
 
 def _check(group: dict[str, Any]) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 
 from vnd.metrics import confidence_interval
 from vnd.report import theory
-from vnd.report.html import NONE, Cell, Drawing, Items, Options, Part, Table, each, interval, section
+from vnd.report.html import NONE, Cell, Drawing, Items, Options, Part, Table, caption, each, interval, part, section
 from vnd.report.results import Column
 from vnd.report.series import Block, Point, Series, points_of, rows_of
-from vnd.report.sizes import again, answering, described, drawn_columns, headline, other_of
+from vnd.report.sizes import answering, described, drawn_columns, first_of, has_several, headline, other_of
 from vnd.report.style import (
     BLUE,
     GREEN,
@@ -44,55 +44,6 @@ PAGE = 8.2  # inches: what a page of documentation has room for
 MANY = 12  # series; with more, only they are in the legend
 FEW = 20  # predictions in a bin, or points of a curve: accuracy is mostly chance, a line is hard to see
 DIAGRAMS, CURVES, DRAWN = 3, 4, 200  # reliability diagrams; curves in a panel; points of a curve: more cannot be seen
-CURVE = (
-    " Left: at the same share of every layer. Right: at the same number of parameters, further left is smaller; hollow "
-    "markers are learned shapes, where training decided how much of each layer stays. Bands and bars are 95 % "
-    "intervals; a wide one may reach past the figure."
-)
-OVER = (
-    " Further left is smaller. Hollow markers are learned shapes; bands and bars are 95 % intervals over seeds, and a "
-    "wide one may reach past the figure."
-)
-SURVIVAL = (
-    "Each cell is one unit of a layer{whose}. Bright units stay even in small networks, dark ones are the first to go."
-)
-RELIABILITY = (
-    "Of the answers given with some confidence, how many were right; on the dotted line the two agree. Pale bars rest "
-    "on too few images to tell. {below}"
-)
-SELECTIVE = (
-    "A network that withholds its least certain answers makes fewer mistakes. Each curve is a size; further right is "
-    "more answered, lower is fewer mistakes. The marker is the threshold fitted on validation images for the risk at "
-    "the dotted line, measured on {split} images; a size without a marker has no such threshold.{again}"
-)
-CASCADE = (
-    "Every image is tried on a narrow network, and goes on to a wider one only where that is uncertain: accuracy "
-    "against the mean cost, beside each size for itself. Further up and left is better.{again}"
-)
-LEARNED = (
-    "Probability that exactly so many of a layer's units are kept: grey, two laws of earlier work that are the same "
-    "for every layer; blue, what training found, layer by layer.{again}"
-)
-STATISTICS = (
-    "After a network is cut, its BatchNorm layers collect their statistics from training images again. A band reaches "
-    "from the worst repeat to the best, on average over runs."
-)
-CORRELATION = (
-    "Correlation of the uncertainties (predictive entropies) of two widths over all images: 1 where they doubt alike. "
-    "Images of {other} are out of domain.{again}"
-)
-DOWNHILL = (
-    "A mask says how much of each unit is kept, and falls from the first unit to the last. Top: samples of the "
-    "Downhill distribution; at a low temperature each is a clear cliff, at a high one a slope, from which training can "
-    "tell which unit to move. Bottom: how probable each length is, under two fixed laws and two such as a layer may "
-    "learn."
-)
-PRICE = (
-    "A Bayesian weight pays for being certain. Left: the exact price (KL from the log-uniform prior) and three "
-    "approximations, each with its smallest value at 0. Right: how far each is from the exact one, matched where the "
-    "noise is small. The paper's is smallest at log α ≈ 1, so that noise stays finite; sparse variational dropout has "
-    "no such place and lets weights drown in noise; variational dropout holds for α ≤ 1 only."
-)
 EXAMPLES = {"most_certain": "Most certain", "least_certain": "Least certain", "ood": "Out of domain"}
 LINES_OF_TRAINING = {  # by the first that a log has: of the upper panel, and last that of the lower one
     "mse": [("mse", "mean squared error", BLUE, "-"), ("rate", "rate", ORANGE, "--")],
@@ -103,7 +54,6 @@ LINES_OF_TRAINING = {  # by the first that a log has: of the upper panel, and la
     ],
 }
 ACROSS, PIXELS = 8, 96  # examples in a row; a larger one is thinned: it is shown small
-FIRST = " Of several trainings from other seeds, the first is shown."
 
 
 # Figures over sizes
@@ -119,7 +69,7 @@ def curves(block: Block, options: Options) -> list[Part]:
             continue
         draw = over_sizes if on_page else over_parameters
         heading = column.title if on_page else f"{column.title}, over parameters"
-        note += (CURVE if on_page else OVER) * (index == 0)
+        note = f"{note} {caption(f'curves_{options.view}')}" if index == 0 else note
         found.append(Part(column.key, heading, note.strip(), [options.drawing(column.key, draw, block.series, column)]))
     return found
 
@@ -224,7 +174,7 @@ def statistics(block: Block, options: Options) -> list[Part]:
     """What more images for BatchNorm's statistics are worth."""
     some = [own for own in block.main if len(image_counts(own)) > 1]
     drawings = each(some, "statistics", draw_statistics, options.prefix)
-    return [Part("statistics", "How many images BatchNorm's statistics need", STATISTICS, drawings)]
+    return [part("statistics", drawings)]
 
 
 def image_counts(own: Series) -> list[int]:
@@ -285,16 +235,14 @@ def learned_layers(own: Series) -> dict[str, list[float]]:
 @section("survival", "run", "page", "markdown")
 def survival(block: Block, options: Options) -> list[Part]:
     """What a network learned to keep: unit by unit for one run, and how many for many."""
-    heading = "What the network learned to keep"
     if options.view == "page":
         drawings = each([own for own in block.main if learned_layers(own)], "lengths", tail_index, options.prefix)
-        return [Part("lengths", "How many units each layer keeps", LEARNED.format(again=again(block, FIRST)), drawings)]
+        return [part("lengths", drawings, caption_of="layers", first=first_of(block))]
     own = headline(block)
     layers = own.runs[0].results.get("survival")
     known = learned_layers(own) if options.view == "markdown" else layers and own.method.get("order") != "fixed"
-    whose = f" of {own.name}, of its first run" if options.view == "markdown" else ""
     drawn = [options.drawing("survival", draw_survival, layers)] if known and layers else []
-    return [Part("survival", heading, SURVIVAL.format(whose=whose), drawn)]
+    return [part("survival", drawn, name=own.name if options.view == "markdown" else "")]
 
 
 def draw_survival(layers: dict[str, list[float]]) -> Figure:
@@ -348,10 +296,8 @@ def tail_index(own: Series) -> Figure:
 def correlation(block: Block, options: Options) -> list[Part]:
     """How alike the uncertainties of two widths are: Pearson's correlation of their entropies, mean over runs."""
     some = [own for own in block.main if own.first("correlation")]
-    means = " Of several trainings from other seeds, the mean is shown, of those with the sizes of the first."
-    note = CORRELATION.format(other=other_of(block), again=again(block, means))
     drawings = each(some, "correlation", lambda own: heat_maps(*mean_correlation(own), own.name), options.prefix)
-    return [Part("correlation", "Do small networks doubt the same images?", note, drawings)]
+    return [part("correlation", drawings, other=other_of(block), several=has_several(block))]
 
 
 def mean_correlation(own: Series) -> tuple[list[str], dict[str, Any]]:
@@ -374,14 +320,14 @@ def heat_maps(labels: Sequence[str], maps: dict[str, Any], name: str) -> Figure:
     figure, axes = panels(len(maps), 2, 4.3)
     figure.set_layout_engine("compressed")  # squares need not fill the page
     mesh = None
-    for axis, (part, table) in zip(axes, maps.items(), strict=True):
+    for axis, (domain, table) in zip(axes, maps.items(), strict=True):
         mesh = axis.imshow(table, vmin=low, vmax=1, cmap="cividis")
         for (row, column), value in np.ndenumerate(table) if len(labels) <= MANY else ():
             dark = (value - low) / (1 - low) < 0.55
             words = NONE if np.isnan(value) else f"{value:.2f}"
             look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5 if len(labels) <= 8 else 7}
             axis.text(column, row, words, color="white" if dark else INK, **look)
-        title(axis, f"{name}, {part}", 44)
+        title(axis, f"{name}, {domain}", 44)
         names = [one_line(label, 10) for label in labels]
         axis.set_xticks(range(len(labels)), names, rotation=45 if len(labels) > 5 else 0)
         axis.set_yticks(range(len(labels)), names)
@@ -399,16 +345,14 @@ def trust(block: Block, options: Options) -> list[Part]:
     """Answers withheld, and narrow networks first."""
     withholding = [own for own in block.main if answers(own)]
     growing = [own for own in block.main if own.runs[0].results.get("cascade")]
-    first = " Of several trainings from other seeds, the curves are of the first; the numbers are means."
-    alone, note = options.view == "run", SELECTIVE.format(split=block.runs[0].split, again=again(block, first))
+    alone, split = options.view == "run", block.runs[0].split
     shown: list[Table | Drawing | Items] = []
     shown += [options.drawing("selective", draw_selective, withholding)] if withholding else []
-    shown += [] if alone else withheld(block)
+    shown += [] if alone else [withheld(block)]
     grown = [options.drawing("cascade", draw_cascade, growing)] if growing else []
-    cascade = CASCADE.format(again=again(block, FIRST))
     return [
-        Part("selective", "Answering only when sure", note, shown, is_half=alone),
-        Part("cascade", "Narrow networks first", cascade, grown, is_half=alone),
+        part("selective", shown, alone, split=split, several=has_several(block)),
+        part("cascade", grown, alone, first=first_of(block)),
     ]
 
 
@@ -469,7 +413,7 @@ def _panels(series: Sequence[Series]) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
-def withheld(block: Block) -> list[Table]:
+def withheld(block: Block) -> Table:
     """Coverage and risk at the fitted thresholds, means over runs; how many runs have no threshold."""
     share, risk = Column("", "", "percent", 1), Column("", "", "percent", 2)
     lines: list[list[Cell | str]] = []
@@ -489,21 +433,20 @@ def withheld(block: Block) -> list[Table]:
             cells[0] = Cell(cells[0].text, " ".join(filter(None, (cells[0].small, none))))
             lines.append([own.name, label, f"{100 * target:g} %", *cells])
     head = ["Method", "Size", "Risk aimed at", "Images answered", "Wrong among these", "AURC (mean risk)"]
-    return [Table(head, lines, fold="In numbers")] if lines else []
+    return Table(head, lines, fold="In numbers")
 
 
 @section("reliability", "run", "page", "markdown")
 def reliability(block: Block, options: Options) -> list[Part]:
     """Confidence against accuracy, at a few sizes."""
-    heading, below = "Confidence against accuracy", "Below: how many images there are."
-    note = RELIABILITY.format(below=below if options.view == "run" else "").strip()
     some = [own for own in block.main if own.parts("reliability")]
     if options.view == "page":
         drawings = each(some, "reliability", draw_reliability, options.prefix)
-        return [Part("reliability", heading, note + again(block, FIRST), drawings)]
+        return [part("reliability", drawings, has_counts=False, first=first_of(block), name="")]
     own = headline(block)
     drawing = [options.drawing("reliability", draw_reliability, own)] if own in some else []
-    return [Part("reliability", heading, note + f" Shown is {own.name}." * (options.view == "markdown"), drawing)]
+    name = own.name if options.view == "markdown" else ""
+    return [part("reliability", drawing, has_counts=not name, first="", name=name)]
 
 
 def draw_reliability(own: Series) -> Figure:
@@ -551,8 +494,8 @@ def spread_out(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]
 def laws(block: Block, options: Options) -> list[Part]:
     """The figures that are the same whatever was run."""
     return [
-        Part("downhill", "The law behind it: ordered masks", DOWNHILL, [options.drawing("downhill", theory.downhill)]),
-        Part("kl", "The price of a certain weight", PRICE, [options.drawing("kl", theory.noise_costs)]),
+        part("downhill", [options.drawing("downhill", theory.downhill)]),
+        part("kl", [options.drawing("kl", theory.noise_costs)]),
     ]
 
 
@@ -564,9 +507,8 @@ def examples(block: Block, options: Options) -> list[Part]:
     """The images a network is most and least sure of."""
     groups = {key: (block.first("examples") or {}).get(key) for key in EXAMPLES}
     shown = {EXAMPLES[key]: (some, key == "ood") for key, some in groups.items() if some}
-    note = f"The images with the surest and the least sure answers, and images of {other_of(block)}, for which no "
     drawing = [options.drawing("examples", draw_examples, shown)] if shown else []
-    return [Part("examples", "What it is sure of, and what it is not", f"{note}answer is right.", drawing)]
+    return [part("examples", drawing, other=other_of(block))]
 
 
 def draw_examples(shown: dict[str, tuple[list[dict[str, Any]], bool]]) -> Figure:
@@ -598,9 +540,8 @@ def training(block: Block, options: Options) -> list[Part]:
     """What fell over the steps of training, and what it costs in a panel of its own, since its scale is."""
     curves = block.first("curves") or []
     known = [key for key in LINES_OF_TRAINING if any(point.get(key) is not None for point in curves)][:1]
-    note = "Over the steps of training, pale as it was and bold as a running mean."
     drawn = [options.drawing("training", draw_training, curves, *known)] if known else []
-    return [Part("training", "Training", note, drawn, is_half=True)]
+    return [part("training", drawn, is_half=True)]
 
 
 def draw_training(curves: list[dict[str, Any]], key: str) -> Figure:

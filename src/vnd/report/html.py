@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from html import escape
 from io import StringIO
-from itertools import count, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -23,8 +23,8 @@ from vnd._files import put, write_text
 from vnd._text import nearest, short
 from vnd.metrics import Interval
 from vnd.report import style
-from vnd.report.results import FORMAT, RESULTS, Column, Run, find, open_run, origin
-from vnd.report.series import Block, Point, Series, blocks_of, is_certain
+from vnd.report.results import CAPTIONS, FORMAT, RESULTS, Column, Run, declared, find, open_run, origin
+from vnd.report.series import Block, Point, Series, blocks_of, is_certain, numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,16 +40,7 @@ NOT_TEST = (
     "All numbers are of validation images, not of test images. Training kept what was best on them, and thresholds and "
     "temperatures were fitted on them: on new images the numbers may be worse."
 )
-AGAIN = (
-    "As they were given: what a recipe says may have changed since. The recipe.yaml in the folder of a run has all of "
-    "its settings, and `vnd train FOLDER/recipe.yaml` trains by them."
-)
-TIMES = (
-    "Times are means over runs; training is the steps alone, without validation and checkpoints. A commit with + had "
-    "changes that were not committed."
-)
 HEAD = ["Method", "Runs", "Trained on", "torch", "vnd commit", "Training a run", "Evaluation a run"]
-BESIDE = "summary.csv and summary.json beside this page hold every point of the figures; figures/ holds them as PNG."
 
 
 @dataclass(frozen=True)
@@ -95,6 +86,9 @@ class Items:
     fold: str = ""
 
 
+Content = Sequence[Table | Drawing | Items]
+
+
 @dataclass(frozen=True)
 class Part:
     """A part of a page: heading, note, and what it shows. Without a heading it stands above all others."""
@@ -102,7 +96,7 @@ class Part:
     key: str
     heading: str
     note: str
-    content: Sequence[Table | Drawing | Items]
+    content: Content
     is_half: bool = False
 
     @property
@@ -190,7 +184,7 @@ def write_run(path: Path, out: Path) -> Path:
     run = open_run(Path(path) / RESULTS if Path(path).is_dir() else Path(path))
     (block,) = blocks_of([run])
     parts = parts_of(block, Options("run"))
-    made = Part("made", "How it was made", "", [_made(run)], is_half=True)
+    made = part("made", [_made(run)], is_half=True)
     pictures = style.pictures(_figures(parts), Path(out) / "figures", DPI)
     write_text(Path(out) / PAGE, html(run.results["title"], [("", "", [*parts, made])], pictures))
     return Path(out) / PAGE
@@ -239,27 +233,42 @@ def html(title: str, groups: Sequence[tuple[str, str, Sequence[Part]]], pictures
             own = list(some)
             lines += [own[at : at + 2] for at in range(0, len(own), 2)] if is_half else [[part] for part in own]
         shown.append({"heading": heading, "mark": mark, "lines": lines})
-    template, safe = _template()
+    template = _templates().get_template("report.html.j2")
+    from markupsafe import Markup
 
     def picture(part: Part, one: Drawing) -> Any:
-        label = safe.escape(f"{part.heading} {one.series}".strip())
-        return safe(pictures[one.name].replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
+        label = Markup.escape(f"{part.heading} {one.series}".strip())
+        return Markup(pictures[one.name].replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
 
     return str(template.render(title=title, groups=shown, picture=picture))
 
 
 @cache
-def _template() -> tuple[Any, Any]:
-    """The template of all pages, and what marks text as HTML."""
+def _templates() -> Any:
+    """The environment of all templates: what they are given is text, not HTML."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
-        from markupsafe import Markup
     except ModuleNotFoundError:
         message = "pages of the report need Jinja2; pip install 'variational-nested-dropout[report]'"
         raise ModuleNotFoundError(message) from None
     loader = PackageLoader("vnd.report", "")
-    pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    return pages.get_template("report.html.j2"), Markup
+    found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    found.filters["short"] = short
+    return found
+
+
+def caption(of: str, key: str = "note", /, **given: object) -> str:
+    """The note of a name in captions.yaml, or its heading, with what it speaks of."""
+    text = declared(CAPTIONS)[of].get(key, "")
+    template = _templates().overlay(autoescape=False, trim_blocks=False).from_string(text)
+    return re.sub(" *(\n| ) *", r"\1", template.render(given)).strip()
+
+
+def part(key: str, content: Content, /, is_half: bool = False, caption_of: str = "", **given: object) -> Part:
+    """A part with heading and note of captions.yaml, of its key or another name; without tables that have no line."""
+    heading, note = (caption(caption_of or key, which, **given) for which in ("heading", "note"))
+    shown = [one for one in content if not isinstance(one, Table) or one.lines]
+    return Part(key, heading, note, shown, is_half)
 
 
 def rows(block: Block) -> list[dict[str, Any]]:
@@ -357,18 +366,14 @@ def slug(text: str) -> str:
 
 def each(series: Sequence[Series], name: str, draw: Callable[[Series], Figure], prefix: str) -> list[Drawing]:
     """A figure for each series that has one, of different names; all but the first are folded."""
-    found: list[Drawing] = []
-    for own in series:
-        plain = f"{prefix}{name}-{slug(own.name)}"
-        numbered = (f"{plain}-{number}" if number > 1 else plain for number in count(1))
-        stem = next(stem for stem in numbered if all(one.name != stem for one in found))
-        found.append(Drawing(stem, partial(draw, own), own.name, fold=bool(found)))
-    return found
+    names = numbered([f"{prefix}{name}-{slug(own.name)}" for own in series], "-")
+    draws = [(stem, partial(draw, own), own.name) for stem, own in zip(names, series, strict=True)]
+    return [Drawing(*one, fold=index > 0) for index, one in enumerate(draws)]
 
 
-def paragraphs(*lines: str) -> Items:
-    """Paragraphs of text."""
-    return Items([[Cell(line)] for line in lines if line], "paragraphs")
+def paragraphs(*texts: str) -> Items:
+    """Paragraphs, a line each."""
+    return Items([[Cell(line)] for text in texts for line in text.splitlines() if line], "paragraphs")
 
 
 def of_split(results: dict[str, Any], where: str) -> str:
@@ -403,7 +408,7 @@ def _origins(runs: Sequence[Run]) -> Part:
         said = (run.recipe, run.data, run.network, run.seed, _samples(run), run.results.get("machine"))
         cells = [run.name, run.method["name"], *(NONE if value is None else str(value) for value in said)]
         lines.append([*cells, str(run.path)])
-    return Part("runs", "Where the numbers come from", BESIDE, [Table(head, lines)])
+    return part("runs", [Table(head, lines)])
 
 
 def _made(run: Run) -> Items:
@@ -504,10 +509,15 @@ def made(block: Block) -> list[str]:
             line.append(duration(sum(known) / len(known)) if known else NONE)
         lines.append(line)
         commands += [command for one in origins for command in one.commands]
-    found = [TIMES, _rows([HEAD, *lines])]
+    found = [caption("trainings"), _rows([HEAD, *lines])]
     if commands:
         kept = all("recipe" in run.beside for run in block.runs)
-        parts = ["<details><summary>The commands of the runs</summary>", *[AGAIN] * kept, code(commands), "</details>"]
+        parts = [
+            "<details><summary>The commands of the runs</summary>",
+            *[caption("commands")] * kept,
+            code(commands),
+            "</details>",
+        ]
         found.append("\n\n".join(parts))
     return found
 

@@ -12,15 +12,17 @@ from vnd.report.html import (
     Options,
     Part,
     Table,
+    caption,
     images_of,
     listed,
     of_split,
     paragraphs,
+    part,
     section,
     spread,
 )
-from vnd.report.results import RULES, Run, measure_names
-from vnd.report.series import Block, Point, Series
+from vnd.report.results import Run, measure_names
+from vnd.report.series import RULES, Block, Point, Series
 from vnd.report.style import BLUE, ORANGE, WIDE, Look, canvas, legend, looks, one_line, plot
 
 if TYPE_CHECKING:
@@ -29,25 +31,6 @@ if TYPE_CHECKING:
 
 FIXED = RULES[0]
 WORDS = {"posterior": "by image", "target": "by target"}
-NOTE = (
-    "MSE: mean squared error of a pixel between 0 and 1, of the most likely codes; summed: over the pixels of an "
-    "image. Rate: what a code costs; distortion: what is then missing to the image, of codes drawn from the posterior; "
-    "−ELBO: both, in nats per image. Of all these less is better."
-)
-WAYS = (
-    " By image: each at the length that its posterior says. By target: each at the shortest with an error of at most "
-    "{target}, or at all of the code where none has it."
-)
-RATE = (
-    "Left: what codes cost and what is then missing; further down and left is better, a point is a length. Right: "
-    "their sum, an upper bound on −log p(x)."
-)
-DISTANCE = "{distance} of {counts}, at each length; lower is better. Numbers of other extractors do not compare."
-LENGTHS = (
-    "Left: at how many dimensions codes end, by what the posterior of each image says (its median), and by where its "
-    "error is at most {target}. Right: the same against how many bytes the image takes as a PNG, a measure of how much "
-    "there is to see in it."
-)
 
 
 @section("code_lengths", "run")
@@ -55,22 +38,16 @@ def overview(block: Block, options: Options) -> list[Part]:
     """What was trained, at how many lengths it is measured, and what came of it."""
     results, own = block.runs[0].results, block.series[0]
     rows, code = sorted(results["rows"], key=lambda row: row["length"]), results["latent_dim"]
-    trained = f"An auto-encoder with a code of {code} numbers was trained on {images_of(results)}."
-    if not own.is_separate:
-        trained += " Its numbers stand in an order, so that a code can end after any of them."
     errors = listed([f"{row['mse']:.5f} with {row['length']:g}" for row in rows])
-    said = f"The mean squared error of a pixel is {errors} of {code} numbers."
-    where = f" at {len(rows)} lengths" if len(rows) > 1 else ""
-    lines = [f"{trained} {of_split(results, where)}", said, *(results.get("notes") or [])]
-    return [Part("summary", "", "", [paragraphs(*lines)]), *numbers(block, options)]
+    measured = of_split(results, f" at {len(rows)} lengths" if len(rows) > 1 else "")
+    given = {"images": images_of(results), "measured": measured, "errors": errors, "ordered": not own.is_separate}
+    text = paragraphs(caption("trained_codes", code=code, **given), *(results.get("notes") or []))
+    return [Part("summary", "", "", [text]), *numbers(block, options)]
 
 
 @section("code_lengths", "page", "markdown")
 def numbers(block: Block, options: Options) -> list[Part]:
     """The table of lengths: one line a series and length, the best of each length bold."""
-    note = note_of(block.series)
-    if options.view == "markdown" and block.runs[0].split != "test":
-        note = f"{note} {NOT_TEST}"
     extractors, named, columns = distances(block.series), _named(block.runs), block.columns
     wanted = [*(key for key in columns if key not in named), *extractors, *distances(block.series, "score_name")]
     known = {key for _, point in block.points for key in point.measures}
@@ -89,26 +66,24 @@ def numbers(block: Block, options: Options) -> list[Part]:
     ]
     # one extractor: the note says whose they are
     heads = [key if key == "FID" or (len(extractors) > 1 and key in named) else columns[key].heading for key in keys]
-    return [Part("numbers", "In numbers", note, [Table(["Method", "Length", *heads], lines)])]
+    not_test = NOT_TEST * (options.view == "markdown" and block.runs[0].split != "test")
+    return [part("numbers", [Table(["Method", "Length", *heads], lines)], not_test=not_test, **spoken_of(block.series))]
 
 
-def note_of(series: Sequence[Series]) -> str:
-    """What the columns of the table mean."""
-    note, runs = NOTE, [run for own in series for run in own.runs]
+def spoken_of(series: Sequence[Series]) -> dict[str, Any]:
+    """What the note of the table speaks of."""
+    runs = [run for own in series for run in own.runs]
     targets = {f"{row['target']:.4g}" for run in runs for row in run.rows if row.get("target")}
-    if targets:
-        note += WAYS.format(target=" or ".join(sorted(targets)))
-    if any(len({p.rows[0][0]["latent_dim"] for p in own.points}) > 1 for own in series):
-        note += " Retrained: a training for each length."
-    if any(point.seeds > 1 for own in series for point in own.points):
-        note += " ± is half a 95 % interval over trainings from other seeds."
-    if names := distances(series):
-        note += f" {' and '.join(names)}: of {_counts(series)}; less is better."
-        note += f" Score: {' and '.join(distances(series, 'score_name'))}; more is better."
-        known = [run.results["features"] for run in runs if run.results.get("features")]
-        real = " or ".join(sorted({f"{one['real_diversity']:.3g}" for one in known}))
-        note += f" Diversity: mean distance of two images by their features; of real ones it is {real}."
-    return note
+    real = {f"{one['real_diversity']:.3g}" for run in runs if (one := run.results.get("features"))}
+    return {
+        "target": " or ".join(sorted(targets)),
+        "retrained": any(len({p.rows[0][0]["latent_dim"] for p in own.points}) > 1 for own in series),
+        "seeds": any(point.seeds > 1 for own in series for point in own.points),
+        "distances": " and ".join(distances(series)),
+        "scores": " and ".join(distances(series, "score_name")),
+        "counts": _counts(series),
+        "real": " or ".join(sorted(real)),
+    }
 
 
 def distances(series: Sequence[Series], key: str = "distance_name") -> list[str]:
@@ -124,13 +99,12 @@ def error(block: Block, options: Options) -> list[Part]:
     if _many(block.series, "mse"):
         words = "mean squared error of a pixel (0 … 1)"
         drawing = options.drawing("error", against_length, block.series, "mse", words)
-        note = "Further left is a shorter code, lower is better."
-        found.append(Part("error", "Error at every length", note, [drawing], is_half=True))
+        found.append(part("error", [drawing], is_half=True))
     for index, name in enumerate(one for one in distances(block.series) if _many(block.series, one)):
         key = f"distance-{index + 1}" if index else "distance"
-        note = DISTANCE.format(distance=name, counts=_counts([own for own in block.series if own.of(having=name)]))
+        counts = _counts([own for own in block.series if own.of(having=name)])
         drawing = options.drawing(key, against_length, block.series, name, name)
-        found.append(Part(key, "Generated images against real ones", note, [drawing], is_half=True))
+        found.append(part(key, [drawing], True, "distance", distance=name, counts=counts))
     return found
 
 
@@ -138,7 +112,7 @@ def error(block: Block, options: Options) -> list[Part]:
 def rate(block: Block, options: Options) -> list[Part]:
     """Rate, distortion and their sum."""
     drawing = options.drawing("rate", rate_distortion, block.series)
-    return [Part("rate", "Rate and distortion", RATE, [drawing] if _many(block.series, "negative_elbo") else [])]
+    return [part("rate", [drawing] if _many(block.series, "negative_elbo") else [])]
 
 
 @section("image_lengths", "run", "page", "markdown")
@@ -146,11 +120,11 @@ def image_lengths(block: Block, options: Options) -> list[Part]:
     """How long the codes of images are, a part for each series that has a length for each image."""
     found = []
     for index, own in enumerate(own for own in block.series if own.runs[0].results.get("lengths")):
-        results, whose = own.runs[0].results, f": {own.name}" if len(block.series) > 1 else ""
+        results, name = own.runs[0].results, own.name if len(block.series) > 1 else ""
         target = next((f"{row['target']:.4g}" for row in own.runs[0].rows if row.get("target") is not None), "a target")
         key = f"lengths-{index + 1}" if index else "lengths"
-        heading, drawing = f"How long the code of an image is{whose}", options.drawing(key, draw_lengths, results)
-        found.append(Part(key, heading, LENGTHS.format(target=target), [drawing]))
+        drawing = options.drawing(key, draw_lengths, results)
+        found.append(part(key, [drawing], caption_of="lengths", target=target, name=name))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,12 @@ from vnd.report.html import (
     Options,
     Part,
     Table,
+    caption,
     images_of,
     listed,
     of_split,
     paragraphs,
+    part,
     section,
     spread,
 )
@@ -49,51 +52,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NOTE = (
-    "GED n: generalised energy distance between n samples of an image and the masks of its {graders} graders, "
-    "2 E d(S, Y) − E d(S, S′) − E d(Y, Y′) with d = 1 − IoU, on average over images; less is better. It falls with the "
-    "number of samples whatever the network (the V-statistic), so that only columns of one number compare{unbiased}."
-)
-UNBIASED = "; GED* is without that (the U-statistic)"
-AGAIN = ", and there is none where samples come again, as the members of an ensemble do"
-SPANS = " 95 % interval: of GED {most}, by 2,000 resamples of the {those}."
-BY_GROUP = " By {noun}: GED {most} as the mean of each {noun}'s own mean{share}."
-SHARE = ", so that the two who have {share:.0f} % of the images count no more than any others"
-DRAWN = " Size “drawn”: each sample has a length of its own, which is drawn too."
-OTHERS = (
-    "Of all {samples} samples. Matched IoU: the overlap of samples and graders, each with its best partner; more is "
-    "better. Diversity: mean d of two samples{own}. Dice: of the mean of the samples, cut at ½, with one grader; more "
-    "is better. Pixel ECE: how far the probability of a pixel is from the share of graders who marked it; less is "
-    "better. Entropy: of that probability in nats, where at least one grader marked the pixel."
-)
-DIFFERENCE = (
-    "Of each image the energy distance with {most} samples, less that of {name} for the same image, on average over "
-    "images: below 0 is nearer to the graders than {name}. The interval is where 95 % of such means lie with other "
-    "{groups} in place of these (2,000 resamples); bold: all of it is below 0. Other trainings are not in it{seeds}."
-)
-BOXES = (
-    "Energy distance of every image; lower is better. A box holds the middle half of the images, its whiskers end "
-    "where 5 % lie beyond on each side; the black line in it is the mean, the thin one the median.{drawn}{lines}"
-    "{truth}{published}"
-)
-SAMPLES = (
-    "The mean energy distance against the number of samples; lower is better. It falls whatever the network, since "
-    "many samples show its distribution better than one.{bars}{hollow}"
-)
-DIVERSITY = (
-    "Right: samples that differ more from each other; up: samples that match the graders better. Samples of a good "
-    "network differ as much as two graders do, the dotted line.{hollow}"
-)
-CALIBRATION = (
-    "Of the pixels with some probability, by how many of the graders they were marked; on the dotted line the two "
-    "agree, below it a network marks too much. {beside}: how many pixels there are.{first}"
-)
-LINES = " Lines across are the means of methods that have one size."
-REACHED = (
-    " The black dotted line is what samples of the true distribution, which is known here, would reach on average."
-)
-BARS = " Bars: 95 % intervals where there are trainings from several seeds; a wide one may reach past the figure."
-PUBLISHED = " {name}: about {values}, read from its paper, on the full set and other images: a landmark, no contest."
 TRUTH, GRADERS, IDEAL = "Samples of the truth, expected", "Graders among themselves", "samples of the truth, expected"
 ENDS = (5, 25, 50, 75, 95)  # percentiles of a box: whisker, box, median, box, whisker
 PANEL = 3.1  # inches
@@ -233,44 +191,34 @@ def differences(block: Block) -> list[tuple[Series, Point, Interval | None]]:
 def overview(block: Block, options: Options) -> list[Part]:
     """What was trained, at how many sizes it is measured, and what came of it."""
     results, own = block.runs[0].results, block.series[0]
-    trained = (
-        f"A network was trained on {images_of(results)}, each with the masks of {results['graders']} graders, who need "
-        "not agree. Every sample that it draws for an image is a whole mask, such as one grader might have made."
-    )
     sized, most = sum(not point.is_drawn for point in own.points), counts(block)[-1]
     said = []
     for point in own.points:
         place = " with lengths that are drawn" if point.is_drawn else f" at {point.label}"
         said.append(f"{point.measures[f'ged_{most}'].mean:.3f}{place * (len(own.points) > 1)}")
-    words = f"The energy distance between {most} sample{'s' * (most > 1)} and the graders is {listed(said)}"
     truth, apart, between = expected(block).get(most), own.full.mean("diversity"), graders_own(block, "diversity")
-    words += f"; samples of the true distribution would have {truth:.3f} on average." if truth is not None else "."
-    if apart is not None and between is not None:
-        words += f" Two samples are {apart:.2f} apart (1 − IoU), two graders {between:.2f}."
-    lines = [f"{trained} {of_split(results, f' at {sized} sizes' if sized > 1 else '')}", words]
-    return [Part("summary", "", "", [paragraphs(*lines, *(results.get("notes") or []))]), *tables(block, options)]
+    given: dict[str, Any] = {"images": images_of(results)}
+    given |= {"measured": of_split(results, f" at {sized} sizes" if sized > 1 else "")}
+    given |= {"graders": results["graders"], "most": most, "distances": listed(said)}
+    text = caption("trained_masks", truth=truth, apart=apart, between=between, **given)
+    return [Part("summary", "", "", [paragraphs(text, *(results.get("notes") or []))]), *tables(block, options)]
 
 
 @section("mask_tables", "page", "markdown")
 def tables(block: Block, options: Options) -> list[Part]:
     """Energy distances, their differences from the reference's, and what else was measured."""
-    in_markdown, parts = options.view == "markdown", []
-    if in_markdown and block.runs[0].split != "test":
-        parts.append(Part("split", "", "", [paragraphs(NOT_TEST)]))
     first, second = _columns(block)
-    between = graders_own(block, "diversity")
-    own = "" if between is None else f"; of two different graders it is {between:.3f}"
-    others = OTHERS.format(samples=counts(block)[-1], own=own)
-    shown = [
-        ("distances", "Energy distance in numbers", _note(block, first), _table(block, first)),
-        ("differences", *_against(block)),
-        ("others", "Overlap, diversity and calibration in numbers", others, _table(block, second)),
+    most, between = counts(block)[-1], graders_own(block, "diversity")
+    found = [
+        part("distances", [_table(block, first)], **_spoken_of(block, first)),
+        *_against(block),
+        part("others", [_table(block, second)], most=most, between="" if between is None else f"{between:.3f}"),
     ]
-    for key, heading, note, table in shown:
-        if in_markdown and key == "differences":
-            note = f"{heading}. {note}"
-        parts.append(Part(key, "" if in_markdown else heading, note, [table] if table.lines else []))
-    return parts
+    if options.view != "markdown":
+        return found
+    notes = [f"{one.heading}. {one.note}" if one.key == "differences" else one.note for one in found]
+    split = Part("split", "", "", [paragraphs(NOT_TEST)] if block.runs[0].split != "test" else [])
+    return [split, *(replace(one, heading="", note=note) for one, note in zip(found, notes, strict=True))]
 
 
 def _columns(block: Block) -> tuple[list[Column], list[Column]]:
@@ -325,41 +273,34 @@ def _table(block: Block, columns: Sequence[Column]) -> Table:
     return Table(["Method", *["Size"] * has_size, *(column.heading for column in columns)], lines)
 
 
-def _note(block: Block, columns: Sequence[Column]) -> str:
-    """What the columns of the first table mean."""
-    keys = {column.key for column in columns}
-    some = sorted({run.results["graders"] for run in block.runs})
+def _spoken_of(block: Block, columns: Sequence[Column]) -> dict[str, Any]:
+    """What the note of the first table speaks of."""
+    keys, points = {column.key for column in columns}, [point for _, point in block.points]
     most, noun = counts(block)[-1], group_noun(block)
-    unbiased = UNBIASED * (f"ged_unbiased_{most}" in keys)
-    points = [point for _, point in block.points]
-    if unbiased and any(f"ged_unbiased_{most}" not in p.measures for p in points if ged(p, most)):
-        unbiased += AGAIN
-    note = NOTE.format(graders=" or ".join(map(str, some)), unbiased=unbiased)
-    groups = Counter(next((known for own in block.series if (known := groups_of(own))), ()))
-    if SPAN in columns:
-        those = f"{len(groups)} {noun}s, each with all of their images" if groups else "images"
-        note += SPANS.format(most=most, those=those)
-    if f"ged_by_group_{most}" in keys:
-        share = 100 * sum(count for _, count in groups.most_common(2)) / max(1, groups.total())
-        note += BY_GROUP.format(noun=noun, most=most, share=SHARE.format(share=share) if len(groups) > 2 else "")
-    note += DRAWN if any(point.is_drawn for point in points) else ""
-    note += " ± is half a 95 % interval over trainings from other seeds." if any(p.seeds > 1 for p in points) else ""
+    unbiased, groups = f"ged_unbiased_{most}", Counter(next(filter(None, map(groups_of, block.series)), ()))
+    whose = f"{len(groups)} {noun}s, each with all of their images" if groups else "images"
+    share = 100 * sum(count for _, count in groups.most_common(2)) / max(1, groups.total())
     sizes = sorted({len(images(p, n)) // p.seeds for p in points for n in map(int, p.rows[0][0]["per_image"])})
-    if len(sizes) > 1:
-        note += f" Runs were measured on {listed([f'{size:,}' for size in sizes])} images: these do not compare."
-    return note
+    return {
+        "graders": " or ".join(map(str, sorted({run.results["graders"] for run in block.runs}))),
+        "most": most,
+        "unbiased": unbiased in keys,
+        "is_partial": unbiased in keys and any(unbiased not in p.measures for p in points if ged(p, most)),
+        "those": whose if SPAN in columns else "",
+        "noun": noun if f"ged_by_group_{most}" in keys else "",
+        "share": f"{share:.0f}" if len(groups) > 2 else "",
+        "drawn": any(point.is_drawn for point in points),
+        "seeds": any(point.seeds > 1 for point in points),
+        "sizes": listed([f"{size:,}" for size in sizes]) if len(sizes) > 1 else "",
+    }
 
 
-def _against(block: Block) -> tuple[str, str, Table]:
-    """Title, note and table of the differences; no lines where nothing can be compared."""
+def _against(block: Block) -> list[Part]:
+    """The table of differences, where there is something to compare."""
     base, most, found = reference(block), counts(block)[-1], differences(block)
     if base is None or not any(one for _, _, one in found):
-        return "", "", Table([], [])
-    name, has_size = named(base, base.full), bool(several(block))
-    many = any(point.seeds > 1 for _, point in block.points)
-    groups = f"{group_noun(block)}s" if groups_of(base) else "images"
-    seeds = "; where there are several, their mean is taken" if many else ""
-    note = DIFFERENCE.format(most=most, name=name, groups=groups, seeds=seeds)
+        return []
+    has_size = bool(several(block))
     lines = []
     for own, point, one in found:
         mean, ends = Cell(NONE), NONE
@@ -367,8 +308,10 @@ def _against(block: Block) -> tuple[str, str, Table]:
             mean = Cell(signed(one.mean), bold=one.count > 1 and one.high < 0)
             ends = f"{signed(one.low)} … {signed(one.high)}" if one.count > 1 else NONE
         lines.append([Cell(own.name), *label_of(own, point) * has_size, mean, Cell(ends)])
-    head = ["Method", *["Size"] * has_size, "Difference", "95 % interval"]
-    return f"GED {most}, difference from {name}", note, Table(head, lines)
+    table = Table(["Method", *["Size"] * has_size, "Difference", "95 % interval"], lines)
+    name, groups = named(base, base.full), f"{group_noun(block)}s" if groups_of(base) else "images"
+    seeds = any(point.seeds > 1 for _, point in block.points)
+    return [part("differences", [table], most=most, name=name, groups=groups, seeds=seeds)]
 
 
 def signed(value: float) -> str:
@@ -408,30 +351,22 @@ def figures(block: Block, options: Options) -> list[Part]:
     some, lone = several(block), not several(block) and len(block.series) == 1
     drawn, repeated = any(p.is_drawn for own in some for p in own.points), any(len(s.runs) > 1 for s in block.series)
     (name, others), found = published(block), list[Part]()
+
+    def add(key: str, draw: Any, is_half: bool, **given: Any) -> None:
+        found.append(part(key, [options.drawing(key, draw, block)], is_half, **given))
+
     values = listed([f"{value:.2f} at {count} samples" for count, value in others.items()])
-    beside = PUBLISHED.format(name=name, values=values) if others else ""
-    lines = LINES if some and len(some) < len(block.series) else ""
-
-    def add(key: str, heading: str, note: str, draw: Any, is_half: bool, hollow: str = "") -> None:
-        note = note.replace("{hollow}", f" Hollow: {hollow}." if hollow and some else "")
-        found.append(Part(key, heading, note, [options.drawing(key, draw, block)], is_half))
-
-    truth = REACHED if expected(block) else ""
-    note = BOXES.format(
-        drawn=DRAWN.replace("Size “drawn”", "Drawn") * drawn, lines=lines, truth=truth, published=beside
-    )
-    add("boxes", "How far samples are from the graders, image by image", note, draw_boxes, lone)
+    lines, truth = 0 < len(some) < len(block.series), bool(expected(block))
+    add("boxes", draw_boxes, lone, drawn=drawn, lines=lines, truth=truth, name=name, values=values)
     if len(counts(block)) > 1 and not lone:
         smallest = listed([f"{own.name}, {own.points[0].label}" for own in some if own.points[0] is not own.full])
-        note = SAMPLES.replace("{bars}", BARS if repeated else "")
-        add("samples", "More samples", note, over_samples, True, smallest)
+        add("samples", over_samples, True, bars=repeated, hollow=smallest)
     if sum({"diversity", "matched_iou"} <= set(point.measures) for _, point in block.points) > 1:
         sizes = listed([f"{own.name} at other sizes" for own in some]) + ", unjoined where drawn" * drawn
-        add("diversity", "As many minds as the graders?", DIVERSITY, draw_diversity, True, sizes)
+        add("diversity", draw_diversity, True, hollow=sizes if some else "")
     if any(bins_of(own) for own in block.series):
-        first = " Of several trainings, the first is shown." if repeated else ""
-        note = CALIBRATION.format(beside="Below" if lone else "Right", first=first)
-        add("calibration", "Can the probability of a pixel be believed?", note, partial(draw_calibration, lone), lone)
+        where = "Below" if lone else "Right"
+        add("calibration", partial(draw_calibration, lone), lone, where=where, repeated=repeated)
     return found
 
 

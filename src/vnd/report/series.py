@@ -11,10 +11,11 @@ from itertools import count
 from typing import Any
 
 from vnd.metrics import Interval, confidence_interval
-from vnd.report.results import RULES, Column, Run
+from vnd.report.results import Column, Run
 
 FORMS = {"mc": "{}", "mean": "DT-{}", "mc_mask": "{}-MC", "temperature_scaled": "{}-TS"}  # names by way of inference
 DRAWN = ("mc", "mean")  # one, where no weight is drawn
+RULES = ("fixed", "posterior", "target")  # by which codes have their lengths
 RETRAINED = "retrained"  # for each length
 COMPARED = ("data", "network", "image")  # what a task may compare runs by
 MARK = re.compile(r"(?<![0-9]e)-|[/ ]")  # between the words of a name; not within 1e-05
@@ -296,6 +297,19 @@ def differences(labels: Sequence[str]) -> list[str]:
     return found if len(set(found)) == len(found) else list(labels)
 
 
+def numbered(names: Sequence[str], between: str) -> list[str]:
+    """Names that are all different: the second of two equal ones has a number behind it.
+
+    >>> numbered(["a", "b", "a", "a"], "-")
+    ['a', 'b', 'a-2', 'a-3']
+    """
+    found: list[str] = []
+    for name in names:
+        others = (f"{name}{between}{number}".removeprefix(", ") if number > 1 else name for number in count(1))
+        found.append(next(other for other in others if other not in found))
+    return found
+
+
 def labels_of(parts: Sequence[list[Run]]) -> list[str]:
     """What tells families apart: their recipes, else what differs in the names of their folders, else a number."""
     stems = [_stem(part) for part in parts]
@@ -303,11 +317,7 @@ def labels_of(parts: Sequence[list[Run]]) -> list[str]:
         if "" not in labels and len(set(labels)) == len(labels):
             return differences(labels)
     short = dict(zip(dict.fromkeys(stems), differences(list(dict.fromkeys(stems))), strict=True))
-    found: list[str] = []
-    for own in (short[stem] for stem in stems):
-        numbered = (f"{own}, no. {number}".removeprefix(", ") if number > 1 else own for number in count(1))
-        found.append(next(label for label in numbered if label not in found))
-    return found
+    return numbered([short[stem] for stem in stems], ", no. ")
 
 
 def _by_inference(added: str, runs: tuple[Run, ...]) -> list[Series]:

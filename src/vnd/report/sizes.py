@@ -16,6 +16,7 @@ from vnd.report.html import (
     Options,
     Part,
     Table,
+    caption,
     duration,
     images_of,
     listed,
@@ -23,9 +24,10 @@ from vnd.report.html import (
     number,
     of_split,
     paragraphs,
+    part,
     section,
 )
-from vnd.report.results import Column, chosen_row
+from vnd.report.results import CAPTIONS, Column, chosen_row, declared
 from vnd.report.series import Block, Point, Rows, Series, is_certain, point_of, rows_of, size_of
 from vnd.report.style import (
     BLUE,
@@ -57,21 +59,6 @@ INFERENCE = {
     "mc_mask": ("random masks", "a random width each pass, averaged"),
     "temperature_scaled": ("scaled", "temperature scaling: confidences are mended for each width on validation images"),
 }
-TERMS = {
-    "Nested": "The units of every layer are ordered by importance, so that the first few of each layer are a smaller "
-    "network that works without training again: one training gives all sizes.",
-    "Width": "The share of every layer that is kept. Half the width has about a quarter of the parameters.",
-    "Interval": "Where the mean of many repetitions would lie with 95 % confidence, by Student's t. It is over "
-    "trainings from other random starts (seeds), or where there is one training, over repeated evaluations of it.",
-}
-TRAINED = {  # by sizes and order of a method
-    ("many", "learned"): "One network was trained once on {images}. It learned which of its units matter most and "
-    "keeps them in that order, so that smaller networks are cut from it without training again.",
-    ("many", "fixed"): "One network was trained once on {images}. Its units stand in a fixed order and all its widths "
-    "were trained at once, so that smaller networks, of the first units of each layer, are cut from it without "
-    "training again.",
-    **dict.fromkeys((("each", "none"), ("found", "none")), "One network of one size was trained on {images}."),
-}
 PLACES = {
     "full": "Full width",
     "quarter": "A quarter of the width",
@@ -79,33 +66,6 @@ PLACES = {
     "one size": "Methods with one size",
 }
 VERDICTS = {"apart": "intervals apart", "overlap": "intervals overlap", "single": "one of them measured once"}
-CHANCE = "Where intervals overlap, or a number was measured once, the difference may be chance."
-BOLD = (
-    "The best number of a place is bold, where all are of one width. ± is half a 95 % interval over trainings from "
-    "other seeds; with † over repeated evaluations of one training; a number without it was measured once."
-)
-BUDGET = (
-    "Accuracy in % of {split} images, of the largest network of each method that has no more parameters than the head "
-    "of the column says; in small, its parameters. Methods that learn the shapes of their networks are taken at "
-    "learned shapes, others at the same share of every layer; a method with one training a size is one row. “Full” and "
-    "what follows “Worst ECE” are of the full network. “Worst ECE” is the expected calibration error in % "
-    "(pooled{bins}) of the size where it is largest, which is named. ± is half a 95 % interval (Student's t) over "
-    "trainings from other seeds; without it, there is one. “Training” is one run, times the runs that a method needs "
-    "for its sizes."
-)
-EVERY_SIZE = (
-    "Every size of {name} on the {split} images; all but NLL (nats) in %, AUROC and AUPR against “{other}”. AURC is "
-    "the mean risk over all shares of answers withheld. Where a plain network of the same shape was trained for "
-    "itself, its accuracy is beside it, and by how many points the row is better."
-)
-EFFICIENCY = (
-    "Each method at its smallest, beside the full network. Weight usage is the share of the parameters of the method's "
-    "own full network; with a random mask each pass it is the mean ± standard deviation over masks."
-)
-TIMES = (
-    "Training: of all networks that the method needs; N trainings where it needs one for each width. Testing: all "
-    "{split} images once, at the full width. Times of different machines do not compare."
-)
 
 
 def drawn_columns(block: Block) -> list[Column]:
@@ -124,9 +84,14 @@ def other_of(block: Block) -> str:
     return f"“{block.first('ood')}”" if block.first("ood") else "another kind"
 
 
-def again(block: Block, words: str) -> str:
-    """Words where there are several trainings, which a figure does not average."""
-    return words if any(point.over == "seeds" for own in block.main for point in own.points) else ""
+def has_several(block: Block) -> bool:
+    """Whether there are several trainings of a series, which figures do not average."""
+    return any(point.over == "seeds" for own in block.main for point in own.points)
+
+
+def first_of(block: Block) -> str:
+    """The sentence on figures of one training, where there are several."""
+    return "Of several trainings from other seeds, the first is shown." if has_several(block) else ""
 
 
 # What is said of one run
@@ -139,19 +104,17 @@ def overview(block: Block, options: Options) -> list[Part]:
     rows, chosen = results["rows"], chosen_row(results)
     full = max(rows, key=lambda row: row["parameters"])
     classes = f", {len(results['data']['classes'])} classes" if results["data"].get("classes") else ""
-    trained = TRAINED.get((method.get("sizes", ""), method.get("order", "")), "A network was trained on {images}.")
-    at_one = " at one size" if (method.get("sizes") or "many") == "many" else ""
-    where = f" at {len(rows)} sizes" if len(rows) > 1 else at_one
-    lines = [f"{trained.format(images=images_of(results) + classes)} {of_split(results, where)}"]
-    if chosen is not None:
-        reason = f" ({results['chosen']['reason']})" if results["chosen"].get("reason") else ""
-        known = [c for c in columns if chosen.get(c.key) is not None]
-        numbers_of = [(c.heading, number(chosen[c.key], c), number(full.get(c.key), c)) for c in known]
-        said = listed([f"{name} {value} ({whole} at full size)" for name, value, whole in numbers_of])
-        lines.append(
-            f"The chosen network, {chosen['label']}{reason}, has {short(chosen['parameters'])} parameters, "
-            f"{_share(chosen, full)} of the full {short(full['parameters'])}. On these images it has {said}."
-        )
+    sizes, where = method.get("sizes") or "many", f" at {len(rows)} sizes" if len(rows) > 1 else ""
+    said = [
+        f"{c.heading} {number(chosen[c.key], c)} ({number(full.get(c.key), c)} at full size)"
+        for c in columns if chosen is not None and chosen.get(c.key) is not None
+    ]  # fmt: skip
+    text = caption(
+        "trained_sizes", sizes=sizes, order=method.get("order", ""), chosen=chosen, full=full, numbers=listed(said),
+        images=images_of(results) + classes, share=chosen and _share(chosen, full),
+        reason=(results.get("chosen") or {}).get("reason"),
+        measured=of_split(results, where or " at one size" * (sizes == "many")),
+    )  # fmt: skip
     smallest = min(rows, key=lambda row: (row["parameters"], *(-row.get(column.key, 0) for column in columns[:1])))
     named = {"Full size": full, "Chosen": chosen, "Smallest": smallest} if len(rows) > 1 else {"The network": full}
     cards = [
@@ -162,7 +125,7 @@ def overview(block: Block, options: Options) -> list[Part]:
         ]
         for name, row in named.items() if row is not None
     ]  # fmt: skip
-    return [Part("summary", "", "", [paragraphs(*lines), Items(cards, "cards")])]
+    return [Part("summary", "", "", [paragraphs(text), Items(cards, "cards")])]
 
 
 @section("curves", "run")
@@ -233,9 +196,9 @@ def numbers(block: Block, options: Options) -> list[Part]:
 def glossary(block: Block, options: Options) -> list[Part]:
     """What the numbers mean."""
     split = block.runs[0].split
-    said = {c.heading: c.description for c in block.columns.values() if c.description} | TERMS
+    said = {c.heading: c.description for c in block.columns.values() if c.description} | declared(CAPTIONS)["terms"]
     lines = [[Cell(name), Cell(text.format(split=split))] for name, text in said.items()]
-    return [Part("words", "In plain words", "What the numbers below mean.", [Items(lines, "terms")])]
+    return [part("words", [Items(lines, "terms")])]
 
 
 @section("summary", "page")
@@ -250,7 +213,7 @@ def summary(block: Block, options: Options) -> list[Part]:
     cut = [line for own in block.main if (line := _shrunk(own, found.get("quarter", {}).get(own.name)))]
     content: list[Table | Drawing | Items] = []
     if verdicts:
-        content += [Items(verdicts), paragraphs(CHANCE)]
+        content += [Items(verdicts), paragraphs(caption("chance"))]
     content += [Items(cut)] if cut else []
     for place, points in found.items():
         best = set()
@@ -269,7 +232,7 @@ def summary(block: Block, options: Options) -> list[Part]:
         runs = f"{len(own.runs)} run{'s' * (len(own.runs) > 1)}" + f"; intervals over {' and '.join(over)}" * bool(over)
         about.append([Cell(own.name), Cell(said, f"{runs}.")])
     content.append(Items(about, "terms", fold="What the methods are"))
-    return [Part("summary", "Summary", BOLD, content)]
+    return [part("summary", content)]
 
 
 def places(block: Block) -> dict[str, dict[str, Point]]:
@@ -362,7 +325,7 @@ def efficiency(block: Block, options: Options) -> list[Part]:
     rates = {number(p.mean(c.chance), c) for _, p, _ in lines for c in columns if c.chance and c.chance in p.measures}
     chance = f"By chance, AUPR would be {' or '.join(sorted(rates))}." if rates else ""
     head = ["Network", "Size", *(c.heading for c in columns), "Parameters", "Weight usage"]
-    return [Part("efficiency", "What small networks can do", EFFICIENCY, [Table(head, table, note=chance)])]
+    return [part("efficiency", [Table(head, table, note=chance)])]
 
 
 def efficiencies(block: Block) -> list[tuple[str, Point, str]]:
@@ -407,7 +370,7 @@ def times(block: Block, options: Options) -> list[Part]:
         lines.append([own.name, Cell(NONE if train is None else duration(train), many), test, way, machines])
     known = any(cell.text != NONE for line in lines for cell in line[1:3] if isinstance(cell, Cell))
     table = Table(["Method", "Training", "Testing", "Inference", "Machine"], lines)
-    return [Part("times", "Time", TIMES.format(split=block.runs[0].split), [table] if known else [])]
+    return [part("times", [table] if known else [], split=block.runs[0].split)]
 
 
 def training_time(own: Series) -> tuple[float | None, int]:
@@ -433,11 +396,10 @@ def budget(block: Block, options: Options) -> list[Part]:
     split, own = block.runs[0].split, headline(block)
     other = block.first("ood") or "unfamiliar"
     bins = {len(one["count"]) for run in block.runs for one in run.results.get("reliability") or []}
-    said = BUDGET.format(split=split, bins=f", {bins.pop()} bins" if len(bins) == 1 else "")
-    sizes = EVERY_SIZE.format(name=own.name, split=split, other=other)
+    table, not_test = methods(block, options.sizes, other), NOT_TEST * (split != "test")
     return [
-        Part("methods", "", said if split == "test" else f"{said} {NOT_TEST}", [methods(block, options.sizes, other)]),
-        Part("sizes", "", sizes, [every_size(block, own)]),
+        part("methods", [table], split=split, bins=bins.pop() if len(bins) == 1 else 0, not_test=not_test),
+        part("sizes", [every_size(block, own)], name=own.name, split=split, other=other),
     ]
 
 
@@ -452,9 +414,9 @@ def budget_lines(block: Block) -> list[tuple[str, Series, tuple[str, ...]]]:
     for own in block.series:
         kinds = dict.fromkeys(point.kind for point in own.points)
         parts = [(kind,) for kind in ("uniform", "learned") if kind in kinds]
-        for part in parts if own.is_separate else [tuple(kinds)]:
-            shaped = own.is_separate and part == ("learned",)
-            found.append((f"{own.name} at learned shapes" if shaped else own.name, own, part))
+        for some in parts if own.is_separate else [tuple(kinds)]:
+            shaped = own.is_separate and some == ("learned",)
+            found.append((f"{own.name} at learned shapes" if shaped else own.name, own, some))
     return found
 
 

@@ -3,7 +3,6 @@ r"""Autoencoding: errors and rates at every length of a code, the length of each
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +10,9 @@ from typing import Any
 
 import torch
 from rich.table import Table
-from rich.text import Text
 from torch import Tensor, nn
 
 from vnd import metrics
-from vnd._text import table
 from vnd.data.batches import Normalise, Passes, in_order
 from vnd.data.images import Images
 from vnd.methods import AutoencoderMethod, Size
@@ -31,9 +28,9 @@ from vnd.methods.codes import (
     shortest,
     squared_error,
 )
-from vnd.tasks.base import BATCH, Evaluation, Task, machine, register
+from vnd.tasks.base import BATCH, Evaluation, Task, register, rows_table
 from vnd.tasks.classification import check_classes
-from vnd.tasks.features import Extractor, distance_name, extractor, score_name
+from vnd.tasks.features import Extractor, extractor
 from vnd.tasks.trained import TrainedRun, repeatable
 
 SHOWN = 400  # images whose length is drawn against their size as a PNG
@@ -57,7 +54,10 @@ class AutoencodingEvaluation(Evaluation):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_unless(self.target is None or self.target > 0, "target", "be greater than 0", self.target)
-        refuse_unless(self.num_generated >= 0, "num_generated", "be at least 0", self.num_generated)
+        possible = self.num_generated == 0 or self.num_generated >= 2
+        refuse_unless(possible, "num_generated", "be at least 2 images, or 0 for none", self.num_generated)
+        drawn = self.inception is None or self.num_generated > 0
+        refuse_unless(drawn, "inception", "measure images that are drawn; give num_generated 10000 too", "none")
 
 
 @dataclass(frozen=True)
@@ -203,10 +203,11 @@ def _gallery(
         notes.append(f"no images are drawn: {error}")
         return None
     try:
-        return gallery(options.num_generated, options.inception, device)
+        read = extractor(Path(options.inception) if options.inception else None, device)
     except ModuleNotFoundError as error:
         notes.append(f"generated images are not measured: {error}")
         return None
+    return Gallery(read, options.num_generated, 128 if device.type == "cpu" else 512)
 
 
 def _complexity(test: Images, lengths: dict[str, Tensor], notes: list[str]) -> dict[str, Any] | None:
@@ -249,14 +250,11 @@ class Gallery:
         found = []
         for start in range(0, len(some), self.batch):
             pixels = torch.from_numpy(images.pixels[some[start : start + self.batch]].copy())
-            found.append(self.extractor.features(pixels))
+            found.append(self.extractor.read(pixels)[0])
             done(len(pixels))
         self.real = torch.cat(found)
         return {
-            "name": self.extractor.name,
-            "sha256": self.extractor.sha256,
-            "distance_name": distance_name(self.extractor),
-            "score_name": score_name(self.extractor),
+            **{key: getattr(self.extractor, key) for key in ("name", "sha256", "distance_name", "score_name")},
             "num_generated": self.num_generated,
             "real": len(self.real),
             "real_diversity": self._diversity(self.real),
@@ -287,20 +285,6 @@ class Gallery:
         )
 
 
-def gallery(drawn: int, inception: str | None, device: torch.device) -> Gallery:
-    """What generated images are measured by: FID's Inception from its file, or EfficientNet-Lite0.
-
-    Args:
-        drawn: Images to draw at each length.
-        inception: File with the weights of FID's Inception; None for the other.
-        device: Where the extractor runs.
-    """
-    if drawn < 2:
-        raise ValueError(f"drawn must be at least 2 images, or 0 for none; got {drawn}")
-    found = extractor(None if inception is None else Path(inception), device)
-    return Gallery(found, drawn, 128 if device.type == "cpu" else 512)
-
-
 def spaced(count: int, most: int) -> Tensor:
     """Places of at most so many of `count` things, spread evenly: those of a sorted set are of all its classes.
 
@@ -319,15 +303,15 @@ def as_pixels(images: Tensor) -> Tensor:
     return ((images + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
 
-TABLE = {  # key of a row → heading, digits
-    "mse": ("MSE", ".5f"),
-    "summed": ("summed", ".4g"),
-    "rate": ("rate", ".2f"),
-    "distortion": ("distortion", ".2f"),
-    "negative_elbo": ("−ELBO", ".2f"),
-    "frechet": ("Fréchet", ".2f"),
-    "inception_score": ("score", ".3f"),
-    "diversity": ("diversity", ".3f"),
+TABLE = {  # key of a row → heading, and how a number is shown
+    "mse": ("MSE", "{:.5f}".format),
+    "summed": ("summed", "{:.4g}".format),
+    "rate": ("rate", "{:.2f}".format),
+    "distortion": ("distortion", "{:.2f}".format),
+    "negative_elbo": ("−ELBO", "{:.2f}".format),
+    "frechet": ("Fréchet", "{:.2f}".format),
+    "inception_score": ("score", "{:.3f}".format),
+    "diversity": ("diversity", "{:.3f}".format),
 }
 COLUMNS: list[dict[str, Any]] = [
     {"key": "mse", "heading": "MSE", "digits": 5, "better": "less"},
@@ -371,13 +355,6 @@ class Autoencoding(Task):
         """Refuse another number of classes, where the network has any."""
         check_classes(recipe, images)
 
-    def check_options(self, options: AutoencodingEvaluation) -> None:
-        """Refuse Inception where nothing is drawn."""
-        if options.inception is not None and not options.num_generated:
-            raise ValueError(
-                "evaluate: --inception measures images that are drawn, and none are; give --num_generated 10000 too"
-            )
-
     def bn_batch(self, batch: int) -> int:
         """As in training: gradients are kept, too."""
         return min(BATCH, batch)
@@ -408,13 +385,13 @@ class Autoencoding(Task):
     ) -> dict[str, Any]:
         r"""Read an auto-encoder at its lengths: rows of errors and rates, generated images, lengths by image.
 
-        A row is one reading of the code. "fixed": one length for all images. "posterior": each image at the median
+        A row is a rule for lengths of codes. "fixed": one length for all images. "posterior": each image at the median
         length that its own posterior says. "target": each image at the shortest length whose error is at most a target.
         The error is that of the most likely codes; the distortion, in nats, is that of codes drawn from the posterior,
         lengths included where they have one, so that with the rate it is the negative bound on the log-likelihood:
         $-\mathrm{ELBO} = \text{distortion} + \text{rate}$. `done` counts images.
         """
-        start, method, model = time.perf_counter(), run.method, run.model
+        method, model = run.method, run.model
         assert isinstance(method, AutoencoderMethod)
         notes: list[str] = []
         sizes = method.sizes(model, options.sizes)
@@ -435,8 +412,7 @@ class Autoencoding(Task):
             about = made.compare(test, found.done)
             for row in rows:
                 row |= made.read(method, model, row["length"], found.done)
-        results = {
-            "machine": machine(run.device),
+        return {
             "latent_dim": found.code,
             "likelihood_std": method.likelihood_std,
             "features": None if made is None else about,
@@ -446,7 +422,6 @@ class Autoencoding(Task):
             "complexity": _complexity(test, lengths, notes),
             "notes": notes,
         }
-        return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
 
     def work(self, run: TrainedRun, options: AutoencodingEvaluation, test: Images) -> int:
         """Images, each as often as it is worked on; no fewer than `evaluate` says."""
@@ -461,18 +436,13 @@ class Autoencoding(Task):
     def tables(self, results: dict[str, Any], split: str, options: AutoencodingEvaluation) -> list[Table]:
         """One line a length rule; below it, what measures of features are of."""
         features, rows = results["features"] or {}, results["tidy"]
-        look: dict[str, Any] = {"title": Text(f"{results['title']}: {split}"), "padding": (0, 1, 0, 0)}
+        caption, numbers = None, dict(TABLE)
         if features:
             of = f"{features['distance_name']} and {features['score_name']}"
-            look["caption"] = Text(f"{of}: {features['num_generated']:,} drawn images, {features['real']:,} real ones")
-        headings = TABLE | {"frechet": ("FID" if features.get("distance_name") == "FID" else "Fréchet", ".2f")}
-        shown = {key: both for key, both in headings.items() if any(row.get(key) is not None for row in rows)}
-        left = ["length", "length rule"]
-        made = table([*left, *(heading for heading, _ in shown.values())], left, **look)
-        for row in rows:
-            length = (
-                row["label"] if row["length_rule"] == "fixed" else f"{row['length']:.1f} of {results['latent_dim']}"
-            )
-            cells = ["–" if row.get(key) is None else f"{row[key]:{digits}}" for key, (_, digits) in shown.items()]
-            made.add_row(length, row["length_rule"], *cells)
-        return [made]
+            caption = f"{of}: {features['num_generated']:,} drawn images, {features['real']:,} real ones"
+            numbers["frechet"] = features["distance_name"].partition(" distance")[0], TABLE["frechet"][1]
+        lead: dict[str, Callable[[dict[str, Any]], str]] = {
+            "length": lambda row: row.get("label", f"{row['length']:.1f} of {results['latent_dim']}"),
+            "length rule": lambda row: row["length_rule"],
+        }
+        return [rows_table(rows, lead, numbers, f"{results['title']}: {split}", caption)]

@@ -5,18 +5,21 @@ from __future__ import annotations
 import copy
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor, nn
 
+from vnd._text import table
 from vnd.data.batches import Normalise, statistics
 from vnd.data.images import Images
 from vnd.methods import Method, Size, Sizes
 from vnd.methods.base import describe, refuse_unless
+from vnd.nn.extract import Keep
 from vnd.tasks.trained import BestOrLast, TrainedRun
 
 PERCENT: dict[str, Any] = {"form": "percent", "digits": 1}
@@ -37,9 +40,8 @@ class Evaluation:
     Args:
         sizes: The sizes that the network is run at.
         bn_images: Training images that BatchNorm's statistics are collected from, for each size; 0 for all.
-        augmented: Those images are augmented as in training. None for where they were mixed (CutMix): a nested network
-            that was trained on batches with mixed images in them knows other statistics than those of images as they
-            are.
+        augmented: Estimate those statistics on augmented images. None: only if training used CutMix, since a network
+            that was trained on mixed images knows other statistics than those of images as they are.
         checkpoint: The network with the "best" validation score, or the "last": where a price that rises in training
             prunes the network, the best one is an early one.
     """
@@ -73,9 +75,8 @@ class Task(ABC):
         name: What methods give as their `task`.
         kind: What a run of it is called in a sentence: "a classifier".
         noun: What pages call its networks.
-        evaluation: What is evaluated: the section `evaluate` of its recipes. Fields that it adds to those of
-            `Evaluation` are its own: `--evaluate.KEY VALUE` gives them to `vnd evaluate`.
-        options: Options of `vnd evaluate` that are for it, of those that are for several tasks but not for all.
+        evaluation: What is evaluated: the section `evaluate` of its recipes, and options of `vnd evaluate`.
+        options: Kinds of sizes, beside fractions, that its networks can have.
         scored: What validation measures, and how that is shown.
         compare: What two runs must have in common to stand in one figure.
         columns: Of the rows of its results, as pages show them.
@@ -98,7 +99,7 @@ class Task(ABC):
     has_masks: ClassVar[bool] = False
     validates_draws: ClassVar[bool] = False
     widths: ClassVar[tuple[str, tuple[str, ...]]] = ("method", ())
-    not_extracted: ClassVar[str] = ""
+    not_extracted: ClassVar[str] = "its task measures no network that was cut out"
 
     def check_data(self, images: Images, recipe: Any) -> None:  # noqa: B027
         """Refuse training images that nobody could learn it from; `recipe` is the section `data`."""
@@ -113,9 +114,6 @@ class Task(ABC):
     def check_answer(self, answer: Tensor, recipe: Any) -> None:  # noqa: B027
         """Refuse what a plain network answers two images with."""
 
-    def check_options(self, options: Any) -> None:  # noqa: B027
-        """Refuse options of an evaluation that exclude each other."""
-
     def check_model(self, model: nn.Module, options: Any) -> None:  # noqa: B027
         """Refuse options of an evaluation that a model cannot have."""
 
@@ -125,7 +123,7 @@ class Task(ABC):
 
     @abstractmethod
     def validate(self, method: Any, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
-        """Measure a size of a calibrated network on validation images."""
+        """Measure a size of a recalibrated network on validation images."""
 
     def score(self, mean: float) -> float:
         """The mean over the sizes that are looked at, as what is best when it is largest."""
@@ -133,7 +131,15 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, run: TrainedRun, options: Any, test: Images, done: Callable[[int], None]) -> dict[str, Any]:
-        """Measure a network at its sizes: `rows`, `tidy` rows, `seconds`, and what else its sections draw."""
+        """Measure a network at its sizes: `rows`, `tidy` rows, and what else its sections draw."""
+
+    def cut_row(self, run: TrainedRun, size: Size, small: nn.Module, keep: Keep, samples: int) -> dict[str, Any]:
+        """Measure a network that `vnd extract` cut out of a run, on the test images: a row of `cut_table`."""
+        raise ValueError(f"extract: {self.not_extracted}")
+
+    def cut_table(self, row: dict[str, Any], title: str) -> Table:
+        """Table of such a row, for a terminal."""
+        raise ValueError(f"extract: {self.not_extracted}")
 
     @abstractmethod
     def work(self, run: TrainedRun, options: Any, test: Images) -> int:
@@ -143,10 +149,6 @@ class Task(ABC):
     def tables(self, results: dict[str, Any], split: str, options: Any) -> list[Table]:
         """What `vnd evaluate` prints of its results."""
 
-    def own_options(self) -> frozenset[str]:
-        """The fields that its evaluation adds to those of all."""
-        return frozenset(field.name for field in fields(self.evaluation)) - {field.name for field in fields(Evaluation)}
-
     def of_data(self, name: str) -> dict[str, Any]:
         """What results say of a data set beside these."""
         return {}
@@ -155,6 +157,35 @@ class Task(ABC):
         """What a result file says of it."""
         about = {"name": self.name, "noun": self.noun, "compare": list(self.compare)}
         return {"task": about, "columns": self.columns, "sections": list(self.sections)}
+
+
+def rows_table(
+    rows: list[dict[str, Any]],
+    lead: Mapping[str, Callable[[dict[str, Any]], str]],
+    numbers: Mapping[str, tuple[str, Callable[[Any], str]]],
+    title: str,
+    caption: str | None = None,
+    chosen: str | None = None,
+) -> Table:
+    """Table of results for a terminal: what leads each row, then the numbers that any of them has; "–" for none.
+
+    Args:
+        rows: Of results.
+        lead: Headings of the first columns, and the text of a row there.
+        numbers: Keys of rows, each with its heading and how a number is shown.
+        title: Above the table, and
+        caption: below it.
+        chosen: The label of the row that is marked.
+    """
+    shown = {key: both for key, both in numbers.items() if any(row.get(key) is not None for row in rows)}
+    look: dict[str, Any] = {"title": Text(title), "caption": caption and Text(caption), "padding": (0, 1, 0, 0)}
+    made = table([*lead, *(heading for heading, _ in shown.values())], lead, **look)
+    for row in rows:
+        first, *others = (text(row) for text in lead.values())
+        mark, style = (" ←", "bold") if chosen is not None and row["label"] == chosen else ("", None)
+        cells = ("–" if row.get(key) is None else form(row[key]) for key, (_, form) in shown.items())
+        made.add_row(first + mark, *others, *cells, style=style)
+    return made
 
 
 TASKS: dict[str, Task] = {}

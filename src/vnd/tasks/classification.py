@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from rich.table import Table
-from rich.text import Text
 from torch import Tensor, nn
 
 from vnd import metrics
-from vnd._text import check_known, short, table
+from vnd._text import check_known, short
 from vnd.data.batches import Normalise, Passes, in_order
 from vnd.data.images import Images
 from vnd.data.registry import DATASETS
@@ -24,10 +23,11 @@ from vnd.methods.base import refuse_unless
 from vnd.methods.classification_baselines import fit_temperature, scaled
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import BayesLayer, OrderingUnit
-from vnd.nn.profile import latency
+from vnd.nn.extract import Keep
+from vnd.nn.profile import latency, profile
 from vnd.nn.state import Shape, unwrap
 from vnd.nn.width import sample_shapes
-from vnd.tasks.base import COSTS, PERCENT, SHAPED, Evaluation, Task, check_bn_images, machine, register
+from vnd.tasks.base import COSTS, PERCENT, SHAPED, Evaluation, Task, check_bn_images, register, rows_table
 from vnd.tasks.trained import TrainedRun, repeatable
 
 Inference = Literal["mc", "mean", "mc_mask", "temperature_scaled"]
@@ -44,7 +44,7 @@ class ClassificationEvaluation(Evaluation):
             weights, as in training (BN³-MC); "temperature_scaled": as "mc", with a temperature for each size that is
             fitted on the validation images (FN³-TS).
         repeats: Evaluations, each with other draws of the weights and other images for BatchNorm's statistics.
-        bn_images_sweep: Further numbers of such images that the main reading is evaluated with; 0 for all.
+        bn_images_sweep: Further numbers of such images that the main way of inference is evaluated with; 0 for all.
         ood: A data set that the network should be unsure about; None for none.
         ood_folder: Where its official files lie; None for the data root.
         bins: Of the calibration error.
@@ -108,7 +108,7 @@ def answer(method: Method, network: nn.Module, batches: Iterable[Tensor], sample
 def accuracy_of(
     method: Method, model: nn.Module, size: Size, images: Images, normalise: Normalise, samples: int
 ) -> float:
-    """Share of a split that a size of a calibrated network is right about."""
+    """Share of a split that a size of a recalibrated network is right about."""
     network = method.extract(model, size.width, "posterior" if samples else "mean")
     said = answer(method, network, in_order(images, normalise, next(model.parameters()).device), samples)
     return float(metrics.accuracy(said.probs, torch.as_tensor(images.labels)))
@@ -116,14 +116,12 @@ def accuracy_of(
 
 def row_of(method: Method, small: nn.Module, size: Size, example: Tensor) -> dict[str, Any]:
     """What a size is and costs: of the network that was extracted, and its time for one image here and now."""
-    return {
-        "kind": size.kind,
-        "label": size.label,
-        "fraction": size.fraction,
-        "shape": dict(size.width) if isinstance(size.width, Shape) else None,
-        **method.cost(small, example),
-        "latency_ms": latency(small, example_input=example),
-    }
+    return {**_about(size), **method.cost(small, example), "latency_ms": latency(small, example_input=example)}
+
+
+def _about(size: Size) -> dict[str, Any]:
+    shape = dict(size.width) if isinstance(size.width, Shape) else None
+    return {"kind": size.kind, "label": size.label, "fraction": size.fraction, "shape": shape}
 
 
 def measure(
@@ -133,14 +131,10 @@ def measure(
     outside: Images | None = None,
     validation: Images | None = None,
 ) -> Iterator[Measured]:
-    """Evaluate a network at every size, in every reading, as often as asked; one at a time, so that a bar can move.
+    """Evaluate a network at every size, by every way of inference, as often as asked; one at a time, for a bar.
 
-    Args:
-        run: The network.
-        options: Which sizes, which ways of inference.
-        test: The images that it should know, with labels.
-        outside: Images out of its domain, as large and with as many channels.
-        validation: Images with labels that the temperature of "temperature_scaled" is fitted on.
+    Images of the test have labels; those outside of its domain are as large and have as many channels. The temperature
+    of "temperature_scaled" is fitted on validation images with labels.
     """
     check_inference(run.model, options)
     if test.labels is None:
@@ -183,43 +177,31 @@ class _Measurements:
         self.outside = None if outside is None else passes(outside)
         self.validation = None if validation is None else passes(validation)
         self.labels = torch.as_tensor(test.labels)
-        self.known = None if validation is None else torch.as_tensor(validation.labels)
         self.example = next(iter(in_order(test, run.normalise, run.device, batch=1)))
         self.costs: dict[Size, dict[str, Any]] = {}
 
     def read(self, size: Size, wanted: Sequence[Inference], bn_images: int, repeat: int) -> Iterator[Measured]:
-        """One size in the ways of inference that are wanted of it."""
-        for reading in dict.fromkeys(
-            "mc" if one == "temperature_scaled" else one for one in wanted if one != "mc_mask"
-        ):
-            yield from self._read(size, reading, wanted, bn_images, repeat)
-
-    def _read(
-        self, size: Size, reading: Inference, wanted: Sequence[Inference], bn_images: int, repeat: int
-    ) -> Iterator[Measured]:
-        """One size with samples or means, as such and scaled."""
-        samples = 0 if reading == "mean" else self.options.samples
-        network = self.run.extract(size, "posterior" if samples else "mean", bn_images, repeat)
-        cost = self._cost(size, network)
-        start = time.perf_counter()
-        said = self._answer(network, self.test, samples, repeat)
-        seconds = time.perf_counter() - start
-        strange = None if self.outside is None else self._answer(network, self.outside, samples, repeat)
-        about = {"repeat": repeat, "bn_images": bn_images, **cost, "test_seconds": seconds}
-        if reading in wanted:
-            yield self._measured({"inference": reading, **about}, size, said, strange)
-        if reading == "mc" and "temperature_scaled" in wanted:
-            if self.validation is None or self.known is None:
-                raise ValueError(
-                    "inference: temperature_scaled needs validation images to fit a temperature on; got none"
-                )
-            known = self._answer(network, self.validation, samples, repeat)
-            temperature = fit_temperature(known.probs, self.known)
-            about |= {"temperature": temperature}
-            strange = None if strange is None else at_temperature(strange, temperature)
-            yield self._measured(
-                {"inference": "temperature_scaled", **about}, size, at_temperature(said, temperature), strange
-            )
+        """One size in the ways of inference that are wanted of it: with samples or means, as such and scaled."""
+        for way in dict.fromkeys("mc" if one == "temperature_scaled" else one for one in wanted if one != "mc_mask"):
+            samples = 0 if way == "mean" else self.options.samples
+            network = self.run.extract(size, "posterior" if samples else "mean", bn_images, repeat)
+            cost = self._cost(size, network)
+            start = time.perf_counter()
+            said = self._answer(network, self.test, samples, repeat)
+            seconds = time.perf_counter() - start
+            strange = None if self.outside is None else self._answer(network, self.outside, samples, repeat)
+            about = {"repeat": repeat, "bn_images": bn_images, **cost, "test_seconds": seconds}
+            if way in wanted:
+                yield self._measured({"inference": way, **about}, size, said, strange)
+            if way == "mc" and "temperature_scaled" in wanted:
+                if self.validation is None:
+                    none = "needs validation images to fit a temperature on; got none"
+                    raise ValueError(f"inference: temperature_scaled {none}")
+                known = self._answer(network, self.validation, samples, repeat)
+                temperature = fit_temperature(known.probs, torch.as_tensor(self.validation.images.labels))
+                about |= {"inference": "temperature_scaled", "temperature": temperature}
+                strange = None if strange is None else at_temperature(strange, temperature)
+                yield self._measured(about, size, at_temperature(said, temperature), strange)
 
     def read_masks(self, bn_images: int, repeat: int) -> Measured:
         """An average over networks of random masks, as many as there are samples."""
@@ -239,13 +221,8 @@ class _Measurements:
             costs.append(method.cost(method.extract(self.run.model, shape), self.example))
         sizes = torch.tensor([cost["parameters"] for cost in costs]).double()
         row = {
-            "inference": "mc_mask",
-            "repeat": repeat,
-            "bn_images": bn_images,
-            "kind": size.kind,
-            "label": size.label,
-            "fraction": None,
-            "shape": None,
+            **{"inference": "mc_mask", "repeat": repeat, "bn_images": bn_images},
+            **_about(size),
             **{key: round(sum(cost[key] for cost in costs) / len(costs)) for key in costs[0]},
             "usage_std": float(sizes.std(correction=0)),
             "test_seconds": seconds,
@@ -286,14 +263,9 @@ def _mixed(said: list[Answers]) -> Answers:
 def scores(
     probs: Tensor, entropy: Tensor, labels: Tensor, bins: int, domains: tuple[Tensor, Tensor] | None = None
 ) -> dict[str, float]:
-    """Accuracy, likelihood and calibration of answers, and what their entropy is worth.
+    """Accuracy, likelihood and calibration of answers (N, C), with their entropy (N,), to images of these labels (N,).
 
-    Args:
-        probs: Class probabilities, (N, C).
-        entropy: Of each row, (N,).
-        labels: Classes, (N,).
-        bins: Of the calibration errors.
-        domains: Entropies of images in and out of domain; None where there are no such images.
+    What the entropy is worth is measured on `domains`, entropies of images in and out of domain, if there are such.
     """
     measured = {
         "accuracy": metrics.accuracy(probs, labels),
@@ -330,15 +302,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a network at its sizes; rows, reliability, trust, survival and examples, as numbers.
 
-    Args:
-        run: The network.
-        options: Which sizes, which ways of inference.
-        test: The images that it should know.
-        validation: Those that thresholds and temperatures are fitted on.
-        outside: Images out of its domain.
-        done: Called after every measurement with its row.
+    Thresholds and temperatures are fitted on the validation images; `done` is called with each row.
     """
-    start, bn_images = time.perf_counter(), run.bn_images(options.bn_images)
+    bn_images = run.bn_images(options.bn_images)
     tidy: list[dict[str, Any]] = []
     main: dict[Size, Measured] = {}
     for measured in measure(run, options, test, outside, validation):
@@ -353,11 +319,10 @@ def evaluate(
     units = {name: unit for name, unit in run.model.named_modules() if isinstance(unit, OrderingUnit)}
     labels = torch.as_tensor(test.labels)
     close, levels = (_spread_over(found, places) for places in (CLOSE, LEVELS))
-    results = {
+    return {
         "samples": options.samples,
         "inference": list(options.inference),
         "ood": options.ood if outside is not None else None,
-        "machine": machine(run.device),
         "bn_images": bn_images,
         "rows": rows_of(tidy, options.inference[0], bn_images),
         "tidy": [{key: value for key, value in row.items() if key != "shape"} for row in tidy],
@@ -372,26 +337,22 @@ def evaluate(
         "groups": {name.removesuffix(".ordering"): unit.num_groups for name, unit in units.items()},
         "examples": _examples(test, outside, largest.said, largest.outside),
     }  # fmt: skip
-    return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
 
 
 def rows_of(tidy: list[dict[str, Any]], reading: str, bn_images: int) -> list[dict[str, Any]]:
-    """One row a size: those of a reading, numbers averaged over the repeats."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    """One row a size: those of a way of inference, numbers averaged over the repeats."""
+    repeats: dict[str, list[dict[str, Any]]] = {}
     for row in tidy:
         if (row["inference"], row["bn_images"]) == (reading, bn_images):
-            found.setdefault(row["label"], []).append(row)
-    return [_averaged(rows) for rows in found.values()]
-
-
-def _averaged(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    averaged = {}
-    for key, value in rows[0].items():
-        measured = isinstance(value, float) and key != "fraction"
-        averaged[key] = sum(row[key] for row in rows) / len(rows) if measured else value
-    for key in ("inference", "repeat", "bn_images"):
-        averaged.pop(key)
-    return averaged
+            repeats.setdefault(row["label"], []).append(row)
+    return [
+        {
+            key: sum(row[key] for row in rows) / len(rows) if isinstance(x, float) and key != "fraction" else x
+            for key, x in rows[0].items()
+            if key not in ("inference", "repeat", "bn_images")
+        }
+        for rows in repeats.values()
+    ]
 
 
 def _spread_over(found: list[Measured], places: tuple[float, ...]) -> list[Measured]:
@@ -502,10 +463,7 @@ def selective(found: list[tuple[str, Answers, Answers]], labels: Tensor, known: 
 def cascade(found: list[tuple[dict[str, Any], Answers]], levels: list[str], labels: Tensor) -> dict[str, Any] | None:
     """Run the narrow network first, and a wider one where it is unsure: accuracy against multiply-accumulates.
 
-    Args:
-        found: The row of each size and its answers on the test images.
-        levels: The labels of the sizes that are run one after the other.
-        labels: Classes of the test images.
+    The networks of all sizes are found with their rows and their answers; those of some levels are run in turn.
     """
     chosen = [next(one for one in found if one[0]["label"] == level) for level in levels]
     if len(chosen) < 2:
@@ -543,12 +501,7 @@ TABLE: dict[str, tuple[str, Any]] = {  # key of a row → heading, and how a num
 
 def sizes_table(rows: list[dict[str, Any]], title: str, chosen: str | None = None) -> Table:
     """One line a size; the chosen one is marked."""
-    shown = [key for key in TABLE if any(key in row for row in rows)]
-    made = table(["width", *(TABLE[key][0] for key in shown)], ["width"], title=Text(title), padding=(0, 1, 0, 0))
-    for row in rows:
-        mark, style = (" ←", "bold") if row["label"] == chosen else ("", None)
-        made.add_row(f"{row['label']}{mark}", *[TABLE[key][1](row[key]) for key in shown], style=style)
-    return made
+    return rows_table(rows, {"width": lambda row: row["label"]}, TABLE, title, chosen=chosen)
 
 
 COLUMNS: list[dict[str, Any]] = [
@@ -615,6 +568,7 @@ class Classification(Task):
         "theory",
     )
     columns = COLUMNS
+    not_extracted = ""
 
     def check_data(self, images: Images, recipe: Any) -> None:
         """Refuse images without labels, or of one class."""
@@ -662,6 +616,21 @@ class Classification(Task):
         """Rows of sizes and ways of inference; `done` counts rows."""
         found = evaluate(run, options, test, run.splits.validation, run.outside(options), lambda row: done(1))
         return found | {"augmented": run.recipe.augmented(run.augmented)}
+
+    def cut_row(self, run: TrainedRun, size: Size, small: nn.Module, keep: Keep, samples: int) -> dict[str, Any]:
+        """Costs and scores."""
+        test = run.test()
+        example = next(iter(in_order(test, run.normalise, run.device, batch=1)))
+        said = answer(run.method, small, run.batches(test), samples)
+        row = row_of(run.method, run.method.extract(run.model, size.width), size, example)
+        if keep != "mean":  # what is saved, which has log α too
+            row |= asdict(profile(small, example_input=example)) | {"latency_ms": latency(small, example_input=example)}
+        row |= scores(said.probs, said.entropy, torch.as_tensor(test.labels), run.recipe.evaluate.bins)
+        return row | {"classes": list(test.classes)}
+
+    def cut_table(self, row: dict[str, Any], title: str) -> Table:
+        """As `vnd evaluate` prints one."""
+        return sizes_table([row], title)
 
     def work(self, run: TrainedRun, options: ClassificationEvaluation, test: Images) -> int:
         """Rows."""

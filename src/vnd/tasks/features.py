@@ -46,6 +46,16 @@ class Extractor:
     network: nn.Module
     prepare: Callable[[Tensor], Tensor]
 
+    @property
+    def distance_name(self) -> str:
+        """What a Fréchet distance of its features is called: FID with the weights of FID's Inception alone."""
+        return "FID" if self.sha256 == INCEPTION_SHA256 else f"Fréchet distance ({self.name})"
+
+    @property
+    def score_name(self) -> str:
+        """What the score of its probabilities is called; without Inception the extractor's name stands beside it."""
+        return "Inception Score" if self.sha256 == INCEPTION_SHA256 else f"Inception Score ({self.name})"
+
     @torch.no_grad()
     def read(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Features (n, d) in float32 and class probabilities (n, classes) in float64, by one pass."""
@@ -54,14 +64,6 @@ class Extractor:
         with _exact(device.type):
             features, logits = self.network(self.prepare(images.to(device)))
         return features.cpu(), logits.cpu().double().softmax(1)
-
-    def features(self, images: Tensor) -> Tensor:
-        """Features, (n, d)."""
-        return self.read(images)[0]
-
-    def probs(self, images: Tensor) -> Tensor:
-        """Class probabilities, (n, classes)."""
-        return self.read(images)[1]
 
 
 def extractor(weights: Path | None = None, device: torch.device | str = "cpu") -> Extractor:
@@ -84,16 +86,6 @@ def extractor(weights: Path | None = None, device: torch.device | str = "cpu") -
     lite = _loaded(EfficientNetLite0, path, EFFICIENTNET_SHA256, f"install {EFFICIENTNET} 0.1.0 anew")
     lite = lite.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # the faster layout
     return Extractor("EfficientNet-Lite0", EFFICIENTNET_SHA256, lite, partial(prepare, size=224, mean=127.0))
-
-
-def distance_name(extractor: Extractor) -> str:
-    """What a Fréchet distance of its features is called: FID with the weights of FID's Inception, and never else."""
-    return "FID" if extractor.sha256 == INCEPTION_SHA256 else f"Fréchet distance ({extractor.name})"
-
-
-def score_name(extractor: Extractor) -> str:
-    """What the score of its probabilities is called; without Inception the extractor's name stands beside it."""
-    return "Inception Score" if extractor.sha256 == INCEPTION_SHA256 else f"Inception Score ({extractor.name})"
 
 
 def prepare(images: Tensor, size: int, mean: float, resize: Callable[[Tensor, int], Tensor] | None = None) -> Tensor:

@@ -10,19 +10,17 @@ from typing import Any
 
 import torch
 from rich.table import Table
-from rich.text import Text
 from torch import Tensor, nn
 
 from vnd import metrics
-from vnd._text import table
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
 from vnd.methods import METHODS, Size
 from vnd.methods.base import refuse_unless
 from vnd.methods.nested import Nested
 from vnd.methods.vnd_punet import Drawer, Segmenter
-from vnd.tasks.base import SHAPED, Evaluation, Task, machine, register
-from vnd.tasks.trained import TrainedRun, repeatable
+from vnd.tasks.base import SHAPED, Evaluation, Task, register, rows_table
+from vnd.tasks.trained import TrainedRun, named_groups, repeatable
 
 THRESHOLD = 0.5  # probability from which on a pixel is foreground
 PIXELS = 2**20  # of the images that are drawn for together: 64 of 128×128
@@ -55,10 +53,7 @@ class SegmentationEvaluation(Evaluation):
 
 def groups_of(images: Images) -> list[str] | list[int] | None:
     """Whose each image is, by name where they have names, else by number; None where nobody's is known."""
-    if images.groups is None:
-        return None
-    numbers: list[int] = images.groups.tolist()
-    return [images.group_names[number] for number in numbers] if images.group_names else numbers
+    return None if images.groups is None else named_groups(images, images.groups)
 
 
 def ready(run: TrainedRun, size: Size, bn_images: int) -> Drawer:
@@ -140,7 +135,7 @@ class _Measured:
             found["diversity"] = metrics.diversity_of(table[:, :two, :two])
         try:
             found["matched_iou"] = metrics.matched_iou_of(table[:, :n, n:])
-        except (ModuleNotFoundError, ValueError) as error:  # no SciPy, or too many to be matched
+        except ValueError as error:  # too many to be matched
             notes.append(f"masks are not matched: {error}")
         for name, values in found.items():
             self.others.setdefault(name, []).append(values)
@@ -156,7 +151,7 @@ class _Measured:
         by_owner = None if groups is None else metrics.group_mean(each, groups).tolist()
         ends = [[one.low, one.high] for one in intervals if one.count > 1]  # of one owner there is nothing to go by
         row = {
-            "ged": {name: float(own.mean()) for name, own in zip(names, each.T, strict=True)},
+            "ged": dict(zip(names, each.mean(0).tolist(), strict=True)),
             "ged_unbiased": {str(count): unbiased.get(count) for count in self.counts},
             "ged_by_group": None if by_owner is None else dict(zip(names, by_owner, strict=True)),
             "ged_interval": dict(zip(names, ends, strict=True)) if ends else None,
@@ -216,16 +211,8 @@ def _rounded(values: Tensor) -> list[float]:
     return [round(value, DIGITS) for value in values.tolist()]
 
 
-TABLE = {  # key of a row → heading, digits; beside the distances
-    "matched_iou": ("matched IoU", 4),
-    "diversity": ("diversity", 4),
-    "dice": ("Dice", 4),
-    "calibration_error": ("ECE", 4),
-}
-
-
 def _of_groups(results: dict[str, Any]) -> str:
-    """How sure the distance of the largest size is, and what it is where every owner of images counts once."""
+    """How sure the distance of the largest size is, and what it is where every group of images counts once."""
     count, groups = str(results["samples"][-1]), results["groups"]
     row = next((row for row in reversed(results["rows"]) if row["kind"] != "sampled"), results["rows"][-1])
     if row["ged_interval"] is None:
@@ -251,6 +238,7 @@ COLUMNS: list[dict[str, Any]] = [
     {"key": "calibration_error", "heading": "Pixel ECE", "digits": 4, "better": "less"},
     {"key": "entropy_marked", "heading": "Entropy", "digits": 3},
 ]  # of its rows, as pages show them
+PRINTED = {"matched_iou", "diversity", "dice", "calibration_error"}  # by `vnd evaluate`, beside the distances
 
 
 @register
@@ -321,7 +309,7 @@ class Segmentation(Task):
         Sizes that the method has beside the wanted ones come last. Where it is known what graders draw from, rows have
         the GED that samples of that would have, "expected_ged". `done` counts images.
         """
-        start, method, notes = time.perf_counter(), run.method, list[str]()
+        method, notes = run.method, list[str]()
         assert isinstance(method, Segmenter)
         distinct, groups = method.distinct(run.model), groups_of(test)
         if test.masks is None:
@@ -343,8 +331,7 @@ class Segmentation(Task):
             row, bins[size.label] = measured.row(groups)
             about = {"label": size.label, "kind": size.kind, "fraction": size.fraction, **_cost(run, size, test)}
             rows.append({**about, **row, "expected_ged": expected, "seconds": round(time.perf_counter() - since, 2)})
-        results = {
-            "machine": machine(run.device),
+        return {
             "graders": test.masks.shape[1],
             "samples": list(options.num_mask_samples),
             "threshold": THRESHOLD,
@@ -355,7 +342,6 @@ class Segmentation(Task):
             "graders_own": _own(test),
             "notes": list(dict.fromkeys(notes)),
         }
-        return results | {"seconds": {"evaluate": round(time.perf_counter() - start, 2)}}
 
     def work(self, run: TrainedRun, options: SegmentationEvaluation, test: Images) -> int:
         """Images, each as often as it is worked on."""
@@ -369,19 +355,14 @@ class Segmentation(Task):
         if own["diversity"] is not None:
             apart += f", whose masks are {own['diversity']:.4f} apart"
         foretold = "" if own["dice"] is None else f"; Dice of one grader by the others together {own['dice']:.4f}"
-        caption = Text("\n".join(filter(None, (apart + foretold, _of_groups(results)))))
-        shown = {key: both for key, both in TABLE.items() if any(row.get(key) is not None for row in rows)}
-        geds = [f"GED {count}" for count in results["samples"]]
-        headings = ["size", *geds, *(heading for heading, _ in shown.values())]
-        title = Text(f"{results['title']}: {split}")
-        made = table(headings, ["size"], title=title, caption=caption, padding=(0, 1, 0, 0))
-        for row in rows:
-            others = ["–" if row[key] is None else f"{row[key]:.{digits}f}" for key, (_, digits) in shown.items()]
-            made.add_row(row["label"], *[f"{ged:.4f}" for ged in row["ged"].values()], *others)
-        if rows[0]["expected_ged"] is not None:
-            expected = [f"{ged:.4f}" for ged in rows[0]["expected_ged"].values()]
-            made.add_row("truth", *expected, *[""] * len(shown))
-        return [made]
+        caption = "\n".join(filter(None, (apart + foretold, _of_groups(results))))
+        shown = [{**row, **row["ged"]} for row in rows]
+        if (expected := rows[0]["expected_ged"]) is not None:
+            shown.append({"label": "truth", **expected})
+        numbers = {str(count): f"GED {count}" for count in results["samples"]}
+        numbers |= {column["key"]: column["heading"] for column in COLUMNS if column["key"] in PRINTED}
+        cells = {key: (heading, "{:.4f}".format) for key, heading in numbers.items()}
+        return [rows_table(shown, {"size": lambda row: row["label"]}, cells, f"{results['title']}: {split}", caption)]
 
     def of_data(self, name: str) -> dict[str, Any]:
         """What was published of a data set."""

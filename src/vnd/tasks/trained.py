@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vnd.data.batches import Batches, Normalise, in_order, key
@@ -39,6 +41,13 @@ class Splits:
         """From pixels to what the network is fed."""
         return Normalise(self.mean, self.std, device)
 
+    def about(self, name: str) -> dict[str, Any]:
+        """What a run says of its images, which are of the data set of a name."""
+        return {
+            "name": name, "train": len(self.train), "validation": len(self.validation),
+            "classes": list(self.train.classes), "image": list(self.train.pixels.shape[1:]),
+        }  # fmt: skip
+
     def groups(self) -> dict[str, Any]:
         """Whose images are on which side, where they have groups, such as patients: by name, or else by number.
 
@@ -48,9 +57,13 @@ class Splits:
         for side, images in (("train", self.train), ("validation", self.validation)):
             if images.groups is None:
                 return {}
-            numbers = np.unique(images.groups).tolist()
-            sides[side] = [images.group_names[number] for number in numbers] if images.group_names else numbers
+            sides[side] = named_groups(images, np.unique(images.groups))
         return {"groups": sides | ({"test": list(self.test_groups)} if self.test_groups else {})}
+
+
+def named_groups(images: Images, numbers: NDArray[np.int64]) -> list[str] | list[int]:
+    """Groups of images by their names, or else by their numbers."""
+    return [images.group_names[number] for number in numbers] if images.group_names else list(numbers.tolist())
 
 
 def read_splits(data: Any, task: Task) -> Splits:
@@ -174,6 +187,15 @@ class TrainedRun:
         """How many images the statistics are collected from where so many are wanted, 0 for all."""
         available = wanted if self.read is None else len(self.splits.train)
         return min(wanted or available, available)
+
+    def about(self) -> dict[str, Any]:
+        """What is said of a run beside what was made of it: method, data and network, with the checksum of this."""
+        manifest = json.loads((self.folder / self.checkpoint / "network.json").read_text(encoding="utf-8"))
+        network = {"name": self.recipe.network.name, "checksum": manifest["checksum"]}
+        return {
+            "method": self.recipe.method_name, "data": self.recipe.data.name, "checkpoint": self.checkpoint,
+            "network": network,
+        }  # fmt: skip
 
     def recalibrate(self, size: Size, samples: bool, bn_images: int, repeat: int = 0) -> None:
         """Give BatchNorm the statistics of a size, as if it were the only one."""

@@ -59,14 +59,11 @@ def write(folder: Path, step: int, tensors: dict[str, Tensor], state: dict[str, 
     that was given up.
 
     Args:
-        folder: Where the checkpoints of a run lie; it is made if need be.
+        folder: Where the checkpoints of a run lie; it is made if need be. That of this one is returned.
         step: Number of steps done.
         tensors: The tensors by name, of any device and layout.
         state: Plain JSON values: dicts with words as keys, lists, numbers (also infinite ones), words, None.
         keep: How many whole checkpoints are kept, this one included; at least 1.
-
-    Returns:
-        The folder of this checkpoint.
     """
     if not 0 <= step < 10**18 or keep < 1:
         raise ValueError(f"checkpoint: step must lie in 0 … 1e18 and keep be at least 1; got {step} and {keep}")
@@ -88,8 +85,7 @@ def write(folder: Path, step: int, tensors: dict[str, Tensor], state: dict[str, 
 def read(folder: Path) -> Checkpoint | None:
     """Read the newest checkpoint that is whole, with one line of warning for each newer one that is damaged.
 
-    Returns:
-        The checkpoint, or None if there is none; a ValueError if all there are damaged.
+    None if there is no checkpoint; a ValueError if all there are damaged.
     """
     damaged: list[str] = []
     for step, path in _found(folder):
@@ -117,12 +113,7 @@ def capture(
     The tensors are those of training and not copies: write them before the next step. Buffers that a network does not
     save, but training needs (tables of loss differences, the u of the pass under way), are among them. There is no
     state of random numbers, for a loop that seeds every step; one that does not adds its own to what it writes.
-
-    Args:
-        model: The network; wrappers of `torch.compile` and of data-parallel training are looked through.
-        optimizer: Its optimizer.
-        ema: The running mean of the weights, by name.
-        scaler: torch's GradScaler.
+    Wrappers of `torch.compile`, of data-parallel training and of Accelerate are looked through.
     """
     inner, plain = flatten_optimizer(optimizer)
     tensors = _state(model) | {f"optimizer/{name}": value for name, value in inner.items()}
@@ -247,12 +238,8 @@ def flatten_optimizer(optimizer: Any) -> tuple[dict[str, Tensor], dict[str, Any]
 def restore_optimizer(optimizer: Any, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
     """Give an optimizer the state that `flatten_optimizer` saw, every tensor in the dtype that it had.
 
-    torch's `load_state_dict` will not do: it casts floating state to the dtype of the parameter.
-
-    Args:
-        optimizer: One of the same class, over parameters of the same shapes in the same groups.
-        tensors: The tensors of `flatten_optimizer`; they are copied.
-        plain: Its plain values.
+    It is of the same class, over parameters of the same shapes in the same groups; tensors are copied. torch's
+    `load_state_dict` will not do: it casts floating state to the dtype of the parameter.
     """
     own = [[list(parameter.shape) for parameter in group["params"]] for group in optimizer.param_groups]
     try:
@@ -297,40 +284,27 @@ def _place(value: Any, key: str, parameter: Tensor, group: dict[str, Any]) -> An
 
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """A tree as plain JSON; its tensors go to `tensors`, their names in their place."""
-    if isinstance(value, Tensor):
+
+    def encode(value: Tensor, name: str) -> dict[str, Any]:
         while name in tensors:  # "a/b", and "b" within "a"
             name += "+"
         tensors[name] = value.detach()
         if value.is_contiguous():
             return {"tensor": name}
         return {"tensor": name, "order": sorted(range(value.ndim), key=lambda dim: -value.stride()[dim])}
-    if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            raise ValueError(f"checkpoint: the keys of {name} must be words; got {list(value)!r:.100}")
-        return {"dict": {key: _encode(part, f"{name}/{key}", tensors) for key, part in value.items()}}
-    if isinstance(value, list | tuple):
-        kind = "tuple" if isinstance(value, tuple) else "list"
-        return {kind: [_encode(part, f"{name}/{i}", tensors) for i, part in enumerate(value)]}
-    value = value.item() if hasattr(value, "item") else value  # a number of numpy's
-    _check_plain(value, name)
-    return value
+
+    return _manifest.encode(value, "checkpoint", name, encode)
 
 
 def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
     """The inverse of `_encode`."""
-    if not isinstance(tree, dict):
-        return tree
-    if "tensor" in tree:
+
+    def decode(tree: dict[str, Any]) -> Tensor:
         value = tensors[tree["tensor"]]
         order = tree.get("order", list(range(value.ndim)))  # of the dimensions in memory
         return value.permute(order).contiguous().permute([order.index(dim) for dim in range(value.ndim)])
-    ((kind, inside),) = tree.items()
-    if kind == "dict":
-        return {key: _decode(part, tensors) for key, part in inside.items()}
-    if kind not in ("tuple", "list"):
-        raise ValueError(f"{kind!r} is not a part of an optimizer's state")
-    parts = [_decode(part, tensors) for part in inside]
-    return tuple(parts) if kind == "tuple" else parts
+
+    return _manifest.decode(tree, decode)
 
 
 def _parameters(optimizer: Any) -> list[Tensor]:

@@ -33,11 +33,7 @@ FEWEST = 50  # validation images that say anything of calibration
 
 
 class ConfidenceController:
-    """Loss temperatures of a run's networks of fixed size.
-
-    Args:
-        session: The run.
-    """
+    """Loss temperatures of a run's networks of fixed size."""
 
     def __init__(self, session: TrainState) -> None:
         self.session, self.rate = session, session.recipe.train.loss_temperature

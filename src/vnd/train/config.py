@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser
 
-from vnd._text import check_known, nearest, on_one_line, refusal, spelled
+from vnd._text import check_known, nearest, on_one_line, refusal, spelled, with_one_syntax
 from vnd.methods import METHODS
 from vnd.models import MODELS
-from vnd.train.recipe import SECTIONS, Network, Recipe, sections_of
+from vnd.train.recipe import SECTIONS, Network, Recipe, flatten, sections_of
 
 WHO = ("name", "kind")  # keys that say what their siblings mean
 OF_LAYERS = ("rules", "shape")  # options of methods that name the layers of a network
@@ -51,7 +51,10 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
     }
     try:
         known = parser.parse_object(settings)
-        _check_words(overrides, parser)
+        options = [option[2:] for option in parser._option_string_actions]
+        for name in (word[2:].partition("=")[0] for word in overrides if word.startswith("--")):
+            if name not in options:
+                raise ValueError(f"unknown key {name!r}{_like(name, options)}")
         known = parser.parse_args(spelled(overrides, parser), namespace=known)
         values = known.as_dict()
         _check_finite(values)
@@ -79,7 +82,7 @@ def parser_of(method: str, network: str) -> ArgumentParser:
     parser.add_class_arguments(MODELS[network], "network", instantiate=False)
     for name, kind in sections_of(method).items():
         parser.add_class_arguments(kind, name)
-    return parser
+    return with_one_syntax(parser)
 
 
 _shared_parser = cache(parser_of)  # half of the time that a recipe takes to read
@@ -89,8 +92,17 @@ def help_parser(recipe: Recipe) -> ArgumentParser:
     """The same for one recipe, whose values are the defaults that `--help` shows."""
     parser = parser_of(recipe.method_name, recipe.network.name)
     leaves, _ = _keys(parser)
-    parser.set_defaults({key: value for key, value in _flatten(recipe.to_dict(), leaves) if key in leaves})
+    parser.set_defaults({key: value for key, value in flatten(recipe.to_dict(), leaves) if key in leaves})
     return parser
+
+
+def options_parser(recipe: Recipe) -> ArgumentParser:
+    """A parser for the section `evaluate` of a recipe alone, its keys without the name of the section."""
+    parser = ArgumentParser(prog="vnd evaluate RUN", usage=SUPPRESS, exit_on_error=False, add_help=False)
+    skip: set[str | int] = {"sizes", "checkpoint"}  # which the command has itself
+    parser.add_class_arguments(type(recipe.evaluate), skip=skip, as_group=False)
+    parser.set_defaults({key: value for key, value in vars(recipe.evaluate).items() if key not in skip})
+    return with_one_syntax(parser)
 
 
 def _choice(given: dict[str, Any], section: str, known: Iterable[str], where: str) -> str:
@@ -113,7 +125,7 @@ def _check_keys(given: dict[str, Any], parser: ArgumentParser, where: str) -> se
     """Refuse a key that nobody knows, and name the nearest that somebody does; all that hold a value are returned."""
     leaves, prefixes = _keys(parser)
     leaves |= {"about", "method.name", "network.name"}
-    for key, value in _flatten(given, leaves):
+    for key, value in flatten(given, leaves):
         if key in prefixes:
             if value is not None:
                 raise ValueError(f"{where}: {key} must hold keys of its own; got {value!r}")
@@ -129,23 +141,6 @@ def _filled(given: dict[str, Any], leaves: set[str], prefix: str = "") -> dict[s
         for name, value in given.items()
         if value is not None or f"{prefix}{name}" in leaves
     }
-
-
-def _check_words(overrides: list[str], parser: ArgumentParser) -> None:
-    for word in overrides:
-        name = word.partition("=")[0]
-        options = parser._option_string_actions
-        if name.startswith("--") and name not in options:
-            raise ValueError(f"unknown key {name[2:]!r}{_like(name[2:], [option[2:] for option in options])}")
-
-
-def _flatten(given: dict[str, Any], leaves: set[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in given.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, dict) and key not in leaves:
-            yield from _flatten(value, leaves, f"{key}.") if value else [(key, None)]
-        else:
-            yield key, value
 
 
 def _check_finite(given: Any, key: str = "") -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,9 @@ def _train(session: TrainState, quiet: bool) -> bool:
             _seed(key(seed, "noise", index, rank))  # each process draws its own: the weights
             with accelerator.autocast():
                 terms = objective(model, batch, step)
-            loss = Arrival(terms.total)  # on its way to the CPU while the gradient is computed
+            finite = arrival(terms.total)  # on its way to the CPU while the gradient is computed
             accelerator.backward(terms.total)
-            if not loss.finite():
+            if not finite():
                 raise FloatingPointError(diagnosis(session, batch, step, key(seed, "noise", index, rank)))
             norm = None if options.clip is None else accelerator.clip_grad_norm_(model.parameters(), options.clip)
             optimizer.step()
@@ -164,27 +165,23 @@ def _compiled(what: Any, session: TrainState) -> Any:
     return torch.compile(what, mode="reduce-overhead" if session.accelerator.device.type == "cuda" else None)
 
 
-class Arrival:
-    """A loss that is copied to the CPU while the GPU goes on: looking at it waits for the forward pass alone.
+def arrival(loss: Tensor) -> Callable[[], bool]:
+    """Tell, when asked, if a loss is finite: it is copied to the CPU while the GPU goes on, and asking waits for that.
 
     So the check costs nothing, and a bad step is seen before its gradient reaches the weights.
     """
+    value = loss.detach()
+    if not loss.is_cuda:
+        return lambda: bool(value.isfinite())
+    copy, event = torch.empty((), dtype=loss.dtype, pin_memory=True), torch.cuda.Event()
+    copy.copy_(value, non_blocking=True)
+    event.record()
 
-    def __init__(self, loss: Tensor) -> None:
-        self.event: Any = None
-        if loss.is_cuda:
-            self.value = torch.empty((), dtype=loss.dtype, pin_memory=True)
-            self.value.copy_(loss.detach(), non_blocking=True)
-            self.event = torch.cuda.Event()
-            self.event.record()
-        else:
-            self.value = loss.detach()
+    def finite() -> bool:
+        event.synchronize()
+        return bool(copy.isfinite())
 
-    def finite(self) -> bool:
-        """Whether it is a number."""
-        if self.event is not None:
-            self.event.synchronize()
-        return bool(self.value.isfinite())
+    return finite
 
 
 @torch.no_grad()
@@ -202,11 +199,13 @@ def diagnosis(session: TrainState, batch: Batch, step: Step, seed: int) -> str:
         if isinstance(module, Quantile):
             module.count -= module.strata  # the same masks again
     found: list[str] = []
-    hooks = [
-        module.register_forward_hook(_look(f"{name} ({type(module).__name__})", found))
-        for name, module in root.named_modules()
-        if name  # of modules that hold others, those come first
-    ]
+
+    def look(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        if not found and isinstance(output, Tensor) and not output.isfinite().all():
+            found.append(f"{name} ({type(module).__name__})")
+
+    named = [(name, module) for name, module in root.named_modules() if name]  # what holds all of them comes last
+    hooks = [module.register_forward_hook(partial(look, name)) for name, module in named]
     try:
         torch.manual_seed(seed)
         with session.accelerator.autocast():
@@ -218,11 +217,3 @@ def diagnosis(session: TrainState, batch: Batch, step: Step, seed: int) -> str:
         return f"{where}: first in the output of layer {found[0]}{state}"
     parts = ", ".join(f"{name} {float(part):.4g}" for name, part in terms.parts.items())
     return f"{where}: all layers are, its parts are {parts}{state}"
-
-
-def _look(name: str, found: list[str]) -> Any:
-    def hook(module: nn.Module, args: Any, output: Any) -> None:
-        if not found and isinstance(output, Tensor) and not output.isfinite().all():
-            found.append(name)
-
-    return hook

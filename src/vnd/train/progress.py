@@ -6,6 +6,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,12 +26,7 @@ SURE = 0.99  # an ordering unit that is as sure of its length as that has stoppe
 
 
 class ProgressLogger:
-    """The progress bar and the log of a run; in the processes beside the first, neither.
-
-    Args:
-        session: The run.
-        quiet: No bar and no lines, the log alone.
-    """
+    """The progress bar and the log of a run, if `quiet` the log alone; in the processes beside the first, neither."""
 
     def __init__(self, session: TrainState, quiet: bool) -> None:
         self.session, self.options = session, session.recipe.train
@@ -113,22 +110,13 @@ class ProgressLogger:
                     )
 
 
-class GracefulStop:
+class GracefulStop(ExitStack):
     """Turns the first Ctrl-C or SIGTERM into a wish to stop between two steps; the second one stops at once."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.wished = False
-        self.before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.before[number] = signal.signal(number, self._wish)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
+        self.enter_context(handled((signal.SIGINT, signal.SIGTERM), self._wish))
 
     def asked(self, accelerator: Any) -> bool:
         """Whether any process was asked to stop."""
@@ -142,6 +130,20 @@ class GracefulStop:
             raise KeyboardInterrupt
         self.wished = True
         print("stopping after this step; once more to stop at once", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let a handler take signals, in the main thread, for as long as this lasts."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers:
+            before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 def _few(shares: list[float]) -> str:

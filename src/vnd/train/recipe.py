@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,7 +48,7 @@ class Data:
         name: One of `vnd data list`.
         folder: Where its official files lie; None for the data root ($VND_DATA, or ~/.cache/vnd/data).
         validation: Training images that are held out, by which the best network is chosen.
-        split: BestOrLast: drawn at "random" by `split_seed`, or the "last" ones.
+        split: Which images are held out: at "random" by `split_seed`, or the "last" ones.
         split_seed: Of the random split.
         limit: Train on so many images at most, drawn by `split_seed`; None for all.
         size: Height and width that images are brought to; None for their own.
@@ -188,10 +188,10 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as YAML and JSON hold it."""
-        sections = {name: _plain(dataclasses.asdict(getattr(self, name))) for name in SECTIONS}
-        method = _plain(dataclasses.asdict(self.method))  # type: ignore[call-overload]
-        network = {"name": self.network.name, **_plain(self.network.config)}
-        return {"about": self.about, "method": {"name": self.method_name, **method}, "network": network, **sections}
+        method = {"name": self.method_name, **dataclasses.asdict(self.method)}  # type: ignore[call-overload]
+        recipe = {"about": self.about, "method": method, "network": {"name": self.network.name, **self.network.config}}
+        recipe |= {name: dataclasses.asdict(getattr(self, name)) for name in SECTIONS}
+        return dict(json.loads(json.dumps(recipe)))  # in which tuples are lists
 
     def to_yaml(self) -> str:
         """The recipe with every value spelt out; `parse` reads it back."""
@@ -212,23 +212,19 @@ def differing_keys(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     >>> differing_keys({"about": "a", "train": {"seed": 0}}, {"about": "b", "train": {"seed": 1}})
     ['train.seed']
     """
-    mine, theirs = (dict(_leaves({k: v for k, v in x.items() if k != "about"})) for x in (one, other))
+    mine, theirs = ({k: json.dumps(v) for k, v in flatten(x) if k != "about"} for x in (one, other))
     keys = [key for key in {**mine, **theirs} if key not in mine or key not in theirs or mine[key] != theirs[key]]
     return keys or ["the order of method.rules"]
 
 
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and (value or not key):
-        for name, part in value.items():
-            yield from _leaves(part, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, json.dumps(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(x) for key, x in value.items()}
-    return [_plain(x) for x in value] if isinstance(value, list | tuple) else value
+def flatten(given: dict[str, Any], leaves: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The keys of a recipe, such as `train.epochs`, with their values: no mappings, but for the `leaves`."""
+    for name, value in given.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and key not in leaves:
+            yield from flatten(value, leaves, f"{key}.") if value else [(key, None)]
+        else:
+            yield key, value
 
 
 def _at_least(name: str, value: int | None, least: int) -> None:

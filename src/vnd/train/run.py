@@ -29,7 +29,6 @@ from vnd import _files, _text
 
 LOCK, HOLDER = "lock", "lock.json"  # the second says who holds the first
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextmanager
@@ -47,7 +46,7 @@ def lock(folder: Path) -> Iterator[None]:
         holder = _say(_holder(folder))
         raise ValueError(f"run: {folder} is in use by {holder}; wait for it or give another folder") from None
     except OSError as error:
-        if error.errno not in NO_LOCKS:
+        if error.errno not in _files.NO_LOCKS:
             raise
         text = f"run: {folder} is on a file system without locks ({error.strerror}); give a folder on another"
         raise OSError(text) from None
@@ -205,19 +204,13 @@ def _head(git: Path) -> str | None:
         git = git.parent / _short(git).removeprefix("gitdir: ")
     common = git / _short(git / "commondir") if (git / "commondir").is_file() else git
     said = _short(git / "HEAD")
-    if COMMIT.fullmatch(said):
-        return said
-    name = said.removeprefix("ref: ")
-    if name == said or not re.fullmatch(r"refs/[^\x00-\x20]+", name) or ".." in name:
-        return None
-    for place in (git, common):
-        if (place / name).is_file():
-            said = _short(place / name)
-            return said if COMMIT.fullmatch(said) else None
-    packed = common / "packed-refs"
-    lines = packed.read_text(encoding="utf-8").splitlines() if packed.is_file() else []
-    found = [line.split(" ")[0] for line in lines if line.endswith(f" {name}")]
-    return found[0] if found and COMMIT.fullmatch(found[0]) else None
+    name, places = said.removeprefix("ref: "), [said]
+    if name != said and re.fullmatch(r"refs/[^\x00-\x20]+", name) and ".." not in name:
+        places += [_short(place / name) for place in (git, common) if (place / name).is_file()]
+        packed = common / "packed-refs"
+        lines = packed.read_text(encoding="utf-8").splitlines() if packed.is_file() else []
+        places += [line.split(" ")[0] for line in lines if line.endswith(f" {name}")]
+    return next((place for place in places if COMMIT.fullmatch(place)), None)
 
 
 def _short(path: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from vnd._files import write_text
+from vnd._files import write_json, write_text
 from vnd._text import one_line
 from vnd.data.batches import Batches, key
 from vnd.data.images import Images
@@ -32,13 +31,7 @@ from vnd.train.run import Log, environment
 
 
 class TrainState:
-    """A run in training.
-
-    Args:
-        recipe: What decides it.
-        folder: Where it is kept.
-        accelerator: Hugging Face Accelerate's, which knows the devices and the other processes.
-    """
+    """A run in training; Hugging Face Accelerate's `accelerator` knows the devices and the other processes."""
 
     def __init__(self, recipe: Recipe, folder: Path, accelerator: Any) -> None:
         self.recipe, self.folder, self.accelerator, self.method = recipe, folder, accelerator, recipe.method
@@ -75,18 +68,10 @@ class TrainState:
         self.method.sizes(self.root, self.recipe.evaluate.sizes)  # one that it cannot have is refused now
         self.task.check_model(self.root, self.recipe.evaluate)
         self.folder.mkdir(parents=True, exist_ok=True)
-        about = {
-            "name": self.recipe.data.name,
-            "train": len(self.splits.train),
-            "validation": len(self.splits.validation),
-            "classes": list(self.splits.train.classes),
-            "image": list(self.splits.train.pixels.shape[1:]),
-            "mean": list(self.splits.mean),
-            "std": list(self.splits.std),
-            **self.splits.groups(),
-        }
-        write_text(self.folder / "data.json", json.dumps(about, indent=1) + "\n")
-        write_text(self.folder / "environment.json", json.dumps(environment(), indent=1) + "\n")
+        splits = self.splits
+        moments = {"mean": list(splits.mean), "std": list(splits.std)}
+        write_json(self.folder / "data.json", splits.about(self.recipe.data.name) | moments | splits.groups())
+        write_json(self.folder / "environment.json", environment())
         write_text(self.folder / "recipe.yaml", self.recipe.to_yaml())
         self.log.truncate(-1)  # of a run that was killed before its first checkpoint
 
@@ -101,7 +86,7 @@ class TrainState:
         if found is None:
             return False
         best, trained_by = self._check(found, new_epochs)
-        checkpoint.restore(self.root, self._inner(), self.ema, self.accelerator.scaler, found)
+        checkpoint.restore(self.root, self.optimizer, self.ema, self.accelerator.scaler, found)
         self.confidence.restore(found.state.get("log_loss_temperature"))
         self.step, self.best = found.step, best
         world = self.accelerator.num_processes
@@ -119,20 +104,14 @@ class TrainState:
     def _check(self, found: checkpoint.Checkpoint, new_epochs: bool) -> tuple[float, int]:
         """Refuse a checkpoint of another recipe, or beyond the end of this one; its best score, and its processes."""
         recipe, state = self.recipe.to_dict(), found.state
-        if "recipe" not in state or "recipe_digest" not in state:
-            raise ValueError(
-                f"train: {found.path} does not say which recipe it is of; an older version wrote it: train anew"
-            )
         try:
-            if digest_of(state["recipe"]) != state["recipe_digest"]:
-                raise ValueError("its recipe has another digest than it says")
-            epochs = state["recipe"]["train"]["epochs"]
+            other, epochs = digest_of(state["recipe"]), state["recipe"]["train"]["epochs"]
             best, world = float(state["best"]), state["world"]
             if type(world) is not int or type(epochs) is not int:
                 raise ValueError("world and train.epochs must be whole numbers")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"train: {found.path} is damaged: {one_line(error)}") from None
-        if digest_of(recipe) != state["recipe_digest"]:
+        if digest_of(recipe) != other:
             keys = differing_keys(state["recipe"], recipe)
             if keys == ["train.epochs"] and not new_epochs:
                 wanted = self.recipe.train.epochs
@@ -161,10 +140,9 @@ class TrainState:
                     f" train.clip; the last checkpoint in {self.folder / 'checkpoints'} is from before it"
                 )
         if self.accelerator.is_main_process:
-            recipe, world = self.recipe.to_dict(), self.accelerator.num_processes
-            tensors, state = checkpoint.capture(self.root, self._inner(), self.ema, self.accelerator.scaler)
-            state |= {"best": self.best, "world": world, "log_loss_temperature": self.confidence.state()}
-            state |= {"recipe": recipe, "recipe_digest": digest_of(recipe)}
+            tensors, state = checkpoint.capture(self.root, self.optimizer, self.ema, self.accelerator.scaler)
+            state |= {"best": self.best, "world": self.accelerator.num_processes, "recipe": self.recipe.to_dict()}
+            state |= {"log_loss_temperature": self.confidence.state()}
             checkpoint.write(self.folder / "checkpoints", self.step, tensors, state)
 
     def validate(self) -> dict[str, float]:
@@ -196,7 +174,10 @@ class TrainState:
         """
         if self.accelerator.is_main_process:
             with self.averaged():
-                _drop_statistics(self.root)
+                if hasattr(self.root, "_vnd_state"):
+                    state = state_of(self.root)
+                    state.statistics.clear()
+                    state.stamps.clear()
                 sizes = self.method.sizes(self.root, self.recipe.evaluate.sizes)
                 for samples in (False, True):
                     torch.manual_seed(key(self.recipe.train.seed, "calibration"))
@@ -212,8 +193,8 @@ class TrainState:
         """The moving average of the weights in place of the weights, if there is one.
 
         BatchNorm's statistics are those of other weights then. A nested network has them collected for each width by
-        its method; one of a single size gets those that it shows in training, of the images of `bn_batches`. A layer
-        that no prediction comes by, such as those of a posterior, has none of its own: it keeps those of training.
+        its method; one of a single size gets those that it shows in training, of the images of `bn_batches`. Layers
+        that inference never runs (the posterior net) keep their training statistics.
         """
         if self.ema is None:
             yield
@@ -241,16 +222,12 @@ class TrainState:
             parameters = [parameter.detach() for parameter in self.root.parameters()]
             torch._foreach_lerp_(list(self.ema.values()), parameters, 1 - self.recipe.train.ema)
             for name, parameter in self.root.named_parameters():
-                if not parameter.requires_grad:  # an order that has settled is what it is, at once
+                if not parameter.requires_grad:  # a frozen order is what it is, at once
                     self.ema[name].copy_(parameter)
 
     def average(self, value: Tensor) -> Tensor:
         """The mean of a number over all processes."""
         return value if self.accelerator.num_processes == 1 else torch.as_tensor(self.accelerator.reduce(value, "mean"))
-
-    def _inner(self) -> torch.optim.Optimizer:
-        inner: torch.optim.Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
-        return inner
 
 
 class _Shown(nn.Module):
@@ -283,14 +260,6 @@ def build_model(recipe: Recipe, images: Images) -> nn.Module:
     task.check_answer(answer, recipe)
     torch.manual_seed(recipe.train.seed + 1)
     return recipe.method.build(network, example)
-
-
-def _drop_statistics(root: nn.Module) -> None:
-    """Forget the BatchNorm statistics of all widths of a nested network."""
-    if hasattr(root, "_vnd_state"):
-        state = state_of(root)
-        state.statistics.clear()
-        state.stamps.clear()
 
 
 @torch.no_grad()

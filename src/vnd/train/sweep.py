@@ -18,13 +18,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from vnd._text import nearest, one_line
 from vnd.train.config import SUFFIXES, find, load_yaml, parse, parse_run, read_yaml
+from vnd.train.progress import handled
 from vnd.train.recipe import Network, Recipe, digest_of
 from vnd.train.run import is_locked
 
@@ -46,15 +47,7 @@ Status = Literal["done", "skipped", "failed", "stopped", "in use"]
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a sweep.
-
-    Args:
-        folder: Where it is kept.
-        source: Its recipe, and
-        overrides: the keys that are replaced in it, as `vnd train` takes them.
-        recipe: What that makes.
-        digest: The hash of the recipe.
-    """
+    """One run of a sweep: its folder, the recipe and the keys replaced in it, and what these make, with its hash."""
 
     folder: Path
     source: str
@@ -70,13 +63,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Worklist:
-    """What a sweep's file asks for.
+    """What a sweep's file asks for: runs, each once, in the folder `out`.
 
     Args:
-        path: The file.
-        about: One line for people.
-        out: Folder of the runs.
-        runs: All runs, each once.
         repeated: (name, which it repeats) of the runs that were asked for more than once.
         evaluate: Whether each is evaluated when it is trained.
         slurm: Options of the cluster's jobs; None to run here.
@@ -113,7 +102,15 @@ def read(source: str | Path, out: Path | None = None, shapes_of: Path | None = N
             raise ValueError(f"{where}: run {number} must be a recipe or a mapping with recipe: NAME; got {entry!r}")
     if shapes_of is not None:
         shapes = _shapes(shapes_of, most, where)
-        entries = [_shaped(entry, *shape, where) for entry in entries for shape in shapes.items()]
+        entries = [
+            {
+                **entry,
+                "name": f"{entry.get('name') or _plain(entry['recipe'])}-{parameters}",
+                "set": {**_settings(entry, "set", where), "method.shape": shape},
+            }
+            for entry in entries
+            for parameters, shape in shapes.items()
+        ]
     folder = out or Path(_typed(given, "out", str, "a folder", f"runs/{path.stem}", where))
     slurm = _typed(given, "slurm", dict, SLURM, None, where)
     runs: dict[str, Run] = {}
@@ -143,12 +140,6 @@ def _shapes(run: Path, most: int, where: str) -> dict[int, Any]:
     if not shapes:
         raise ValueError(f"{where}: shapes_of: {run} has no learned shapes; try vnd evaluate {run} --learned 5")
     return {parameters: shapes[parameters] for parameters in sorted(shapes)[:most]}
-
-
-def _shaped(entry: dict[str, Any], parameters: int, shape: Any, where: str) -> dict[str, Any]:
-    """A run of the file with a shape as its `method.shape`."""
-    name, own = entry.get("name") or _plain(entry["recipe"]), _settings(entry, "set", where)
-    return {**entry, "name": f"{name}-{parameters}", "set": {**own, "method.shape": shape}}
 
 
 def digest(recipe: Recipe) -> str:
@@ -195,7 +186,10 @@ def _expand(
                 first.network.build()  # what it refuses is found now
                 built.append(first.network)
             for seed in seeds:
-                recipe = _seeded(first, seed)
+                try:
+                    recipe = first if seed is None else first.with_train(seed=seed)
+                except ValueError as error:
+                    raise ValueError(f"seeds: {error}") from None
                 parts = [name, *_labels(chosen), str(recipe.train.seed), (own_digest := digest(recipe))[:8]]
                 replaced = words if seed is None else [*words, f"--train.seed={seed}"]
                 yield Run(out / "-".join(parts), source, tuple(replaced), recipe, own_digest)
@@ -216,13 +210,6 @@ def _found(runs: Iterable[Run], out: Path) -> Iterator[Run]:
     for run in runs:
         there = elsewhere.get(run.digest) if run.digest in missing else None
         yield run if there is None else dataclasses.replace(run, folder=there)
-
-
-def _seeded(recipe: Recipe, seed: int | None) -> Recipe:
-    try:
-        return recipe if seed is None else recipe.with_train(seed=seed)
-    except ValueError as error:
-        raise ValueError(f"seeds: {error}") from None
 
 
 def _over(*layers: dict[str, Any]) -> dict[str, Any]:
@@ -310,7 +297,10 @@ def state_of(run: Run, evaluate: bool) -> str:
 
 def in_use(folder: Path) -> bool:
     """Whether a process trains in a folder, or a sweep is at work on it."""
-    return is_locked(folder) or _is_logged_to(folder)
+    if is_locked(folder) or not (folder / LOG).exists():
+        return is_locked(folder)
+    with (folder / LOG).open("rb") as log:
+        return not _lock(log, look=True)
 
 
 def run_all(
@@ -320,17 +310,12 @@ def run_all(
     began: Callable[[Run, str], None],
     ended: Callable[[Run, Outcome], None],
 ) -> bool:
-    """Do all runs, some at a time; Ctrl-C (or SIGTERM) lets those at work save, and leaves the others.
+    """Do all runs, so many at a time; Ctrl-C (or SIGTERM) lets those at work save, and leaves the others.
 
-    Args:
-        runs: What to do, in this order.
-        evaluate: Whether each is evaluated when it is trained.
-        jobs: How many at a time.
-        began: Told of each run that is worked on, and how far it is, and
-        ended: how each ended; one call at a time.
+    `began` is told of each run that is worked on and how far it is, `ended` how it ended, one call at a time.
 
     Returns:
-        Whether it went through; False if it was stopped.
+        True if it went through; False if it was stopped.
     """
     threads = None if jobs == 1 else max(1, _cpus() // jobs)
     processes, turn = Processes(VND, threads), threading.Lock()
@@ -346,7 +331,8 @@ def run_all(
         with turn:
             began(run, state)
 
-    with processes.interruptible(), ThreadPoolExecutor(jobs) as pool:
+    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+    with handled(heard, processes.stop), ThreadPoolExecutor(jobs) as pool:
         list(pool.map(one, runs))
     return not processes.told
 
@@ -417,20 +403,6 @@ class Processes:
                 what = f"{len(self.running)} at work save{'s' if len(self.running) == 1 else ''} first"
                 print(f"stopping: {what}; once more to stop at once", file=sys.stderr, flush=True)
 
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Ctrl-C, SIGTERM and the end of the terminal stop them."""
-        before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                    before[number] = signal.signal(number, self.stop)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
 
 def _steps(run: Run, evaluate: bool, processes: Processes, log: BinaryIO) -> tuple[Status, str]:
     """Train, or go on, then evaluate; the status, and the error."""
@@ -479,13 +451,6 @@ def _lock(log: BinaryIO, look: bool = False) -> bool:
     return True
 
 
-def _is_logged_to(folder: Path) -> bool:
-    if not (folder / LOG).exists():
-        return False
-    with (folder / LOG).open("rb") as log:
-        return not _lock(log, look=True)
-
-
 def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -526,13 +491,9 @@ def check_options(options: dict[str, Any], where: str) -> None:
 
 
 def submit(runs: Sequence[Run], evaluate: bool, options: dict[str, Any], folder: Path) -> list[Any]:
-    """Submit each run as a job, all together as one array; it does not wait for them.
+    """Submit each run as a job, all together as one array, and do not wait for them; submitit's files are in a folder.
 
-    Args:
-        runs: What to do.
-        evaluate: Whether each is evaluated when it is trained.
-        options: Of the jobs, as a sweep spells them; `cluster` is submitit's, "slurm" if not given.
-        folder: For submitit's files.
+    The options are spelled as in a sweep; `cluster` is submitit's, "slurm" if not given.
     """
     try:
         import submitit

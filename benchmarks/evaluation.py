@@ -1,14 +1,14 @@
-"""What does a sweep over ten widths cost, against plain forward passes of networks of the same sizes?
+"""What does an evaluation at ten widths cost, against plain forward passes of networks of the same sizes?
 
 VGG11, converted to BN³, at the fractions .1 … 1 of its groups, on images as many and as large as CIFAR-10's test set.
 The contestant runs the ten extracted networks, torch's own layers, over batches that lie on the device normalised,
-under `inference_mode`, and keeps nothing. The sweep is that of `vnd.tasks.classification`, as `vnd evaluate` runs it
-with the means of the weights: it extracts, normalises, predicts, counts parameters and multiply-accumulates, times
-single images and scores the answers; with calibration it collects BatchNorm's statistics for each width as well.
+under `inference_mode`, and keeps nothing. The evaluation is that of `vnd.tasks.classification`, as `vnd evaluate`
+runs it with the means of the weights: it extracts, normalises, predicts, counts parameters and MACs, times single
+images and scores the answers; with recalibration it collects BatchNorm's statistics for each width as well.
 float32, channels last, the same batches. They take turns; medians over rounds, ratios within this run. A last round
 says what each part takes.
 
-    python benchmarks/sweep.py [--device cuda] [--width 1.5] [--images 10000] [--out benchmarks/results/sweep-cpu.json]
+    python benchmarks/evaluation.py [--device cuda] [--width 1.5] [--out benchmarks/results/evaluation-cpu.json]
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vnd.tasks import TrainedRun
 from vnd.tasks.classification import ClassificationEvaluation, measure
 
 FRACTIONS = tuple(round(0.1 * tenth, 1) for tenth in range(1, 11))
-# Parts that follow each other, of a sweep and of a method; what is left is the sweep's own.
+# Parts that follow each other, of an evaluation and of a method; what is left is the evaluation's own.
 PARTS = {
     "answer": module,
     "scores": module,
@@ -55,25 +55,25 @@ def random_images(count: int, seed: int) -> Images:
     return Images(pixels, np.arange(count) % 10, tuple(map(str, range(10))))
 
 
-def make_subject(args: argparse.Namespace, calibrated: bool) -> TrainedRun:
-    """An untrained network; with `calibrated`, the sweep collects the statistics of every width."""
+def make_run(args: argparse.Namespace, recalibrated: bool) -> TrainedRun:
+    """An untrained network; with `recalibrated`, the evaluation collects the statistics of every width."""
     torch.manual_seed(0)
     method = BN3(base=2)
     network = build("vgg11", width=args.width)
     model = method.build(network, torch.randn(2, 3, 32, 32)).eval().to(args.device)
     model = model.to(memory_format=torch.channels_last)
     normalise = Normalise((0.5,) * 3, (0.25,) * 3, args.device)
-    train = random_images(args.calibration, seed=1)
+    train = random_images(args.bn_images, seed=1)
 
     def batches(images: int, repeat: int, augmented: bool | None) -> Iterator[Tensor]:
-        return in_order(train, normalise, args.device, min(512, args.calibration))
+        return in_order(train, normalise, args.device, min(512, args.bn_images))
 
-    return TrainedRun(method, model, normalise, batches if calibrated else None)
+    return TrainedRun(method, model, normalise, batches if recalibrated else None)
 
 
 def options(args: argparse.Namespace) -> ClassificationEvaluation:
     return ClassificationEvaluation(
-        Sizes(fractions=FRACTIONS), samples=0, inference=("mean",), bn_images=args.calibration
+        Sizes(fractions=FRACTIONS), samples=0, inference=("mean",), bn_images=args.bn_images
     )
 
 
@@ -92,7 +92,7 @@ def plain_passes(networks: list[nn.Module], batches: list[Tensor]) -> Tensor:
     return out
 
 
-def whole_sweep(run: TrainedRun, args: argparse.Namespace, test: Images) -> Tensor:
+def whole_evaluation(run: TrainedRun, args: argparse.Namespace, test: Images) -> Tensor:
     """The rows of all widths."""
     rows = [measured.row for measured in measure(run, options(args), test)]
     return torch.tensor([[row["accuracy"], row["nll"], row["latency_ms"]] for row in rows])
@@ -143,22 +143,22 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--width", type=float, default=1.5)
     parser.add_argument("--images", type=int, default=10_000)
-    parser.add_argument("--calibration", type=int, default=1024)
+    parser.add_argument("--bn_images", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     test = random_images(args.images, seed=0)
-    bare, calibrated = make_subject(args, False), make_subject(args, True)
+    bare, recalibrated = make_run(args, False), make_run(args, True)
     networks = plain_networks(bare, args)
     batches = list(in_order(test, bare.normalise, args.device))
     runs: dict[str, Callable[[], Tensor]] = {
         "passes": lambda: plain_passes(networks, batches),
-        "sweep": lambda: whole_sweep(bare, args, test),
-        "with calibration": lambda: whole_sweep(calibrated, args, test),
+        "evaluation": lambda: whole_evaluation(bare, args, test),
+        "with recalibration": lambda: whole_evaluation(recalibrated, args, test),
     }
     warm = test.take(range(min(len(test), len(batches[0]))))
     plain_passes(networks, batches[:1])
-    whole_sweep(calibrated, args, warm)
+    whole_evaluation(recalibrated, args, warm)
     turns = []
     for _ in range(args.rounds):
         turn = {name: seconds(run, args.device) for name, run in runs.items()}
@@ -167,7 +167,7 @@ def main() -> None:
         print(f"ten passes {turn['passes']:8.2f} s; times that: {ratios}", flush=True)
     parts: dict[str, float] = {}
     with timed_parts(args.device, parts):
-        total = seconds(lambda: whole_sweep(calibrated, args, test), args.device)
+        total = seconds(lambda: whole_evaluation(recalibrated, args, test), args.device)
     parts["the rest"] = total - sum(parts.values())
     parts["making batches, in answer"] = len(FRACTIONS) * seconds(
         lambda: torch.stack([x.sum() for x in in_order(test, bare.normalise, args.device)]), args.device
@@ -175,7 +175,7 @@ def main() -> None:
     passes = statistics.median(turn["passes"] for turn in turns)
     result = {
         "command": " ".join(["python", *sys.argv]), "device": args.device, "width": args.width, "images": args.images,
-        "bn_images": args.calibration, "batch": len(batches[0]), "fractions": FRACTIONS,
+        "bn_images": args.bn_images, "batch": len(batches[0]), "fractions": FRACTIONS,
         "machine": torch.cuda.get_device_name() if args.device == "cuda" else platform.platform(),
         "threads": torch.get_num_threads(), "torch": torch.__version__, "python": platform.python_version(),
         "seconds": {name: statistics.median(turn[name] for turn in turns) for name in runs},

@@ -1,0 +1,318 @@
+"""Tables and a figure of the docs that no command of `vnd` writes, from `docs/results` and `benchmarks/results`.
+
+`PAGES` has them by page; `scripts/docs_check.py` puts each in the place of the table that begins with the same line.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from vnd.methods.base import describe
+from vnd.metrics import Interval, confidence_interval
+from vnd.report.curves import over_sizes
+from vnd.report.results import Column, Run
+from vnd.report.series import group
+from vnd.tasks.classification import COLUMNS
+
+Rows = list[dict[str, Any]]
+
+
+def table(heading: str, rows: Iterable[str]) -> str:
+    """A Markdown table of a heading and of rows, without their first and last bars."""
+    rule = "---".join("|" * (heading.count("|") + 2))
+    first, *others = (f"| {row} |".replace("|  |", "| |") for row in (heading, *rows))
+    return "\n".join((first, rule, *others))
+
+
+def kept(root: Path, name: str) -> list[dict[str, Any]]:
+    """The result files that a file of kept runs has."""
+    lines = (root / "docs" / "results" / name).read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["results"] for line in lines]
+
+
+def tried(root: Path, part: str) -> Rows:
+    """The rows of a part of `cifar10-tried.csv`, numbers as such."""
+    with (root / "docs" / "results" / "cifar10-tried.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["table"] == part]
+    return [{key: _number(value) for key, value in row.items() if value} for row in rows]
+
+
+def measured(root: Path, name: str) -> Any:
+    """What a benchmark wrote."""
+    return json.loads((root / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+# Ordered codes: VND-AE against a VAE for each length
+
+
+def codes(root: Path) -> str:
+    """Error, bound and distance of VND-AE and of the VAE of each length, the smaller one bold."""
+    runs = kept(root, "codes.jsonl")
+    rows = []
+    for data, name in {"celeba": "CelebA", "chest-xray": "Chest X-ray", "cifar10": "CIFAR-10"}.items():
+        ours, theirs = (
+            {row["length"]: row for run in runs for row in run["rows"] if _is_code(run, row, data, method)}
+            for method in ("vnd_ae", "vae")
+        )
+        for length in sorted(theirs):
+            cells = [
+                _better(ours[length][key], theirs[length][key], digits)
+                for key, digits in (("mse", 5), ("negative_elbo", 1), ("frechet", 1))
+            ]
+            rows.append(f"{name} | {length} | {' | '.join(cells)}")
+            name = ""
+    heading = " | length | error: VND-AE | VAE | −ELBO: VND-AE | VAE | Fréchet: VND-AE | VAE"
+    return table(heading, rows)
+
+
+def _is_code(run: dict[str, Any], row: dict[str, Any], data: str, method: str) -> bool:
+    return bool(run["series"]["data"] == data and run["method"]["key"] == method and row["length_rule"] == "fixed")
+
+
+def _better(ours: float, theirs: float, digits: int) -> str:
+    left, right = f"{ours:.{digits}f}", f"{theirs:.{digits}f}"
+    return f"**{left}** | {right}" if ours < theirs else f"{left} | **{right}**"
+
+
+# The paper's CIFAR-10 figure: differences paired by seed
+
+
+def targets(root: Path) -> str:
+    """Ours less another method at each size, paired by seed: the mean over sizes, and sizes on the wrong side."""
+    runs = kept(root, "paper-cifar10.jsonl")
+    claims = [("accuracy at or above", "accuracy", 1, ("FN³", "US-Net"))]
+    claims += [("ECE not worse than", "ece", -1, ("FN³", "FN³-TS", "US-Net"))]
+    claims += [("AUROC not worse than", "auroc", 1, ("FN³", "FN³-TS", "US-Net"))]
+    others = {"FN³": ("fn3", "mc"), "FN³-TS": ("fn3", "temperature_scaled"), "US-Net": ("us_net", "mc")}
+    rows = []
+    for claim, key, sign, names in claims:
+        for name in names:
+            for kind, words in (("learned", "nine budgets of parameters"), ("uniform", "eleven uniform widths")):
+                sizes = _differences(runs, key, kind, *others[name])
+                mean = confidence_interval([sum(column) / len(column) for column in zip(*sizes.values(), strict=True)])
+                wrong = [label for label, values in sizes.items() if _is_wrong(confidence_interval(values), sign)]
+                last = f": {', '.join(wrong)}" if wrong else ""
+                rows.append(
+                    f"{claim} {name} | {words} | {_points(mean)} | {len(wrong)} of {len(sizes)}{last} | "
+                    f"{'missed' if wrong else 'met'}"
+                )
+    return table("target | sizes | mean over sizes | wrong side | ", rows)
+
+
+def _differences(runs: Rows, key: str, kind: str, method: str, inference: str) -> dict[str, list[float]]:
+    """By size, ours of each seed less the other's at the same share, or the largest within the same budget."""
+    found: dict[str, list[float]] = {}
+    ours = [run for run in runs if run["series"]["recipe"] == "bench/cifar10-bn3"]
+    for run in ours:
+        (other,) = (x for x in runs if (x["method"]["key"], x["series"]["seed"]) == (method, run["series"]["seed"]))
+        theirs = [row for row in other["tidy"] if row["inference"] == inference]
+        for row in run["tidy"]:
+            if row["inference"] != "mc" or row["kind"] != kind:
+                continue
+            (beside,) = (x for x in theirs if x["label"] == row["label"])
+            found.setdefault(row["label"], []).append(100 * (row[key] - beside[key]))
+    return found
+
+
+def _is_wrong(interval: Interval, sign: int) -> bool:
+    return interval.high < 0 if sign > 0 else interval.low > 0
+
+
+def _points(interval: Interval) -> str:
+    mean, low, high = (f"{x:+.2f}".replace("-", "−") for x in (interval.mean, interval.low, interval.high))
+    return f"{mean} [{low}, {high}]"
+
+
+# All methods for 30 epochs
+
+
+def short_methods(root: Path) -> str:
+    """Accuracy of the main methods at some sizes."""
+    rows = [row for row in tried(root, "short") if row["inference"] == "mc"]
+    learned = {"BN³": "BN³, learned shapes", "BN³ (sandwich)": "BN³ as a sandwich, learned shapes"}
+    learned |= {"ordered ℓ0": "ordered ℓ0, learned shapes"}
+    each = {"FN³": "FN³", "US-Net": "US-Net", "IBNN": "IBNN, one training each", "plain": "plain, one training each"}
+    lines = [_at_sizes(rows, series, name, "learned") for series, name in learned.items()]
+    lines += [_at_sizes(rows, series, name, "uniform") for series, name in (each | {"SVB": "SVB, pruned"}).items()]
+    return table("method | smallest | about 0.4 M | about 1 M | about 5 M | full, 20.9 M | ECE, full", lines)
+
+
+def _at_sizes(rows: Rows, series: str, name: str, kind: str) -> str:
+    own = [row for row in rows if row["series"] == series]
+    some, full = [row for row in own if row["kind"] == kind], max(own, key=lambda row: row["parameters"])
+    cells = []
+    for least, most in ((0, 0.2e6), (0.36e6, 0.7e6), (0.9e6, 1.5e6), (4e6, 6e6)):
+        row = next((row for row in some if least < row["parameters"] < most), None)
+        cells.append("–" if row is None else f"{100 * row['accuracy']:.1f} ({_millions(row['parameters'])})")
+    cells.append(f"{100 * full['accuracy']:.1f}" if full["parameters"] > 20e6 else "–")
+    return " | ".join([name, *cells, f"{full['ece']:.3f}".removeprefix("0")])
+
+
+def _millions(count: float) -> str:
+    return f"{count / 1e6:.{1 if count > 4e6 else 2}f} M"
+
+
+def short_figure(root: Path) -> Figure:
+    """Accuracy of all methods against width and against parameters."""
+    series: dict[tuple[str, str], Rows] = {}
+    for row in tried(root, "short"):
+        recipe = f"cifar10/vgg11-{row['method']}{'-sandwich' * ('sandwich' in row['series'])}"
+        series.setdefault((row["method"], recipe), []).append(row)
+    runs = [Run(Path(), _results(method, recipe, rows)) for (method, recipe), rows in series.items()]
+    (accuracy,) = (column for column in COLUMNS if column["key"] == "accuracy")
+    return over_sizes(group(runs), Column(**accuracy))
+
+
+def _results(method: str, recipe: str, rows: Rows) -> dict[str, Any]:
+    series = {"run": recipe, "recipe": recipe, "settings": recipe, "network": "vgg11", "data": "cifar10", "seed": 0}
+    return {"method": describe(method), "series": series, "rows": rows}
+
+
+# Speed
+
+
+def sampling(root: Path) -> str:
+    """Milliseconds of a draw."""
+    return table(
+        "n | Downhill, ms | gumbel_softmax, ms | ratio | one after the other, ms",
+        (
+            f"{row['n']:,} | {_ms(row, 'downhill')} | {_ms(row, 'gumbel_softmax')} | "
+            f"{row['downhill / gumbel_softmax']:.2f} | {1000 * row['seconds']['sequential chain']:,.1f}"
+            for row in measured(root, "sampling")["rows"]
+        ),
+    )
+
+
+def _ms(row: dict[str, Any], key: str) -> str:
+    return f"{1000 * row['seconds'][key]:.2f}"
+
+
+def layers(root: Path) -> str:
+    """A step, a prediction and an extracted network."""
+    gpu, cpu = measured(root, "layers-h200"), measured(root, "layers-cpu")
+    step, predict = gpu["step"], gpu["predict"]
+    weight = step["ours, estimator weight"]
+    small, slow = (
+        f"{each['extract']['0.25']:.{digits}f} against {each['extract']['1']:.{digits}f}"
+        for each, digits in ((gpu, 2), (cpu, 0))
+    )
+    return table(
+        " | ms | ratio | aimed at",
+        [
+            f"deterministic step | {step['deterministic']:.2f} | 1 | ",
+            "nested Bayesian step: local estimator, log α per weight, KL, masks, SGD | "
+            f"{step['ours']:.2f} | {step['ratio']:.2f} | ≤ 1.6",
+            f'the same with `estimator="weight"` | {weight:.2f} | {weight / step["deterministic"]:.2f} | ',
+            "bayesian-torch, eager / compiled (`peers-h200.txt`) | 15.8 / 4.8 | | ours ≤ 0.65 × the fastest peer",
+            f"deterministic forward pass | {predict['deterministic']:.2f} | 1 | ",
+            f"prediction with six samples | {predict['ours, 6 samples']:.2f} | "
+            f"{predict['ratio to 6 deterministic']:.2f} of six passes | ≤ 1.6",
+            f"extracted at a quarter, H200, eager | {small} | "
+            f"{gpu['extract']['speed-up at a quarter']:.1f} times faster | ",
+            f"extracted at a quarter, two CPU cores, batch 64 (`layers-cpu.json`) | {slow} | "
+            f"{cpu['extract']['speed-up at a quarter']:.0f} times faster | ≥ 6",
+        ],
+    )
+
+
+def kl(root: Path) -> str:
+    """The KL of a large network against a step without it."""
+    found = measured(root, "kl-cpu")["kl"]
+    return table(
+        " | of the CPU, s | ratio | aimed at",
+        [
+            f"a step without the KL: masks, local estimator, backward | {found['step']:.1f} | 1 | ",
+            f"`vnd.kl` with its gradient | {found['kl']:.2f} | {found['ratio']:.3f} | ≤ 0.3",
+        ],
+    )
+
+
+def memory(root: Path) -> str:
+    """The most memory of trainings."""
+    rows = measured(root, "memory-h200")["rows"]
+    names = {
+        "bench/cifar10-plain": "plain, SGD", "bench/cifar10-fn3": "FN³, point weights, SGD",
+        "bench/cifar10-us_net": "US-Net, sandwich with four budgets, SGD",
+        "paper/cifar10-vgg11-bn3-decay": "BN³ as published: local noise, log α per weight, NGD",
+        "bench/cifar10-bn3": "BN³, sandwich with four budgets, weight noise, SGD",
+    }  # fmt: skip
+    plain = next(row["allocated_gib"] for row in rows if row["recipe"] == "bench/cifar10-plain")
+    lines = []
+    for recipe, name in names.items():
+        used = [row["allocated_gib"] for row in rows if row["recipe"] == recipe]
+        held = max(row["reserved_gib"] for row in rows if row["recipe"] == recipe)
+        ratio = "1" if used[0] == plain else _range([x / plain for x in used], 1)
+        lines.append(f"{name} | {_range(used, 2)} | {ratio} | {held:.1f}")
+    return table(" | allocated | ratio | held", lines)
+
+
+def _range(values: list[float], digits: int) -> str:
+    return " … ".join(dict.fromkeys(f"{x:.{digits}f}" for x in (min(values), max(values))))
+
+
+def ngd(root: Path) -> str:
+    """A step of two optimizers."""
+    used = measured(root, "ngd-cpu")["rows"][0]["of the CPU"]
+    rows = [f"SGD, foreach | {used['sgd'] / 1000:.3f}", f"NGD | {used['ngd'] / 1000:.2f}"]
+    return table(" | of the CPU, s", rows)
+
+
+def throughput(root: Path) -> str:
+    """Images a second of the loop and of a bare one."""
+    names = {"plain": "plain", "bn3": "BN³, the order not measured"}
+    names["bn3, order measured every 4 steps"] = "BN³, the order measured every four steps"
+    return table(
+        " | bare, images/s | ours, images/s | ratio",
+        (
+            f"{machine}: {names[key]} | {speed['bare']:,.0f} | {speed['ours']:,.0f} | {speed['ratio']:.3f}"
+            for machine, file in (("H200", "h200"), ("two CPU cores", "cpu"))
+            for key, speed in measured(root, f"throughput-{file}")["images_per_second"].items()
+        ),
+    )
+
+
+def evaluation(root: Path) -> str:
+    """An evaluation at ten widths against ten passes."""
+    rows = []
+    for machine, file in (("two CPU cores, VGG11", "cpu"), ("H200, VGG11 1.5×", "h200")):
+        found = measured(root, f"evaluation-{file}")
+        ratios = [f"{x:.{2 if file == 'cpu' else 1}f}" for x in found["ratio"].values()]
+        passes = f"{found['seconds']['passes']:.{0 if file == 'cpu' else 2}f}"
+        rows.append(f"{machine} (`evaluation-{file}.json`) | {passes} | {' | '.join(ratios)}")
+    return table(" | ten passes, s | evaluation | with recalibration", rows)
+
+
+def students(root: Path) -> str:
+    """Time of a student's pass, as a share of the teacher's six."""
+    shares: dict[str, list[str]] = {}
+    for row in measured(root, "students-cpu")["rows"]:
+        shares.setdefault(row["network"], []).append(f"{row['ratio']:.3f}")
+    names = {
+        "learned student": "the learned shape", "learned student, 25 %": "at a quarter of its width",
+        "student": "a quarter of every layer", "student, 25 %": "at a quarter of its width",
+    }  # fmt: skip
+    lines = (f"{name} | {' | '.join(shares[network])}" for network, name in names.items())
+    return table("on a CPU core | one image | 64 images", lines)
+
+
+PAGES: dict[str, tuple[Callable[[Path], str], ...]] = {
+    "codes.md": (codes,),
+    "paper-cifar10.md": (targets,),
+    "reproduction.md": (short_methods, students),
+    "speed.md": (sampling, layers, kl, memory, ngd, throughput, evaluation),
+}
+
+
+def _number(text: str) -> Any:
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return value if math.isfinite(value) else text

@@ -1,0 +1,115 @@
+"""CUDA graphs: work on fixed tensors of a GPU, captured and replayed, so that hundreds of kernels take one launch."""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Hashable
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple
+
+import torch
+
+WARM_UP = 2  # runs before a capture, which load the kernels; twice as many after each time that captures fell away
+
+
+class GraphCapture:
+    """Captures functions on one stream of a GPU, in one pool of memory.
+
+    What they allocate is overwritten by the next replay of another, but for tensors of results that are still held.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream, self.pool = device, torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
+
+    def __call__(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        """Capture a function without running it.
+
+        Returns:
+            Its replay, on the stream that is then current, and its result, whose tensors each replay fills.
+        """
+        graph = torch.cuda.CUDAGraph()
+        # The stream as it is: where a capture fails torch leaves its own stream the current one.
+        with torch.cuda.device(self.device), torch.cuda.stream(torch.cuda.current_stream(self.device)):
+            torch._C._cuda_clearCublasWorkspaces()  # so that the graph has its own, in its pool, and nobody else it
+            try:
+                with torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"):
+                    result = function()
+            finally:
+                torch._C._cuda_clearCublasWorkspaces()
+        return graph.replay, result
+
+
+CAPTURES: dict[str, Callable[[torch.device], Any]] = {"cuda": GraphCapture}  # by type of device
+
+
+class GraphPair(NamedTuple):
+    """Two captured functions and what the first one gives."""
+
+    replay: Callable[[], None]
+    result: Any
+    replay_end: Callable[[], None]
+
+
+class GraphCache:
+    """Pairs of functions, `begin` and `end`, run as they are at first, and replayed as CUDA graphs from then on.
+
+    Both must do nothing but work on tensors of one device that stay where they are, the same work for one key. The end
+    of one pair comes before the next begins, or never. Where a capture fails there is one warning, and no capture any
+    more.
+
+    Args:
+        owner: A name for the warning.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self.owner, self.patience = owner, float(WARM_UP)
+        self.capture: Any = None
+        self.runs: Counter[Hashable] = Counter()
+        self.pairs: dict[Hashable, GraphPair] = {}
+
+    def run(
+        self, key: Hashable, device: torch.device | None, begin: Callable[[], Any], end: Callable[[Any], Any]
+    ) -> tuple[Any, Callable[[], Any]]:
+        """Begin a pair.
+
+        Args:
+            key: A name of the work.
+            device: Where it is done; None if on several devices, or if it may not be captured.
+            begin: Its first part.
+            end: Its second part, a function of what the first one gave; nothing is left to do for an empty result.
+
+        Returns:
+            What `begin` gave, and the second part, a function without arguments.
+        """
+        if key not in self.pairs and device is not None and device.type in CAPTURES and self.runs[key] >= self.patience:
+            self._capture(key, device, begin, end)
+        if key in self.pairs:
+            self.pairs[key].replay()
+            return self.pairs[key].result, self.pairs[key].replay_end
+        self.runs[key] += 1
+        result = begin()
+        return result, partial(end, result)
+
+    def forget(self) -> None:
+        """Drop what was captured: the tensors are others from now on."""
+        self.patience *= 2 if self.pairs else 1
+        self.capture = None  # its pool of memory ends with its graphs
+        self.runs.clear()
+        self.pairs.clear()
+
+    def _capture(
+        self, key: Hashable, device: torch.device, begin: Callable[[], Any], end: Callable[[Any], Any]
+    ) -> None:
+        try:
+            self.capture = self.capture or CAPTURES[device.type](device)
+            replay, result = self.capture(begin)
+            replay_end = self.capture(partial(end, result))[0] if result else lambda: None  # torch warns of empty ones
+            self.pairs[key] = GraphPair(replay, result, replay_end)
+        except RuntimeError as error:
+            self.forget()
+            self.patience = inf
+            reason = " ".join(str(error).split())
+            text = (
+                f"{self.owner}: its work cannot be captured as CUDA graphs and goes on without them, slower: {reason}"
+            )
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
