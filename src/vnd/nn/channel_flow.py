@@ -148,13 +148,12 @@ class _Flow:
         """Follow all calls, and conclude; of what the output does not depend on, only sizes matter."""
         calls, reaching = self.recording.calls, _reaching(self.recording)
         for call in calls:
-            self.idle = self.channels.muted = call not in reaching
+            self.idle = call not in reaching
             for value in call.inputs:
                 self.begin(value)
             for value in call.outputs:
                 value.labels = []
             self.visit(call)
-        self.channels.muted = False
         for value in self.recording.outputs:
             self.whole(value, "reaches the output of the network")
         for identities in self.vocabularies:
@@ -1083,7 +1082,7 @@ class _Flow:
                     output.labels.append(small)
                     if len(_support(small)) > 1:
                         self.channels.split.append(small)
-                elif bool((small != NONE).all()) and len(torch.unique(identities)) > 1:
+                elif not self.idle and bool((small != NONE).all()) and len(torch.unique(identities)) > 1:
                     self.channels.keep_whole(small, f"a channel is taken out by {call.name}, {call.where}")
         self.note_sizes(call)
 

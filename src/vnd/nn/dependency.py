@@ -146,7 +146,6 @@ class Channels:
     split: list[Tensor] = field(default_factory=list)  # identities over several dimensions
     sizes: list[SizeUse] = field(default_factory=list)
     statistics: dict[str, dict[tuple[str, int, int], Tensor]] = field(default_factory=dict)  # by module and call
-    muted: bool = False  # whether what happens does not matter to the output: only sizes do
 
     def fresh(self, count: int, makers: tuple[str, ...] = ()) -> Tensor:
         """New identities, tied to none, (count,)."""
@@ -172,7 +171,7 @@ class Channels:
 
     def keep_whole(self, identities: Tensor | None, reason: str) -> None:
         """Note why these cannot be dropped; the first reason stays."""
-        if identities is not None and not self.muted and (kept := torch.unique(identities[identities != NONE])).numel():
+        if identities is not None and (kept := torch.unique(identities[identities != NONE])).numel():
             self.reasons.append((kept, reason))
 
     # -- the conclusion ------------------------------------------------------------------------------------------------
