@@ -197,10 +197,12 @@ TRANSFORMERS: dict[str, Network] = {
     "stablelm": _transformers("StableLmForCausalLM", "stablelm", _tokens, **GROUPED),
     "mixtral": _transformers("MixtralForCausalLM", "mixtral", _tokens, **GROUPED, num_local_experts=2),
     "t5": _transformers(
-        "T5ForConditionalGeneration", "t5", _translated, output="logits", vocab_size=VOCABULARY, d_model=128, d_kv=16, d_ff=512,
-        num_layers=2, num_heads=8, use_cache=False,
+        "T5ForConditionalGeneration", "t5", _translated, output="logits", vocab_size=VOCABULARY, d_model=128, d_kv=16,
+        d_ff=512, num_layers=2, num_heads=8, use_cache=False,
     ),
-    "bart": _transformers("BartForConditionalGeneration", "bart", _translated, output="logits", **SEQ2SEQ, max_position_embeddings=32),
+    "bart": _transformers(
+        "BartForConditionalGeneration", "bart", _translated, output="logits", **SEQ2SEQ, max_position_embeddings=32,
+    ),
     "mamba": _transformers(
         "MambaForCausalLM", "mamba", _tokens, vocab_size=VOCABULARY, hidden_size=128, num_hidden_layers=2,
         use_cache=False,
@@ -223,16 +225,16 @@ TRANSFORMERS: dict[str, Network] = {
         "CLIPModel", "clip", _captioned, output="logits_per_image", text_config=TEXT_TOWER, vision_config=VISION_TOWER,
         projection_dim=64,
     ),
-    "siglip": _transformers("SiglipModel", "siglip", _captioned, output="logits_per_image", text_config=TEXT_TOWER,
-                             vision_config=VISION_TOWER),
+    "siglip": _transformers("SiglipModel", "siglip", _captioned, output="logits_per_image",
+        text_config=TEXT_TOWER, vision_config=VISION_TOWER),
     "blip": _transformers(
-        "BlipForImageTextRetrieval", "blip", _captioned, output="itm_score", text_config=TEXT_TOWER, vision_config=VISION_TOWER,
-        image_text_hidden_size=64,
+        "BlipForImageTextRetrieval", "blip", _captioned, output="itm_score", text_config=TEXT_TOWER,
+        vision_config=VISION_TOWER, image_text_hidden_size=64,
     ),
     "vilt": _transformers("ViltForQuestionAnswering", "vilt", _captioned, **VIT, vocab_size=VOCABULARY),
     "chinese_clip": _transformers(
-        "ChineseCLIPModel", "chinese_clip", _captioned, output="logits_per_image", text_config={**BERT, "pad_token_id": 0},
-        vision_config=VISION_TOWER, projection_dim=64,
+        "ChineseCLIPModel", "chinese_clip", _captioned, output="logits_per_image",
+        text_config={**BERT, "pad_token_id": 0}, vision_config=VISION_TOWER, projection_dim=64,
     ),
     "llava": _transformers(
         "LlavaForConditionalGeneration", "llava",

@@ -354,7 +354,11 @@ def _example(shapes: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         dtype = _dtype_of(x["dtype"])
         if dtype.is_floating_point:
             return torch.rand(x["shape"], generator=generator).to(dtype)
-        return torch.tensor(x["values"], dtype=dtype).view(x["shape"]) if "values" in x else torch.zeros(x["shape"], dtype=dtype)
+        return (
+            torch.tensor(x["values"], dtype=dtype).view(x["shape"])
+            if "values" in x
+            else torch.zeros(x["shape"], dtype=dtype)
+        )
 
     args, kwargs = (_manifest.decode(tree, draw) for tree in ({"tuple": shapes["args"]}, {"dict": shapes["kwargs"]}))
     return args, kwargs

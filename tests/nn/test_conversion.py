@@ -474,7 +474,7 @@ def test_a_model_that_asks_for_values_gets_an_error_with_the_line(tmp_path):
     spec = importlib.util.spec_from_file_location("model", folder / "model.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    message = r"to_nested: Branching asks for the value of a tensor .*/my_pytorch_project/model\.py, line 10"
+    message = r"to_nested: what Branching does depends on the values .*/my_pytorch_project/model\.py, line 10\)"
     with pytest.raises(ValueError, match=message):
         vnd.to_nested(module.Branching(), torch.randn(2, 4))
     with pytest.raises(

@@ -57,7 +57,8 @@ class HeadwiseAttention(nn.MultiheadAttention):
         else:
             weight = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[index]
         bias = None if self.in_proj_bias is None else self.in_proj_bias.chunk(3)[index]
-        return F.linear(x, weight, bias).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        made: Tensor = F.linear(x, weight, bias).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return made
 
     def _mask(self, q: Tensor, k: Tensor, padding: Tensor | None, attention: Tensor | None) -> Tensor | None:
         """What is added to the scores, −∞ where a query must not attend."""
@@ -103,7 +104,7 @@ def close_attention(model: nn.Module) -> None:
             module.kdim = module.vdim = inputs
         plain = type(module.out_proj) is nn.modules.linear.NonDynamicallyQuantizableLinear
         if plain and heads == inputs == module.out_proj.out_features:
-            module.__class__ = nn.MultiheadAttention
+            module.__class__ = nn.MultiheadAttention  # type: ignore[assignment]
         else:
             whole = False
     for module in model.modules():

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn.dependency import NONE, Analysis, Channels, SizeUse, step
-from vnd.nn.recorder import NUMBERS, Call, Recording, TracedInt, Value, record, where_raised
+from vnd.nn.recorder import NUMBERS, Call, Recording, TracedInt, Value, record, signature, where_raised
 
 MIXING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -76,8 +76,10 @@ TIEING = {  # over a dimension, which they keep, and all of whose entries they r
 }
 # Statistics over channels that `KeptChannels` takes over the kept ones.
 MASKABLE = REDUCING | {"layer_norm", "rms_norm", "group_norm", "normalize", "batch_norm"}
+# Functions that ask for a number, which need not change what is done; the others have outputs of no fixed size.
+ASKING = {"__bool__", "item", "__int__", "__float__", "__index__", "__complex__", "is_nonzero", "equal", "allclose"}
+RESCALING = {"_weight_norm", "weight_norm", "batch_norm", "to", "contiguous", "float", "type_as", "detach"}
 CREATING = {"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty"}
-NEVER_READ = {"shape", "size", "dim", "numel", "dtype", "device", "is_floating_point", "stride", "is_contiguous"}
 
 
 def analyse(
@@ -94,12 +96,42 @@ def analyse(
         recording = record(model.train().eval(), args, kwargs, is_leaf, pick)  # of caches, some are cleared by train
     except Exception as error:
         raise ValueError(f"to_nested: {name} cannot run on the example: {where_raised(error)}{error}") from error
-    if seen := next((entry for entry in recording.seen if entry[0] == NUMBERS), None):
-        raise ValueError(
-            f"to_nested: {name} asks for the value of a tensor ({seen[1]}) at {seen[2]}: what it does may depend on "
-            "values, so that one example does not show it; move that out of the forward pass"
-        )
+    for level, function, where in recording.seen:
+        if level == NUMBERS and (function not in ASKING or _branches(model, args, kwargs, recording)):
+            raise ValueError(
+                f"to_nested: what {name} does depends on the values of its input ({function} at {where}), so that one "
+                "example does not show it; move that out of the forward pass"
+            )
     return _Flow(model, recording).analysis()
+
+
+def _branches(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recording: Recording) -> bool:
+    """Whether the network does something else on other numbers; inputs that it refuses do not count."""
+    wanted = signature(recording)
+    changes: list[Callable[[Tensor], Tensor]] = [
+        *(lambda x: -x, lambda x: 10 * x, lambda x: x.flip(0), lambda x: x * 0),
+        *[lambda x: x.min() + (x.max() - x.min()) * torch.rand_like(x)] * 4,
+    ]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for change in changes:
+            other = _changed((args, kwargs), change)
+            try:
+                again = record(model.train().eval(), *other, is_leaf)
+            except Exception:
+                continue
+            if signature(again) != wanted:
+                return True
+    return False
+
+
+def _changed(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Nested arguments with the floating tensors changed."""
+    if isinstance(x, Tensor):
+        return change(x) if x.is_floating_point() and x.numel() else x
+    if isinstance(x, (list, tuple)):
+        return type(x)(_changed(item, change) for item in x) if type(x) in (list, tuple) else x
+    return {key: _changed(item, change) for key, item in x.items()} if isinstance(x, dict) else x
 
 
 def is_leaf(path: str, module: nn.Module) -> bool:
@@ -519,8 +551,8 @@ class _Flow:
 
     def visit_einsum(self, call: Call) -> None:
         """torch.einsum with an explicit or implicit output, without ellipses."""
-        equation, operands = call.args[0], call.args[1:]
-        operands = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+        equation, operands = call.args[0], list(call.args[1:])
+        operands = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
         if not isinstance(equation, str) or "." in equation or len(operands) > 2:
             return self.give_up(call, f"enters einsum, {call.where}")
         left, _, out = equation.replace(" ", "").partition("->")
@@ -565,7 +597,7 @@ class _Flow:
         made = along[0].flatten() if along else None
         if 1 < int(groups) == inputs and not transposed:  # depthwise: the channels go on as they are
             repeated = None if incoming is None else incoming.repeat_interleave(output.shape[dim] // inputs)
-            if made is not None and repeated is not None:
+            if made is not None and repeated is not None and incoming is not None:
                 self.channels.tie(made, repeated)
                 self.channels.sizes.append(SizeUse(groups, _stretch(incoming, 0, 1), 0, call.where))
             else:
@@ -633,7 +665,7 @@ class _Flow:
         if any(len(set(t)) < len(t) for t in terms):
             return self.give_up(call, f"enters {call.name}, {call.where}")
         summed = [c for c in sizes if c not in out]
-        found: list[list[tuple[Tensor, str]]] = [[], []][: len(operands)]
+        found: list[list[tuple[Tensor, str]]] = [[] for _ in operands]
         for number, own in enumerate(labels):
             other = number ^ 1
             for identities, term in own:
@@ -839,9 +871,9 @@ class _Flow:
                     if bare:
                         identities = self.collapse(identities, bare, reason)
                 if _support(identities):
-                    identities = self.fit(identities, plain, made, free, residual and not plain, reason)
-                    if identities is not None:
-                        made.append(identities)
+                    left = self.fit(identities, plain, made, free, residual and not plain, reason)
+                    if left is not None:
+                        made.append(left)
                         free.append(plain)
         taken = [x for x, plain in zip(made, free, strict=True) if not plain]
         output.labels = taken or made  # entries of a parameter that lie along other dimensions are not cut
@@ -1353,18 +1385,10 @@ def _is_weight(value: Value, seen: set[int]) -> bool:
         elif name in ("addmm", "baddbmm"):
             if any(arg is value for arg in call.args[1:]):
                 return True
-        elif name in MOVING | {
-            "_weight_norm",
-            "weight_norm",
-            "batch_norm",
-            "to",
-            "contiguous",
-            "float",
-            "type_as",
-            "detach",
-        }:
-            if args and args[0] is value and any(_is_weight(output, seen) for output in call.outputs):
-                return True
+        elif (
+            name in MOVING | RESCALING and args and args[0] is value and any(_is_weight(v, seen) for v in call.outputs)
+        ):
+            return True
     return False
 
 

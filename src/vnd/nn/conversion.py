@@ -104,12 +104,12 @@ def to_nested(
 ) -> nn.Module:
     """Turn a network into one whose layers are nested: a copy of the same class, with the same methods and state names.
 
-    torch.fx finds which channels depend on which. Layers of the types in `BAYES_OF` become their Bayesian forms, each
-    group of tied channels gets an `OrderingUnit`, and every layer that mixes channels multiplies those of its input by
-    the units' masks: after normalisation and activation, whatever lies between. Channels that reach the output, that
+    A run on the example shows which channels depend on which. Layers of the types in `BAYES_OF`, and of classes that
+    inherit their forward pass, become their Bayesian forms, each group of tied channels gets an `OrderingUnit`, and
+    whatever mixes channels multiplies those of its input by the units' masks: after normalisation and activation, whatever lies between. Channels that reach the output, that
     pass through something unknown, or whose slicing fails on the example, stay whole; `describe` says why. Residual
-    streams stay whole unless `residual` or a rule asks for them. A network of which nothing can be nested is an error, one of which
-    less than a tenth of the parameters can be dropped a warning.
+    streams stay whole unless `residual` or a rule asks for them. A network of which nothing can be nested is an error,
+    one of which less than a tenth of the parameters can be dropped a warning.
 
     Weights that several layers share stay shared: they are cut and sorted alike, or left whole, and they are point
     weights, since the draws of two layers would be two weights.
@@ -118,7 +118,7 @@ def to_nested(
     themselves, run at the quantile of the last one.
 
     Args:
-        model: Any module that torch.fx can trace.
+        model: Any module whose path through its code does not hang on the values of tensors.
         example_input: A tensor, a tuple of arguments or a dict of keyword arguments for `model`.
         num_groups: Number of groups a unit has, at most one a channel.
         base: Number of groups that are always kept.
@@ -219,7 +219,7 @@ def to_nested(
 
 
 def _opened(model: nn.Module) -> nn.Module:
-    """A copy whose attention layers can be looked into, and whose weights are parameters: of a weight norm, its result."""
+    """A copy whose attention layers can be looked into; of a weight norm it has the result."""
     copied = copy.deepcopy(model)
     open_attention(copied)
     for module in copied.modules():
@@ -230,7 +230,7 @@ def _opened(model: nn.Module) -> nn.Module:
             del module._modules["parametrizations"]
             module._parameters.update(values)
         for hook in [h for h in module._forward_pre_hooks.values() if type(h).__name__ == "WeightNorm"]:
-            nn.utils.remove_weight_norm(module, hook.name)  # type: ignore[no-untyped-call]
+            nn.utils.remove_weight_norm(module, hook.name)  # type: ignore[attr-defined]
     return copied
 
 

@@ -2,9 +2,9 @@
 
 Every output channel of a layer that mixes channels has an identity, and so has every entry of a parameter that meets
 them. As `channel_flow` follows identities through a recorded run, it ties some of them to each other: an addition those
-of its two sides, a product of queries and keys all channels of a head. What is tied forms an *atom*. Atoms that the same
-layers make and read form a group, which one ordering unit orders. Where identities reach something that is not known,
-or the network's output, they must stay whole, and the reason is kept.
+of its two sides, a product of queries and keys all channels of a head. What is tied forms an *atom*. Atoms that the
+same layers make and read form a group, which one ordering unit orders. Where identities reach something that is not
+known, or the network's output, they must stay whole, and the reason is kept.
 """
 
 from __future__ import annotations
@@ -78,7 +78,6 @@ class Group:
         channels: How many atoms there are.
         tiles: Into how many blocks they are parted, in each of which the order is nested.
         residual: Whether an addition ties layers, as in a residual stream.
-        holder: The module that holds the unit.
     """
 
     name: str
@@ -86,7 +85,6 @@ class Group:
     channels: int
     tiles: int = 1
     residual: bool = False
-    holder: str = ""
 
 
 @dataclass(frozen=True)
@@ -312,8 +310,8 @@ class _Solution:
                     signatures.setdefault(atom, []).append(number)
         producers: dict[int, dict[str, None]] = {}
         order: dict[int, None] = {}
-        for number, atoms in self.runs.items():
-            for atom in atoms:
+        for number, run in self.runs.items():
+            for atom in run:
                 producers.setdefault(atom, {}).update(dict.fromkeys(self.channels.makers[number]))
                 order.setdefault(atom)
         members: dict[tuple[int, ...], list[int]] = {}
@@ -321,19 +319,19 @@ class _Solution:
             members.setdefault(tuple(signatures.get(atom, ())), []).append(atom)
         residual = self._residual()
         self.aside: list[tuple[list[str], str]] = []
-        for atoms in members.values():
-            made = list(dict.fromkeys(name for atom in atoms for name in producers[atom]))
-            reason = next((self.reasons[atom] for atom in atoms if atom in self.reasons), None)
-            group = Group("", made, len(atoms), residual=not residual.isdisjoint(atoms), holder=made[0])
-            reason = reason or self._tile(group, atoms)
+        for own in members.values():
+            made = list(dict.fromkeys(name for atom in own for name in producers[atom]))
+            reason = next((self.reasons[atom] for atom in own if atom in self.reasons), None)
+            group = Group("", made, len(own), residual=not residual.isdisjoint(own))
+            reason = reason or self._tile(group, own)
             if reason is not None:
                 self.aside.append((made, reason))
                 continue
             names = [made[0], *(f"{made[0]}[{index}]" for index in range(2, len(self.atoms) + 3))]
             group.name = next(name for name in names if name not in self.groups)
-            self.unit[atoms], self.place[atoms] = len(self.names), torch.arange(len(atoms))
+            self.unit[own], self.place[own] = len(self.names), torch.arange(len(own))
             self.names.append(group.name)
-            self.groups[group.name], self.atoms[group.name] = group, atoms
+            self.groups[group.name], self.atoms[group.name] = group, own
 
     def _residual(self) -> set[int]:
         """Atoms in which an addition ties different layers."""
@@ -384,9 +382,9 @@ class _Solution:
                 units |= self._units(self.attributes[leaf][0]) if leaf in self.attributes else set()
             units |= {unit for source, _ in _leaf_values(use.given) for unit in self._units_of_size(source)}
             shapes = [*everywhere, *(self._kept(lambda n: 1, only=unit) for unit in units)] if units else []
-            if any(self._evaluate(use.given, kept) != self._count(atoms, kept) for kept in shapes):
-                if not self._tie_by_attribute(leaves, atoms) and not self._tie_by_ratio(use.given):
-                    found = self._break(units, f"its size follows from another one, {use.where}") | found
+            wrong = any(self._evaluate(use.given, kept) != self._count(atoms, kept) for kept in shapes)
+            if wrong and not (self._tie_by_attribute(leaves, atoms) or self._tie_by_ratio(use.given)):
+                found = self._break(units, f"its size follows from another one, {use.where}") | found
         return found
 
     def _tie_by_attribute(self, leaves: list[Attribute], atoms: Tensor) -> bool:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from vnd.functional import LogUniformForm
+from vnd.nn.attention import close_attention
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.dependency import Layout
-from vnd.nn.attention import close_attention
 from vnd.nn.masked import MaskedModule, unmask_module
 from vnd.nn.norms import ACTIVE, CalibratedNorm, _MaskedNorm
 from vnd.nn.ordering import OrderingUnit
@@ -276,7 +276,7 @@ def _masks(root: nn.Module) -> Iterator[InputMask]:
         if isinstance(module, MaskedModule):
             held += [mask for mask, _ in found["_vnd_weights"].values()]
             held += [mask for _, mask in found["_vnd_statistics"]]
-        held += [found.get(key)[0] for key in ("_input_mask", "_mask") if found.get(key)]
+        held += [found[key][0] for key in ("_input_mask", "_mask") if found.get(key)]
     seen: set[int] = set()
     while held:
         mask = held.pop()

@@ -49,7 +49,7 @@ def mask_module(
 def unmask_module(module: nn.Module) -> None:
     """Give a masked module its own class back, and no masks."""
     if isinstance(module, MaskedModule):
-        module.__class__ = module.plain
+        module.__class__ = module.plain  # type: ignore[assignment]
         del vars(module)["_vnd_weights"], vars(module)["_vnd_statistics"]
 
 
@@ -77,7 +77,9 @@ def _property(name: str) -> property:
         value = module._parameters[name]
         assert value is not None
         mask, dim = module.__dict__["_vnd_weights"][name]
-        return value * mask().view([-1 if d == dim else 1 for d in range(value.dim())]).to(value.dtype)
+        shape = [-1 if d == dim else 1 for d in range(value.dim())]
+        masked: Tensor = value * mask().view(shape).to(value.dtype)
+        return masked
 
     def put(module: nn.Module, value: nn.Parameter) -> None:
         module._parameters[name] = value
@@ -134,8 +136,7 @@ def _statistic(name: str, x: Tensor, dim: int, kept: Tensor, rest: Any, named: d
         order = ("p", "dim", "eps")
     if name in ("var", "std") and rest and isinstance(rest[0], bool):
         return None
-    for key, value in zip(order, rest, strict=False):
-        arguments[key] = value
+    arguments |= dict(zip(order, rest, strict=False))
     given = arguments.pop("dim", arguments.pop("axis", 1 if name == "normalize" else None))
     axes = range(x.dim()) if given is None else given if isinstance(given, (tuple, list)) else (given,)
     dims = [int(d) % x.dim() for d in axes]

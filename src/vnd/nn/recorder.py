@@ -98,7 +98,7 @@ def _comparison(name: str) -> None:
 COMPARED: list[tuple[Any, Any, str]] | None = None  # equal integers that code compares, while a run is recorded
 for _name in ("eq", "ne"):
     _comparison(_name)
-TracedInt.__hash__ = int.__hash__  # type: ignore[method-assign,assignment]
+TracedInt.__hash__ = int.__hash__  # type: ignore[method-assign]
 
 
 @dataclass(eq=False)

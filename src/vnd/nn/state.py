@@ -92,8 +92,8 @@ class InputMask:
         like = next(mask for mask in masks if mask is not None)
         pieces = []
         for mask, (_, segment) in zip(masks, self.parts, strict=True):
-            none = mask is None
-            pieces.append(like.new_ones((*like.shape[:-1], segment.size)) if none else segment.spread(mask))
+            size = (*like.shape[:-1], segment.size)
+            pieces.append(like.new_ones(size) if mask is None else segment.spread(mask))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 
 
