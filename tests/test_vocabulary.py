@@ -21,6 +21,8 @@ FAULTS = {
     "a column": "row['drawn'] + row['deviation']",
     "a value of Literal": "X = Literal['output', 'both_ends']",
     "a column that may lack": "row.get('owners')",
+    "another letter case": "def f(session): ...",
+    "a docstring": '"""Whether it is so."""',
 }
 
 
