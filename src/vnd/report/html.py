@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from html import escape
 from io import StringIO
-from itertools import count, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -24,7 +24,7 @@ from vnd._text import nearest, short
 from vnd.metrics import Interval
 from vnd.report import style
 from vnd.report.results import CAPTIONS, FORMAT, RESULTS, Column, Run, declared, find, open_run, origin
-from vnd.report.series import Block, Point, Series, blocks_of, is_certain
+from vnd.report.series import Block, Point, Series, blocks_of, is_certain, numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -366,13 +366,9 @@ def slug(text: str) -> str:
 
 def each(series: Sequence[Series], name: str, draw: Callable[[Series], Figure], prefix: str) -> list[Drawing]:
     """A figure for each series that has one, of different names; all but the first are folded."""
-    found: list[Drawing] = []
-    for own in series:
-        plain = f"{prefix}{name}-{slug(own.name)}"
-        numbered = (f"{plain}-{number}" if number > 1 else plain for number in count(1))
-        stem = next(stem for stem in numbered if all(one.name != stem for one in found))
-        found.append(Drawing(stem, partial(draw, own), own.name, fold=bool(found)))
-    return found
+    names = numbered([f"{prefix}{name}-{slug(own.name)}" for own in series], "-")
+    draws = [(stem, partial(draw, own), own.name) for stem, own in zip(names, series, strict=True)]
+    return [Drawing(*one, fold=index > 0) for index, one in enumerate(draws)]
 
 
 def paragraphs(*texts: str) -> Items:

@@ -297,6 +297,19 @@ def differences(labels: Sequence[str]) -> list[str]:
     return found if len(set(found)) == len(found) else list(labels)
 
 
+def numbered(names: Sequence[str], between: str) -> list[str]:
+    """Names that are all different: the second of two equal ones has a number behind it.
+
+    >>> numbered(["a", "b", "a", "a"], "-")
+    ['a', 'b', 'a-2', 'a-3']
+    """
+    found: list[str] = []
+    for name in names:
+        others = (f"{name}{between}{number}".removeprefix(", ") if number > 1 else name for number in count(1))
+        found.append(next(other for other in others if other not in found))
+    return found
+
+
 def labels_of(parts: Sequence[list[Run]]) -> list[str]:
     """What tells families apart: their recipes, else what differs in the names of their folders, else a number."""
     stems = [_stem(part) for part in parts]
@@ -304,11 +317,7 @@ def labels_of(parts: Sequence[list[Run]]) -> list[str]:
         if "" not in labels and len(set(labels)) == len(labels):
             return differences(labels)
     short = dict(zip(dict.fromkeys(stems), differences(list(dict.fromkeys(stems))), strict=True))
-    found: list[str] = []
-    for own in (short[stem] for stem in stems):
-        numbered = (f"{own}, no. {number}".removeprefix(", ") if number > 1 else own for number in count(1))
-        found.append(next(label for label in numbered if label not in found))
-    return found
+    return numbered([short[stem] for stem in stems], ", no. ")
 
 
 def _by_inference(added: str, runs: tuple[Run, ...]) -> list[Series]:
