@@ -1,7 +1,7 @@
 """Names that nobody would search for: none may be an identifier, a key of a recipe, an option or a column in `src`.
 
-`WORDS` says what each is called instead. Prose is not looked at: *which* and *every* are English. But a docstring begins
-with the noun or the verb that a reader would search for, and not with *What*, *Whether* or *How*.
+`WORDS` says what each is called instead. Prose is not looked at: *which* and *every* are English. But a docstring
+begins with the noun or the verb that a reader would search for, not with *What*, *Whether* or *How*.
 
     python scripts/vocabulary.py             # exit code 1 and one line for each name in a package that is `CLEAN`
     python scripts/vocabulary.py --all       # the same for all of src, and how many there are in each package
@@ -55,8 +55,8 @@ FIRST = re.compile(r"(What|Whether|How|Which|Who|Whose|Where)\b")  # word of a d
 SECTIONS = {key.partition(".")[0] for key in KEYS}
 # Packages that must have none; "" is the top.
 CLEAN = (
-    "", "cli", "data", "distributions", "methods", "metrics", "models", "nn", "optim", "pretrained", "recipes", "report",
-    "sweeps", "tasks", "train",
+    "", "cli", "data", "distributions", "methods", "metrics", "models", "nn", "optim", "pretrained", "recipes",
+    "report", "sweeps", "tasks", "train",
 )  # fmt: skip
 
 
