@@ -323,7 +323,7 @@ def _leading(own: LatentViews) -> str:
 
 
 def _units(own: LatentViews) -> str:
-    """What values are counted in, where no prior says it."""
+    """Unit of the values of codes where no prior has one."""
     return " deviations" if own.drawn is None else ""
 
 

@@ -171,7 +171,7 @@ def _width_axis(axis: Axes) -> None:
 
 @section("statistics", "page")
 def statistics(block: Block, options: Options) -> list[Part]:
-    """What more images for BatchNorm's statistics are worth."""
+    """Worth of more images for BatchNorm's statistics."""
     some = [own for own in block.main if len(image_counts(own)) > 1]
     drawings = each(some, "statistics", draw_statistics, options.prefix)
     return [part("statistics", drawings)]
@@ -234,7 +234,7 @@ def learned_layers(own: Series) -> dict[str, list[float]]:
 
 @section("survival", "run", "page", "markdown")
 def survival(block: Block, options: Options) -> list[Part]:
-    """What a network learned to keep: unit by unit for one run, and how many for many."""
+    """Units that a network learned to keep: one by one for one run, their number for many."""
     if options.view == "page":
         drawings = each([own for own in block.main if learned_layers(own)], "lengths", tail_index, options.prefix)
         return [part("lengths", drawings, caption_of="layers", first=first_of(block))]
@@ -270,7 +270,7 @@ def draw_survival(layers: dict[str, list[float]]) -> Figure:
 
 
 def tail_index(own: Series) -> Figure:
-    """How many units a layer keeps, as learned, after two laws of the literature that are fixed for all layers.
+    """Probabilities of a layer's numbers of units, as learned, after two laws of the literature that are fixed.
 
     Paper: the first figure, on the probabilities of the tail index.
     """
@@ -294,7 +294,7 @@ def tail_index(own: Series) -> Figure:
 
 @section("correlation", "page")
 def correlation(block: Block, options: Options) -> list[Part]:
-    """How alike the uncertainties of two widths are: Pearson's correlation of their entropies, mean over runs."""
+    """Correlation of the uncertainties of two widths: Pearson's, of their entropies, mean over runs."""
     some = [own for own in block.main if own.first("correlation")]
     drawings = each(some, "correlation", lambda own: heat_maps(*mean_correlation(own), own.name), options.prefix)
     return [part("correlation", drawings, other=other_of(block), several=has_several(block))]
@@ -537,7 +537,7 @@ def draw_examples(shown: dict[str, tuple[list[dict[str, Any]], bool]]) -> Figure
 
 @section("training", "run")
 def training(block: Block, options: Options) -> list[Part]:
-    """What fell over the steps of training, and what it costs in a panel of its own, since its scale is."""
+    """Loss over the steps of training, and the price in a panel of its own, since it has another scale."""
     curves = block.first("curves") or []
     known = [key for key in LINES_OF_TRAINING if any(point.get(key) is not None for point in curves)][:1]
     drawn = [options.drawing("training", draw_training, curves, *known)] if known else []

@@ -137,7 +137,7 @@ def section(name: str, *views: str) -> Callable[[View], View]:
 
 @dataclass(frozen=True)
 class Compared:
-    """What is compared: blocks of runs, and the names of runs that are left out."""
+    """Runs that are compared, in blocks, and the names of runs that are left out."""
 
     blocks: tuple[Block, ...]
     left_out: tuple[str, ...] = ()
@@ -391,7 +391,7 @@ def images_of(results: dict[str, Any]) -> str:
 
 
 def _introduction(found: Compared) -> Part:
-    """What is compared, of which images its numbers are, and what is missing; with ways to the blocks."""
+    """Say what is compared, of which images its numbers are, and what is missing; with links to the blocks."""
     names = dict.fromkeys(own.name for block in found.blocks for own in block.series)
     runs, where = found.runs, "; ".join(dict.fromkeys(block.name for block in found.blocks))
     lines = [f"{len(runs)} run{'s' * (len(runs) > 1)} of {where}. Shown: {', '.join(names)}."]
@@ -401,7 +401,7 @@ def _introduction(found: Compared) -> Part:
 
 
 def _origins(runs: Sequence[Run]) -> Part:
-    """Where the numbers come from: every run."""
+    """Provenance of the numbers: every run."""
     head = ["Run", "Method", "Recipe", "Data", "Network", "Seed", "Samples", "Machine", "File"]
     lines = []
     for run in runs:
@@ -412,7 +412,7 @@ def _origins(runs: Sequence[Run]) -> Part:
 
 
 def _made(run: Run) -> Items:
-    """Where the numbers of a run come from."""
+    """Provenance of the numbers of a run."""
     results, chosen, samples = run.results, run.results.get("chosen") or {}, _samples(run)
     data = results["data"]
     sizes = ", ".join(f"{data[part]:,} {part}" for part in ("train", "validation", "test") if data.get(part))
@@ -479,7 +479,7 @@ def write_markdown(found: Compared, path: Path, sizes: Sequence[float] = (), com
 
 
 def marked(path: Path) -> tuple[bytes, bytes]:
-    """What lies before and after the marks of a file, each of which it must have once; nothing where there is none."""
+    """Split a file at its marks, each of which it must have once; nothing where there is no file."""
     if not path.exists():
         return b"", b"\n"
     contents = path.read_bytes()
@@ -493,7 +493,7 @@ def marked(path: Path) -> tuple[bytes, bytes]:
 
 
 def made(block: Block) -> list[str]:
-    """Where the numbers come from: a line a training, however it is read, and the commands of every run."""
+    """Provenance of the numbers: a line a training, and the commands of every run."""
     named: dict[tuple[int, ...], list[Series]] = {}
     for own in block.series:
         named.setdefault(tuple(map(id, own.runs)), []).append(own)

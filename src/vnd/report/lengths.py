@@ -35,7 +35,7 @@ WORDS = {"posterior": "by image", "target": "by target"}
 
 @section("code_lengths", "run")
 def overview(block: Block, options: Options) -> list[Part]:
-    """What was trained, at how many lengths it is measured, and what came of it."""
+    """Summary of what was trained, at how many lengths it is measured, and what came of it."""
     results, own = block.runs[0].results, block.series[0]
     rows, code = sorted(results["rows"], key=lambda row: row["length"]), results["latent_dim"]
     errors = listed([f"{row['mse']:.5f} with {row['length']:g}" for row in rows])
@@ -71,7 +71,7 @@ def numbers(block: Block, options: Options) -> list[Part]:
 
 
 def spoken_of(series: Sequence[Series]) -> dict[str, Any]:
-    """What the note of the table speaks of."""
+    """Names that the note of the table needs."""
     runs = [run for own in series for run in own.runs]
     targets = {f"{row['target']:.4g}" for run in runs for row in run.rows if row.get("target")}
     real = {f"{one['real_diversity']:.3g}" for run in runs if (one := run.results.get("features"))}
@@ -87,7 +87,7 @@ def spoken_of(series: Sequence[Series]) -> dict[str, Any]:
 
 
 def distances(series: Sequence[Series], key: str = "distance_name") -> list[str]:
-    """What the Fréchet distances of some series are called, one name an extractor; or their scores."""
+    """Names of the Fréchet distances of some series, one an extractor; or of their scores."""
     features = [run.results.get("features") or {} for own in series for run in own.runs]
     return list(dict.fromkeys(one[key] for one in features if key in one))
 
@@ -117,7 +117,7 @@ def rate(block: Block, options: Options) -> list[Part]:
 
 @section("image_lengths", "run", "page", "markdown")
 def image_lengths(block: Block, options: Options) -> list[Part]:
-    """How long the codes of images are, a part for each series that has a length for each image."""
+    """Lengths of the codes of images, a part for each series that has a length for each image."""
     found = []
     for index, own in enumerate(own for own in block.series if own.runs[0].results.get("lengths")):
         results, name = own.runs[0].results, own.name if len(block.series) > 1 else ""
@@ -148,7 +148,7 @@ def rate_distortion(series: Sequence[Series]) -> Figure:
 
 
 def draw_lengths(results: dict[str, Any]) -> Figure:
-    """How long the codes of images are, and on the right their lengths against the images' sizes as PNG files."""
+    """Draw the lengths of codes, and on the right these against the images' sizes as PNG files."""
     from matplotlib.ticker import MaxNLocator
 
     complexity = results.get("complexity")
@@ -212,7 +212,7 @@ def _named(runs: Sequence[Run]) -> set[str]:
 
 
 def _counts(series: Sequence[Series]) -> str:
-    """How many images were generated, and how many real ones they are held against."""
+    """Numbers of generated images, and of real ones that they are held against."""
     features = [run.results.get("features") for own in series for run in own.runs]
     found = sorted({(one["num_generated"], one["real"]) for one in features if one})
     said = " or ".join(f"{drawn:,} drawn images against {real:,} real ones" for drawn, real in found)

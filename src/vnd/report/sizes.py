@@ -85,7 +85,7 @@ def other_of(block: Block) -> str:
 
 
 def has_several(block: Block) -> bool:
-    """Whether there are several trainings of a series, which figures do not average."""
+    """Tell if there are several trainings of a series, which figures do not average."""
     return any(point.over == "seeds" for own in block.main for point in own.points)
 
 
@@ -99,7 +99,7 @@ def first_of(block: Block) -> str:
 
 @section("summary", "run")
 def overview(block: Block, options: Options) -> list[Part]:
-    """What was trained, what came of it, and the full, the chosen and the smallest network in numbers."""
+    """Summary of what was trained, what came of it, and the full, the chosen and the smallest network in numbers."""
     results, method, columns = block.runs[0].results, block.runs[0].method, headlines(block)
     rows, chosen = results["rows"], chosen_row(results)
     full = max(rows, key=lambda row: row["parameters"])
@@ -194,7 +194,7 @@ def numbers(block: Block, options: Options) -> list[Part]:
 
 @section("summary", "top")
 def glossary(block: Block, options: Options) -> list[Part]:
-    """What the numbers mean."""
+    """Glossary of the numbers."""
     split = block.runs[0].split
     said = {c.heading: c.description for c in block.columns.values() if c.description} | declared(CAPTIONS)["terms"]
     lines = [[Cell(name), Cell(text.format(split=split))] for name, text in said.items()]
@@ -203,7 +203,7 @@ def glossary(block: Block, options: Options) -> list[Part]:
 
 @section("summary", "page")
 def summary(block: Block, options: Options) -> list[Part]:
-    """Who is best at each place, what cutting costs, the places in numbers, and what the methods are."""
+    """Best method at each place, cost of cutting, the places in numbers, and what the methods are."""
     columns, found = headlines(block), places(block)
     verdicts = []
     for place, points in found.items():
@@ -257,7 +257,7 @@ def places(block: Block) -> dict[str, dict[str, Point]]:
 
 
 def comparable(points: dict[str, Point]) -> bool:
-    """Whether points are of one width, so that the best of them is best at something."""
+    """Tell if points are of one width, so that the best of them is best at something."""
     shares = [point.fraction for point in points.values()]
     return None not in shares and max(shares) - min(shares) < 2 * NEAR  # type: ignore[operator, type-var]
 
@@ -277,7 +277,7 @@ def best_of(block: Block, points: dict[str, Point], column: Column) -> list[tupl
 
 
 def verdict(first: Interval, second: Interval) -> str:
-    """Whether the difference of two means is more than chance may make."""
+    """Tell if the difference of two means is more than chance may make."""
     if min(first.count, second.count) < 2:
         return "single"
     return "overlap" if first.low <= second.high and second.low <= first.high else "apart"
@@ -297,7 +297,7 @@ def lead(block: Block, points: dict[str, Point], column: Column) -> list[Cell]:
 
 
 def _shrunk(own: Series, quarter: Point | None) -> list[Cell]:
-    """What a nested network loses when it is cut; nothing where it has one width."""
+    """Loss of a nested network when it is cut; nothing where it has one width."""
     widths = [point for point in own.of("uniform") if point.fraction is not None]
     column = next((c for c in own.columns.values() if c.headline), None)
     if own.is_separate or len(widths) < 2 or column is None:
@@ -316,7 +316,7 @@ def _shrunk(own: Series, quarter: Point | None) -> list[Cell]:
 
 @section("efficiency", "page")
 def efficiency(block: Block, options: Options) -> list[Part]:
-    """What little networks can do, and what they use; the order is the paper's."""
+    """Accuracy and weight usage of small networks; the order is the paper's."""
     lines = efficiencies(block)
     columns = [c for key in ("accuracy", "ece", "auroc", "aupr") if (c := block.columns.get(key))]
     table: list[list[Cell | str]] = [
@@ -355,7 +355,7 @@ def efficiencies(block: Block) -> list[tuple[str, Point, str]]:
 
 @section("times", "page")
 def times(block: Block, options: Options) -> list[Part]:
-    """What training and testing took."""
+    """Times of training and testing."""
     lines: list[list[Cell | str]] = []
     for own in block.series:
         train, trainings = training_time(own)
@@ -544,12 +544,12 @@ def _spread(found: Interval, column: Column, below: str = "", sign: str = "", ha
 
 
 def _count(point: Point) -> int:
-    """How many trainings a point rests on."""
+    """Number of trainings that a point rests on."""
     return point.measures["accuracy"].count if point.over == "seeds" else 1
 
 
 def _shape(row: dict[str, Any]) -> Hashable:
-    """What tells shapes of a network apart without the shape itself, which not all rows have."""
+    """Key of a network's shape without the shape itself, which not all rows have."""
     return row["parameters"], row.get("macs")
 
 
@@ -562,5 +562,5 @@ def _share(row: dict[str, Any], full: dict[str, Any]) -> str:
 
 
 def described(column: Column, block: Block) -> str:
-    """What a column means, of the images that runs were measured on."""
+    """Describe a column, of the images that runs were measured on."""
     return column.description.format(split=block.runs[0].split)

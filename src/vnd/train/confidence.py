@@ -65,7 +65,7 @@ class ConfidenceController:
         self.log = torch.zeros(networks, device=device)
 
     def state(self) -> list[float] | None:
-        """What a checkpoint keeps."""
+        """State that a checkpoint keeps."""
         return None if self.log is None else list(self.log.tolist())
 
     def restore(self, state: list[float] | None) -> None:

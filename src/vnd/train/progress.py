@@ -1,4 +1,4 @@
-"""What a person sees of training, what the log keeps of it, and how it is stopped."""
+"""Progress of training: the bar, the rows of the log, and the signals that stop it."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class GracefulStop(ExitStack):
         self.enter_context(handled((signal.SIGINT, signal.SIGTERM), self._wish))
 
     def asked(self, accelerator: Any) -> bool:
-        """Whether any process was asked to stop."""
+        """Tell if any process was asked to stop."""
         if accelerator.num_processes == 1:
             return self.wished
         wish = torch.tensor(float(self.wished), device=accelerator.device)
