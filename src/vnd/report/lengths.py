@@ -10,7 +10,7 @@ from vnd.report.html import (
     NOT_TEST,
     Cell,
     Options,
-    Part,
+    Panel,
     Table,
     caption,
     images_of,
@@ -34,7 +34,7 @@ WORDS = {"posterior": "by image", "target": "by target"}
 
 
 @section("code_lengths", "run")
-def overview(block: Block, options: Options) -> list[Part]:
+def overview(block: Block, options: Options) -> list[Panel]:
     """Summary of what was trained, at how many lengths it is measured, and what came of it."""
     results, own = block.runs[0].results, block.series[0]
     rows, code = sorted(results["rows"], key=lambda row: row["length"]), results["latent_dim"]
@@ -42,11 +42,11 @@ def overview(block: Block, options: Options) -> list[Part]:
     measured = of_split(results, f" at {len(rows)} lengths" if len(rows) > 1 else "")
     given = {"images": images_of(results), "measured": measured, "errors": errors, "ordered": not own.is_separate}
     text = paragraphs(caption("trained_codes", code=code, **given), *(results.get("notes") or []))
-    return [Part("summary", "", "", [text]), *numbers(block, options)]
+    return [Panel("summary", "", "", [text]), *numbers(block, options)]
 
 
 @section("code_lengths", "page", "markdown")
-def numbers(block: Block, options: Options) -> list[Part]:
+def numbers(block: Block, options: Options) -> list[Panel]:
     """The table of lengths: one line a series and length, the best of each length bold."""
     extractors, named, columns = distances(block.series), _named(block.runs), block.columns
     wanted = [*(key for key in columns if key not in named), *extractors, *distances(block.series, "score_name")]
@@ -93,7 +93,7 @@ def distances(series: Sequence[Series], key: str = "distance_name") -> list[str]
 
 
 @section("code_error", "run", "page", "markdown")
-def error(block: Block, options: Options) -> list[Part]:
+def error(block: Block, options: Options) -> list[Panel]:
     """The error at every length, and generated images against real ones."""
     found = []
     if _many(block.series, "mse"):
@@ -109,14 +109,14 @@ def error(block: Block, options: Options) -> list[Part]:
 
 
 @section("rate_distortion", "run", "page", "markdown")
-def rate(block: Block, options: Options) -> list[Part]:
+def rate(block: Block, options: Options) -> list[Panel]:
     """Rate, distortion and their sum."""
     drawing = options.drawing("rate", rate_distortion, block.series)
     return [part("rate", [drawing] if _many(block.series, "negative_elbo") else [])]
 
 
 @section("image_lengths", "run", "page", "markdown")
-def image_lengths(block: Block, options: Options) -> list[Part]:
+def image_lengths(block: Block, options: Options) -> list[Panel]:
     """Lengths of the codes of images, a part for each series that has a length for each image."""
     found = []
     for index, own in enumerate(own for own in block.series if own.runs[0].results.get("lengths")):

@@ -19,7 +19,7 @@ from vnd.report.html import (
     ROWS_OF,
     Cell,
     Options,
-    Part,
+    Panel,
     Table,
     caption,
     images_of,
@@ -188,7 +188,7 @@ def differences(block: Block) -> list[tuple[Series, Point, Interval | None]]:
 
 
 @section("mask_tables", "run")
-def overview(block: Block, options: Options) -> list[Part]:
+def overview(block: Block, options: Options) -> list[Panel]:
     """Summary of what was trained, at how many sizes it is measured, and what came of it."""
     results, own = block.runs[0].results, block.series[0]
     sized, most = sum(not point.is_drawn for point in own.points), counts(block)[-1]
@@ -201,11 +201,11 @@ def overview(block: Block, options: Options) -> list[Part]:
     given |= {"measured": of_split(results, f" at {sized} sizes" if sized > 1 else "")}
     given |= {"graders": results["graders"], "most": most, "distances": listed(said)}
     text = caption("trained_masks", truth=truth, apart=apart, between=between, **given)
-    return [Part("summary", "", "", [paragraphs(text, *(results.get("notes") or []))]), *tables(block, options)]
+    return [Panel("summary", "", "", [paragraphs(text, *(results.get("notes") or []))]), *tables(block, options)]
 
 
 @section("mask_tables", "page", "markdown")
-def tables(block: Block, options: Options) -> list[Part]:
+def tables(block: Block, options: Options) -> list[Panel]:
     """Energy distances, their differences from the reference's, and what else was measured."""
     first, second = _columns(block)
     most, between = counts(block)[-1], graders_own(block, "diversity")
@@ -217,7 +217,7 @@ def tables(block: Block, options: Options) -> list[Part]:
     if options.view != "markdown":
         return found
     notes = [f"{one.heading}. {one.note}" if one.key == "differences" else one.note for one in found]
-    split = Part("split", "", "", [paragraphs(NOT_TEST)] if block.runs[0].split != "test" else [])
+    split = Panel("split", "", "", [paragraphs(NOT_TEST)] if block.runs[0].split != "test" else [])
     return [split, *(replace(one, heading="", note=note) for one, note in zip(found, notes, strict=True))]
 
 
@@ -295,7 +295,7 @@ def _spoken_of(block: Block, columns: Sequence[Column]) -> dict[str, Any]:
     }
 
 
-def _against(block: Block) -> list[Part]:
+def _against(block: Block) -> list[Panel]:
     """The table of differences, where there is something to compare."""
     base, most, found = reference(block), counts(block)[-1], differences(block)
     if base is None or not any(one for _, _, one in found):
@@ -346,11 +346,11 @@ ROWS_OF["mask_tables"] = more_rows
 
 
 @section("energy_distance", "run", "page", "markdown")
-def figures(block: Block, options: Options) -> list[Part]:
+def figures(block: Block, options: Options) -> list[Panel]:
     """The figures that there are numbers for."""
     some, lone = several(block), not several(block) and len(block.series) == 1
     drawn, repeated = any(p.is_drawn for own in some for p in own.points), any(len(s.runs) > 1 for s in block.series)
-    (name, others), found = published(block), list[Part]()
+    (name, others), found = published(block), list[Panel]()
 
     def add(key: str, draw: Any, is_half: bool, **given: Any) -> None:
         found.append(part(key, [options.drawing(key, draw, block)], is_half, **given))

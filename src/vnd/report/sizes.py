@@ -14,7 +14,7 @@ from vnd.report.html import (
     Drawing,
     Items,
     Options,
-    Part,
+    Panel,
     Table,
     caption,
     duration,
@@ -98,7 +98,7 @@ def first_of(block: Block) -> str:
 
 
 @section("summary", "run")
-def overview(block: Block, options: Options) -> list[Part]:
+def overview(block: Block, options: Options) -> list[Panel]:
     """Summary of what was trained, what came of it, and the full, the chosen and the smallest network in numbers."""
     results, method, columns = block.runs[0].results, block.runs[0].method, headlines(block)
     rows, chosen = results["rows"], chosen_row(results)
@@ -125,11 +125,11 @@ def overview(block: Block, options: Options) -> list[Part]:
         ]
         for name, row in named.items() if row is not None
     ]  # fmt: skip
-    return [Part("summary", "", "", [paragraphs(text), Items(cards, "cards")])]
+    return [Panel("summary", "", "", [paragraphs(text), Items(cards, "cards")])]
 
 
 @section("curves", "run")
-def against_size(block: Block, options: Options) -> list[Part]:
+def against_size(block: Block, options: Options) -> list[Panel]:
     """Each measure of a run against its size."""
     results = block.runs[0].results
     if len(results["rows"]) == 1:
@@ -138,7 +138,7 @@ def against_size(block: Block, options: Options) -> list[Part]:
     for column in drawn_columns(block):
         if not column.chance and any(row.get(column.key) is not None for row in results["rows"]):
             drawing = options.drawing(column.key, one_run, results, column)
-            found.append(Part(column.key, column.title, described(column, block), [drawing], is_half=True))
+            found.append(Panel(column.key, column.title, described(column, block), [drawing], is_half=True))
     return found
 
 
@@ -166,7 +166,7 @@ def one_run(results: dict[str, Any], column: Column) -> Figure:
 
 
 @section("numbers", "run")
-def numbers(block: Block, options: Options) -> list[Part]:
+def numbers(block: Block, options: Options) -> list[Panel]:
     """Every size of a run in numbers; the units of each layer under a fold."""
     results = block.runs[0].results
     rows, chosen = results["rows"], chosen_row(results)
@@ -186,14 +186,14 @@ def numbers(block: Block, options: Options) -> list[Part]:
         layers = dict.fromkeys(layer for row in shaped for layer in row["shape"])
         lines = [[layer, *(str(row["shape"].get(layer, NONE)) for row in shaped)] for layer in layers]
         tables.append(Table(["Layer", *(row["label"] for row in shaped)], lines, fold="Units kept in each layer"))
-    return [Part("numbers", "All sizes in numbers" if len(rows) > 1 else "In numbers", note, tables)]
+    return [Panel("numbers", "All sizes in numbers" if len(rows) > 1 else "In numbers", note, tables)]
 
 
 # Who is best where
 
 
 @section("summary", "top")
-def glossary(block: Block, options: Options) -> list[Part]:
+def glossary(block: Block, options: Options) -> list[Panel]:
     """Glossary of the numbers."""
     split = block.runs[0].split
     said = {c.heading: c.description for c in block.columns.values() if c.description} | declared(CAPTIONS)["terms"]
@@ -202,7 +202,7 @@ def glossary(block: Block, options: Options) -> list[Part]:
 
 
 @section("summary", "page")
-def summary(block: Block, options: Options) -> list[Part]:
+def summary(block: Block, options: Options) -> list[Panel]:
     """Best method at each place, cost of cutting, the places in numbers, and what the methods are."""
     columns, found = headlines(block), places(block)
     verdicts = []
@@ -315,7 +315,7 @@ def _shrunk(own: Series, quarter: Point | None) -> list[Cell]:
 
 
 @section("efficiency", "page")
-def efficiency(block: Block, options: Options) -> list[Part]:
+def efficiency(block: Block, options: Options) -> list[Panel]:
     """Accuracy and weight usage of small networks; the order is the paper's."""
     lines = efficiencies(block)
     columns = [c for key in ("accuracy", "ece", "auroc", "aupr") if (c := block.columns.get(key))]
@@ -354,7 +354,7 @@ def efficiencies(block: Block) -> list[tuple[str, Point, str]]:
 
 
 @section("times", "page")
-def times(block: Block, options: Options) -> list[Part]:
+def times(block: Block, options: Options) -> list[Panel]:
     """Times of training and testing."""
     lines: list[list[Cell | str]] = []
     for own in block.series:
@@ -391,7 +391,7 @@ def training_time(own: Series) -> tuple[float | None, int]:
 
 
 @section("summary", "markdown")
-def budget(block: Block, options: Options) -> list[Part]:
+def budget(block: Block, options: Options) -> list[Panel]:
     """The table of methods at some numbers of parameters, and that of all sizes of the first run's method."""
     split, own = block.runs[0].split, headline(block)
     other = block.first("ood") or "unfamiliar"
