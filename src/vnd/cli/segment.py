@@ -106,7 +106,7 @@ def segment(
 
 
 def names_of(images: list[Path]) -> dict[Path, str]:
-    """What each image is called: its file's name, or where two would be called alike, with folders before it.
+    """Name each image by its file, or where two would be called alike, with folders before it.
 
     >>> names_of([Path("a/one.png"), Path("b/one.png")]).values()
     dict_values(['a-one', 'b-one'])
@@ -159,7 +159,7 @@ def _draw(draw: Drawer, opened: TrainedRun, pixels: NDArray[np.uint8], frame: li
 
 
 def _measure(logits: Tensor) -> dict[str, float | None]:
-    """How much of an image is foreground, how unsure its pixels are, and how far its masks are apart."""
+    """Share of foreground, mean entropy of pixels, and mean distance of masks of an image."""
     mean = logits.sigmoid().mean(0)
     apart = float(metrics.diversity((logits > 0)[None])[0]) if len(logits) > 1 else None
     return {

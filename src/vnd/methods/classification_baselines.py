@@ -293,7 +293,7 @@ class SVB(Variational):
         return with_means(pruned) if keep == "mean" else pruned
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
-        """What is left: weights that are not zero, and their bytes beside one bit for each that may be.
+        """Weights that are not zero, and their bytes beside one bit for each that may be.
 
         Multiply-accumulates are those of the dense network, and so is its latency: torch skips no zeros.
         """

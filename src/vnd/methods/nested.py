@@ -1,4 +1,4 @@
-"""What nested methods share: their sizes, how one is cut out and read, and the losses over several widths."""
+"""Parts of all nested methods: sizes, extraction and prediction, and the losses over several widths."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _middle(distances: Tensor, floor: float) -> Tensor:
 
 
 def _weights(s: int, t: int, like: Tensor) -> Tensor:
-    """What each pair counts in the estimate, (S + T, S + T): nothing where a point meets itself."""
+    """Weights of pairs in the estimate, (S + T, S + T): 0 where a point meets itself."""
     within = torch.block_diag(like.new_full((s, s), 1 / (s * (s - 1))), like.new_full((t, t), 1 / (t * (t - 1))))
     across = torch.block_diag(like.new_ones(s, s), like.new_ones(t, t)) - 1  # 0 within, −1 across
     weights: Tensor = (within + across / (s * t)).fill_diagonal_(0)
@@ -312,7 +312,7 @@ class SN3(Nested):
         return student
 
     def kept(self, teacher: nn.Module) -> Shape:
-        """What a student of this teacher has of it: the groups of every unit."""
+        """Groups of every unit that a student of this teacher has."""
         if self.parameters is None:
             return leading(teacher, SHARE if self.keep is None else self.keep)
         return fitting(teacher, self.parameters)
@@ -426,7 +426,7 @@ class DistillationBatch:
 
 @dataclass(eq=False)
 class DistillationCache:
-    """What a student in training is taught by: the teacher, what it has of it, and what was answered in this step.
+    """Teacher of a student in training: the network, the groups that are kept, and its answers in this step.
 
     It hangs on the student but is no part of it: a copy of the student has a copy of the teacher, which answers anew.
     """
@@ -488,7 +488,7 @@ class DistillationCache:
 
 
 def distillation_of(student: nn.Module) -> DistillationCache:
-    """What a student is taught by; a ValueError for one without a teacher."""
+    """Find what a student is taught by; a ValueError for one without a teacher."""
     cache = getattr(student, "_vnd_distillation", None)
     if not isinstance(cache, DistillationCache):
         raise ValueError("sn3: a student that was loaded has no teacher; train it by vnd train --resume RUN")

@@ -26,12 +26,12 @@ _CALLS = threading.local()  # what undoes the calls under way, the innermost las
 
 
 def is_compiled(net: nn.Module) -> bool:
-    """Whether a network, a wrapper of it or a part of it was compiled."""
+    """Tell if a network, a wrapper of it or a part of it was compiled."""
     return any(_is_wrapper(m) or m._compiled_call_impl is not None for m in net.modules())
 
 
 def _is_wrapper(module: nn.Module) -> bool:
-    """Whether `torch.compile` gave a module; where its compiler was never loaded, it gave none."""
+    """Tell if `torch.compile` gave a module; where its compiler was never loaded, it gave none."""
     frames = sys.modules.get("torch._dynamo.eval_frame")
     return frames is not None and isinstance(module, frames.OptimizedModule)
 

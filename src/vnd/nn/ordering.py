@@ -319,7 +319,7 @@ class OrderingUnit(nn.Module):
 
     @property
     def likeness(self) -> tuple[Any, ...]:
-        """What units must have in common for their masks to be drawn together."""
+        """Traits that units must have in common for their masks to be drawn together."""
         options = (self.training, self.hard, self.per_example, self.gradient, self.rescale, self.sampler)
         shared = 0 if self.quantile is None else id(self.quantile)  # torch.compile knows no id of None
         return (self.num_groups, self.base, *options, shared)

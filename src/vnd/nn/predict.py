@@ -29,7 +29,7 @@ ROWS = 16384  # examples times samples in one pass
 
 @dataclass(frozen=True)
 class Prediction:
-    r"""What a nested network says of a batch.
+    r"""Prediction of a network for a batch, averaged over samples.
 
     `probs` are averaged over samples. `entropy` is that of the average, in nats; `mutual_information` is what it
     exceeds the samples' mean entropy by, the part that a better posterior would take away. Both are None for
@@ -202,7 +202,7 @@ def evaluating(root: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """How an output is read: the tensor that counts, and the link along its classes."""
+    """Reader of outputs: the tensor that counts, and the link along its classes."""
 
     link: Link
     dim: int | None = None
@@ -246,7 +246,7 @@ def _run(net: nn.Module, x: Arguments, samples: int, rows: int, reading: _Readin
 
 
 def _separable(net: nn.Module) -> bool:
-    """Whether the examples of one pass are separate draws: not so where they share the noise of a weight."""
+    """Tell if the examples of one pass are separate draws: not so where they share the noise of a weight."""
     return all(m.estimator == "local" for m in unwrap(net).modules() if isinstance(m, BayesLayer) and m.bayesian)
 
 

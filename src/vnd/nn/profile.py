@@ -1,4 +1,4 @@
-"""What an extracted network costs: parameters, multiply-accumulates, bytes, time."""
+"""Cost of an extracted network: parameters, multiply-accumulates, bytes, time."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Counter:
         return count
 
     def profile(self, shape: Mapping[str, int], positions: list[int] | None = None) -> Profile:
-        """What the network of a shape has, and how much it computes, given at how many positions each layer runs."""
+        """Count the network of a shape, and what it computes, given at how many positions each layer runs."""
         sizes = {key: fixed * prod(size(shape) for size in cut) for key, (_, _, fixed, cut) in self.tensors.items()}
         parameters = sum(sizes[key] for key, (parameter, *_) in self.tensors.items() if parameter)
         held = sum(sizes[key] * width for key, (_, width, *_) in self.tensors.items())

@@ -223,7 +223,7 @@ def _sliced(root: nn.Module, state: NestedState, shapes: list[Shape], samples: b
 
 
 def _altered(module: nn.Module, root: nn.Module, state: NestedState) -> bool:
-    """Whether somebody hung a hook on a module, or gave it another `forward` than its class has."""
+    """Tell if somebody hung a hook on a module, or gave it another `forward` than its class has."""
     ours = (state.before_forward, state.after_forward)
     hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
     if any(hook not in ours for hook in hooks):

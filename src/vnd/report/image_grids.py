@@ -106,7 +106,7 @@ def enlarged(image: Pixels, factor: int) -> Pixels:
 
 
 def factor_of(side: int, across: int) -> int:
-    """How much to enlarge images of a longer side: as much as so many of them side by side have room for.
+    """Factor to enlarge images by: as much as so many of them side by side have room for.
 
     >>> factor_of(28, 8), factor_of(28, 16), factor_of(32, 12), factor_of(64, 16), factor_of(300, 4)
     (4, 3, 3, 1, 1)

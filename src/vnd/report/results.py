@@ -37,7 +37,7 @@ SLACK = 1e-6  # of a share, which was a float32 once
 
 @cache
 def declared(name: str) -> dict[str, Any]:
-    """What a YAML file of this package declares."""
+    """Read a YAML file of this package."""
     found: dict[str, Any] = yaml.safe_load(files("vnd.report").joinpath(name).read_text("utf-8"))
     return found
 
@@ -60,7 +60,7 @@ class Column:
 
     @property
     def factor(self) -> int:
-        """What its numbers are multiplied with to be shown."""
+        """Factor by which its numbers are multiplied to be shown."""
         return 100 if self.form == "percent" else 1
 
 
@@ -89,7 +89,7 @@ class Run:
 
     @property
     def image(self) -> str:
-        """How large its images are, "64×64"; empty where nothing says."""
+        """Size of its images, "64×64"; empty where nothing says."""
         beside = self.beside.get("data")
         sides: Any = self.results["data"].get("image") or (beside.get("image") if isinstance(beside, dict) else None)
         known = isinstance(sides, list) and len(sides) == 3 and all(isinstance(n, int) and n > 0 for n in sides)
@@ -128,7 +128,7 @@ class Run:
 
 
 def measure_names(features: dict[str, Any]) -> dict[str, str]:
-    """What measures of generated images are called, by their key; with the extractor, so that no two are mixed."""
+    """Names of measures of generated images, by their key; with the extractor, so that no two are mixed."""
     if not features:
         return {}
     diversity = f"Diversity ({features['name']})"
@@ -383,7 +383,7 @@ def _is_image(value: Any) -> bool:
 
 
 def _number(fits: Callable[[float], bool]) -> Callable[[Any], bool]:
-    """What tells finite numbers that fit; NaN is none."""
+    """Check for finite numbers that fit; NaN is none."""
     return lambda x: isinstance(x, int | float) and not isinstance(x, bool) and -1e300 < x < 1e300 and fits(x)
 
 
@@ -418,7 +418,7 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where one run was trained, in words; empty where nothing says."""
+    """Provenance of one run, in words; empty where nothing says."""
 
     machine: str  # its GPUs, or its CPU cores
     torch: str  # version
@@ -427,7 +427,7 @@ class Origin:
 
 
 def origin(run: Run) -> Origin:
-    """Where a run comes from, as its environment says, which may be missing or broken, or else its results."""
+    """Provenance of a run, as its environment says, which may be missing or broken, or else its results."""
     given: Any = run.beside.get("environment")
     said: dict[str, Any] = {"versions": {}, "git": {}, "gpus": [], "command": [], "cpus": 0}
     for key, empty in said.items() if isinstance(given, dict) else ():
@@ -463,7 +463,7 @@ def keep(runs: Sequence[Run], path: Path) -> int:
 
 
 def kept(run: Run, recipes: dict[str, str]) -> dict[str, Any]:
-    """What is kept of a run: "results", "environment", "data" and "recipe", those that there are."""
+    """Select what is kept of a run: "results", "environment", "data" and "recipe", those that there are."""
     results = {key: value for key, value in run.results.items() if key not in DROPPED}
     results |= {key: portable(results[key]) for key in ("command", "chosen") if results.get(key)}
     if run.recipe and isinstance(results.get("series"), dict):

@@ -35,7 +35,7 @@ Inference = Literal["mc", "mean", "mc_mask", "temperature_scaled"]
 
 @dataclass(frozen=True)
 class ClassificationEvaluation(Evaluation):
-    """What is evaluated of a classifier.
+    """Options of the evaluation of a classifier.
 
     Args:
         samples: Draws of the weights a prediction averages over; 0 for their means.
@@ -76,7 +76,7 @@ class ClassificationEvaluation(Evaluation):
 
 @dataclass(frozen=True)
 class Answers:
-    """What a network says of a set, (images, classes) and (images,), on the CPU."""
+    """Answers of a network to a set, (images, classes) and (images,), on the CPU."""
 
     probs: Tensor
     entropy: Tensor
@@ -115,7 +115,7 @@ def accuracy_of(
 
 
 def row_of(method: Method, small: nn.Module, size: Size, example: Tensor) -> dict[str, Any]:
-    """What a size is and costs: of the network that was extracted, and its time for one image here and now."""
+    """Describe a size and its cost: of the network that was extracted, with its time for one image here and now."""
     return {**_about(size), **method.cost(small, example), "latency_ms": latency(small, example_input=example)}
 
 
@@ -159,7 +159,7 @@ def check_inference(model: nn.Module, options: ClassificationEvaluation) -> None
 
 
 class _Measurements:
-    """What all measurements have in common: the images, which go to the device once, and the costs."""
+    """Images, which go to the device once, and costs that all measurements have in common."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class _Measurements:
         return self._measured(row, size, _mixed(said), _mixed(strange) if strange else None)
 
     def _cost(self, size: Size, network: nn.Module) -> dict[str, Any]:
-        """What a size costs, measured once; by the network that was cut, where that is a plain one."""
+        """Cost of a size, measured once; by the network that was cut, where that is a plain one."""
         if size not in self.costs:
             is_plain = not any(isinstance(module, BayesLayer) for module in network.modules())
             own = network if is_plain else self.run.method.extract(self.run.model, size.width)
@@ -373,7 +373,7 @@ def _diagram(one: Measured, labels: Tensor, bins: int) -> dict[str, Any]:
 
 
 def _of_validation(run: TrainedRun, one: Measured, options: ClassificationEvaluation, validation: Images) -> Answers:
-    """What the network of a size says of the validation images."""
+    """Answers of the network of a size to the validation images."""
     samples = 0 if one.row["inference"] == "mean" else options.samples
     network = run.extract(one.size, "posterior" if samples else "mean", one.row["bn_images"])
     said = answer(run.method, network, run.batches(validation), samples)
