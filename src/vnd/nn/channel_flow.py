@@ -115,9 +115,8 @@ def _branches(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], r
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for change in changes:
-            other = _changed((args, kwargs), change)
             try:
-                again = record(model.train().eval(), *other, is_leaf)
+                again = record(model.train().eval(), _changed(args, change), _changed(kwargs, change), is_leaf)
             except Exception:
                 continue
             if signature(again) != wanted:

@@ -106,10 +106,11 @@ def to_nested(
 
     A run on the example shows which channels depend on which. Layers of the types in `BAYES_OF`, and of classes that
     inherit their forward pass, become their Bayesian forms, each group of tied channels gets an `OrderingUnit`, and
-    whatever mixes channels multiplies those of its input by the units' masks: after normalisation and activation, whatever lies between. Channels that reach the output, that
-    pass through something unknown, or whose slicing fails on the example, stay whole; `describe` says why. Residual
-    streams stay whole unless `residual` or a rule asks for them. A network of which nothing can be nested is an error,
-    one of which less than a tenth of the parameters can be dropped a warning.
+    whatever mixes channels multiplies those of its input by the units' masks: after normalisation and activation,
+    whatever lies between. Channels that reach the output, that pass through something unknown, or whose slicing fails
+    on the example, stay whole; `describe` says why. Residual streams stay whole unless `residual` or a rule asks for
+    them. A network of which nothing can be nested is an error, one of which less than a tenth of the parameters can be
+    dropped a warning.
 
     Weights that several layers share stay shared: they are cut and sorted alike, or left whole, and they are point
     weights, since the draws of two layers would be two weights.
