@@ -61,7 +61,7 @@ class HeadwiseAttention(nn.MultiheadAttention):
         return made
 
     def _mask(self, q: Tensor, k: Tensor, padding: Tensor | None, attention: Tensor | None) -> Tensor | None:
-        """What is added to the scores, −∞ where a query must not attend."""
+        """The sum of both masks for the scores, −∞ where a query must not attend."""
         total: Tensor | None = None
         if attention is not None:
             if attention.dim() == 3:  # (batch · heads, queries, keys)

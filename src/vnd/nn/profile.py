@@ -131,7 +131,7 @@ class Counter:
         return lambda groups: fixed + sum(sizes[groups[unit]] for unit, sizes in parts)
 
     def _sizes(self, segment: Segment) -> list[int]:
-        """How many places of a segment are kept with 0, 1, … groups of its unit."""
+        """Numbers of places of a segment that are kept with 0, 1, … groups of its unit."""
         assert segment.unit is not None
         if segment.order is None:
             return [segment.repeat * count for count in self.channels[segment.unit]]
