@@ -182,9 +182,7 @@ def test_a_least_rate_that_is_off_by_one_dimension_is_caught(shift: int, monkeyp
 
 LOSSES: dict[str, VNDAE] = {
     "pure": VNDAE(all_lengths_share=0.0),
-    "base and prior": VNDAE(
-        likelihood_std=0.3, base=2, prior_length=3.5, initial_logit=0.5, all_lengths_share=0.0
-    ),
+    "base and prior": VNDAE(likelihood_std=0.3, base=2, prior_length=3.5, initial_logit=0.5, all_lengths_share=0.0),
     "lengths": VNDAE(likelihood_std=0.5, fractions=(0.1, 0.5, 1.0), fixed_share=0.4, initial_logit=1.0),
     "weighted lengths": VNDAE(likelihood_std=0.5, fractions=(0.1, 0.5, 1.0), weights=(1, 2, 5), fixed_share=0.8),
     "lengths of the base": VNDAE(likelihood_std=0.5, base=4, fractions=(0.5, 0.6, 1.0)),
