@@ -8,7 +8,7 @@ matplotlib to the next. A figure that no page shows is named, too.
 
 Not made again, since they need trained networks: the images `codes-growing`, `codes-tree` (`vnd generate`),
 `segmentation-masks` and `segmentation-lidc-masks` (`vnd segment`). Tables whose rows are words about runs (targets
-beside prose, trials, students of CIFAR-10) are written by hand from the CSV files that their pages name.
+beside prose, small trials, students of CIFAR-10) are written by hand from the CSV files that their pages name.
 
     make docs-check                                  # exit code 1 and one line for each difference
     python scripts/docs_check.py --write             # take what was made into the tree, where it is meant to change

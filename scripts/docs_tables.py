@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,10 @@ def kept(root: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line)["results"] for line in lines]
 
 
-def tried(root: Path, part: str) -> Rows:
-    """The rows of a part of `cifar10-tried.csv`, numbers as such."""
-    with (root / "docs" / "results" / "cifar10-tried.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["table"] == part]
+def tried(root: Path, part: str, name: str = "cifar10-tried.csv") -> Rows:
+    """The rows of a table of a CSV file, numbers as such; those of a file without tables are all in one."""
+    with (root / "docs" / "results" / name).open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row.get("table", part) == part]
     return [{key: _number(value) for key, value in row.items() if value} for row in rows]
 
 
@@ -209,7 +210,78 @@ def short_figure(root: Path) -> Figure:
 
 
 def _results(method: str, recipe: str, rows: Rows) -> dict[str, Any]:
-    return {"method": describe(method), "series": {"recipe": recipe, "settings": recipe, "seed": 0}, "rows": rows}
+    series = {"run": recipe, "recipe": recipe, "settings": recipe, "network": "vgg11", "data": "cifar10", "seed": 0}
+    return {"method": describe(method), "series": series, "rows": rows}
+
+
+# Trials
+
+SANDWICH = {
+    "e1": "`full_share` 0.4, labels smoothed by 0.03", "e2": "`full_share` 0.55", "e3": "`kl_weight` 0.001",
+    "e4": "`kl_weight` 0.0001", "e6": "e1, labels not smoothed",
+}  # fmt: skip
+LIMITS = {
+    "b5": "BN³, sandwich, `kl_weight` 0.001, log α from −5", "b2": "the same, log α from −3",
+    "b3": "the same, `kl_weight` 0.003",
+    "c1": "`length_kl_weight` 0.05, price at both ends, log α from −4, lr 0.2, cutout",
+    "c2": "the same with the survival gradient, `kl_weight` 0.0001, `length_kl_weight` 0.004",
+    "c3": "c1 with `full_share` 0.5 and labels smoothed by 0.05",
+}  # fmt: skip
+BUDGETS = ("≤ 110 k", "≤ 350 k", "≤ 1.1 M")
+
+
+def sandwiches(root: Path) -> str:
+    """Accuracy and calibration error of sandwiches with fixed budgets, by samples."""
+    found = {(row["run"], row["size"]): row for row in tried(root, "validation") if row["inference"] == "mc"}
+    cells = {
+        run: [f"{100 * row['accuracy']:.1f}, {row['ece']:.3f}" for row in (found[run, size] for size in sizes)]
+        for run, sizes in dict.fromkeys(SANDWICH, (*BUDGETS, "≤ 4 M", "100 %")).items()
+    }
+    lines = (f"{run} | {words} | {' | '.join(cells[run])}" for run, words in SANDWICH.items())
+    return table("run |  | 0.11 M | 0.35 M | 1.1 M | 4 M | full", lines)
+
+
+def limits(root: Path) -> str:
+    """Accuracy of nested networks and of plain ones, by posterior means."""
+    rows = tried(root, "validation")
+    means = {(row["run"], row["size"]): _percent(row) for row in rows if row["inference"] == "mean"}
+    others = {(row["run"], row["size"]): row for row in rows if row["inference"] == "mc"}
+    plain = [others[run, "own shape"] for run in ("s1", "s2", "s3")] + [others["p3", "100 %"]]
+    uniform = [others["u1", size] for size in ("6.25 %", "12.5 %", "25 %", "100 %")]
+    first, narrow, quarter, full = map(_percent, uniform)
+    sizes = (f"{uniform[1]['parameters'] / 1e6:.2f} M", f"{uniform[2]['parameters'] / 1e6:.1f} M")
+    return table(
+        "run |  | 0.11 M | 0.35 M | 1.1 M | full",
+        [
+            "s1, s2, s3, p3 | plain networks, trained one by one (the first three at shapes of b5) | "
+            + " | ".join(map(_percent, plain)),
+            *(
+                f"{run} | {words} | {' | '.join(means[run, size] for size in (*BUDGETS, '100 %'))}"
+                for run, words in LIMITS.items()
+            ),
+            "u1 | US-Net, trained as c1, uniform widths | "
+            f"{first} | {narrow} ({sizes[0]}) | {quarter} ({sizes[1]}) | {full}",
+        ],
+    )
+
+
+def _percent(row: dict[str, Any]) -> str:
+    return f"{100 * row['accuracy']:.1f}"
+
+
+def log_alpha(root: Path) -> str:
+    """Energy distance of BN³ on the UNet by where its log α starts."""
+    rows = [row for row in tried(root, "", "lidc-tried.csv") if (row["method"], row["image"]) == ("bn3_unet", 128)]
+    found = {(row["log_alpha_init"], row["split"], row["size"]): f"{row['ged_16']:.3f}" for row in rows}
+    lines = (
+        " | ".join(
+            [f"−{-start:.0f}", *(found[start, *at] for at in product(("test", "validation"), ("33.33 %", "100 %")))]
+        )
+        for start in sorted({start for start, _, _ in found})
+    )
+    return table(
+        "`method.log_alpha_init` | test: a third of the width | all of it | validation: a third | all of it", lines
+    )
 
 
 # Speed
@@ -340,9 +412,11 @@ def students(root: Path) -> str:
 
 
 PAGES: dict[str, tuple[Callable[[Path], str], ...]] = {
+    "benchmarks.md": (sandwiches, limits),
     "codes.md": (codes, partial(code_lengths, code=4), partial(code_lengths, code=32)),
     "paper-cifar10.md": (targets,),
     "reproduction.md": (short_methods, students),
+    "segmentation.md": (log_alpha,),
     "speed.md": (sampling, layers, kl, memory, ngd, throughput, evaluation),
 }
 

@@ -25,10 +25,10 @@ def refused(call: Callable[[], object], words: Words, kind: type[Exception] = Va
     return line
 
 
-def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def fails(capsys: pytest.CaptureFixture[str], *words: object, code: int = 2) -> str:
     with pytest.raises(SystemExit) as stopped:
         main([str(word) for word in words])
-    assert stopped.value.code == 2
+    assert stopped.value.code == code
     line = capsys.readouterr().err
     assert line.startswith("vnd: ")
     assert line.count("\n") == 1

@@ -21,6 +21,8 @@ FAULTS = {
     "a column": "row['drawn'] + row['deviation']",
     "a value of Literal": "X = Literal['output', 'both_ends']",
     "a column that may lack": "row.get('owners')",
+    "another letter case": "def f(session): ...",
+    "a docstring": '"""Whether it is so."""',
 }
 
 
@@ -35,7 +37,7 @@ def test_keys_of_recipes_and_modules_are_names_and_prose_is_none(tmp_path: Path)
     (tmp_path / "recipe.yaml").write_text(
         "set: {network.code: 32}\nnetwork: {code: 32}\nabout: which of every second\n"
     )
-    (tmp_path / "words.py").write_text('"""Which owners, every second."""\n\nwhichever = "which"  # deviation\n')
+    (tmp_path / "words.py").write_text('"""The owners, which, every second."""\n\nwhichever = "which"  # deviation\n')
     assert [line.partition(": ")[2] for _, line in vocabulary.hits(tmp_path)] == [
         "set.network.code is latent_dim", "network.code is latent_dim", "the module is _text",
     ]  # fmt: skip

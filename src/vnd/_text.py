@@ -1,4 +1,4 @@
-"""Text for people: tables, short numbers, suggestions for a mistyped word, an error on one line; and what they write.
+"""Text for people: tables, short numbers, commands, the nearest word, an error on one line; and what people write.
 
 Options are spelled in our way for jsonargparse, and what it refuses is said in our words: for commands and for keys of
 recipes.
@@ -7,8 +7,10 @@ recipes.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,6 +60,32 @@ def table(columns: Iterable[str], left: Iterable[str] = (), wrapped: Iterable[st
         made.add_column(column, no_wrap=column not in wrapped, overflow="fold")
         made.columns[-1].justify = "left" if column in left else "right"
     return made
+
+
+def say(text: str, error: bool = False) -> None:
+    """Print lines as they are: without markup and colors, none broken; to standard error if asked."""
+    from rich.console import Console
+
+    Console(stderr=error).print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def command(*words: str | Path, **options: Any) -> str:
+    """A command as a shell takes it, without the options that are None.
+
+    >>> command("vnd", "evaluate", Path("my run"), fractions=[0.5, 1], seed=None)
+    "vnd evaluate 'my run' --fractions 0.5,1"
+    """
+    given = list(map(str, words))
+    for name, value in options.items():
+        if value is not None:
+            given += [f"--{name}", ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)]
+    return shlex.join(given)
+
+
+def check_range(name: str, value: int, least: int, most: int) -> None:
+    """Refuse an option beyond its limits; `name` has the command too."""
+    if not least <= value <= most:
+        raise ValueError(f"{name} must lie in {least} … {most}; got {value}")
 
 
 def on_one_line(error: BaseException) -> str:

@@ -55,7 +55,7 @@ def open_run(folder: Path, checkpoint: BestOrLast | None = None, augmented: bool
 
 
 def fed(folder: Path) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]:
-    """What the network of a run is fed: channels, height and width, and the mean and deviation of its channels."""
+    """Input of a run's network: channels, height and width, and the mean and std of its channels."""
     path = folder / "data.json"
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
@@ -96,7 +96,7 @@ def results_of(
 
 
 def training_seconds(log: list[dict[str, Any]], batch: int) -> float:
-    """What the steps of a run took, validation and checkpoints left out, from the speeds in its log."""
+    """Seconds of a run's steps, validation and checkpoints left out, from the speeds in its log."""
     seconds, before = 0.0, 0
     for row in log:
         if "images_per_second" in row:

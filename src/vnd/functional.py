@@ -198,10 +198,6 @@ def _kingma_kl(log_alpha: Tensor) -> Tensor:
     return (_KINGMA - cubic - 0.5 * log_alpha).clamp(min=0.0)
 
 
-def _exact_kl(log_alpha: Tensor) -> Tensor:
-    return cast(Tensor, _ExactLogUniformKL.apply(log_alpha))  # type: ignore[no-untyped-call]
-
-
 def concentration(outputs: Tensor) -> Tensor:
     r"""Concentration of the Dirichlet that outputs z stand for, $a = ε + e^{z - \max(0, \max_c z_c - 10)}$, ε = 0.01.
 
@@ -262,7 +258,7 @@ class _ExactLogUniformKL(torch.autograd.Function):
 
 _LOG_UNIFORM: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     "vnd": (_vnd_kl, _VND),
-    "exact": (_exact_kl, _EXACT),
+    "exact": (cast(Callable[[Tensor], Tensor], _ExactLogUniformKL.apply), _EXACT),
     "molchanov": (_molchanov_kl, _MOLCHANOV),
     "kingma": (_kingma_kl, _KINGMA),
 }

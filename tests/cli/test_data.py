@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from refusals import fails
 from vnd.cli import declared, main
 from vnd.cli.data import LAYOUTS, recognise, summary
 from vnd.data.images import Images
@@ -25,16 +26,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(*args: object) -> None:
     main(["data", *map(str, args)])
-
-
-def fails(capsys: pytest.CaptureFixture[str], *args: object) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        run(*args)
-    assert stopped.value.code == 2
-    line = capsys.readouterr().err
-    assert line.startswith("vnd: ")
-    assert line.count("\n") == 1
-    return line
 
 
 def cifar10(folder: Path, count: int = 20, drop: tuple[str, ...] = ()) -> Path:
@@ -100,9 +91,9 @@ def test_fetch_hands_the_set_and_the_root_to_the_store(root, tmp_path, capsys, m
 
 
 def test_a_set_without_a_download_says_how_to_get_it(root, capsys):
-    line = fails(capsys, "fetch", "lidc")
+    line = fails(capsys, "data", "fetch", "lidc")
     assert str(root / "LIDC-IDRI-slices") in line
-    assert line.endswith(f"{DATASETS['lidc'].manual}\n")
+    assert line.endswith(DATASETS["lidc"].manual)
     assert not root.exists()
 
 
@@ -110,11 +101,6 @@ def test_an_embedded_set_needs_no_download(root, capsys):
     run("fetch", "fashion")
     assert "comes with vnd" in capsys.readouterr().err
     assert not root.exists()
-
-
-@pytest.mark.parametrize("command", [("fetch", "cifar11"), ("check", ".", "--name", "cifar11")])
-def test_an_unknown_name_is_refused_with_the_nearest(capsys, command):
-    assert "unknown data set 'cifar11', did you mean 'cifar1" in fails(capsys, *command)
 
 
 # check
@@ -141,26 +127,26 @@ def test_damaged_data_is_the_readers_one_line(tmp_path, capsys):
     folder = cifar10(tmp_path / "set")
     with (folder / "data_batch_3.bin").open("r+b") as file:
         file.truncate(1000)
-    assert f"{folder / 'data_batch_3.bin'}: is cut off" in fails(capsys, "check", folder)
+    assert f"{folder / 'data_batch_3.bin'}: is cut off" in fails(capsys, "data", "check", folder)
 
 
 def test_a_split_with_a_file_missing_is_damaged_and_one_without_any_is_only_not_there(tmp_path, capsys):
     folder = cifar10(tmp_path / "part", drop=("data_batch_2.bin",))
-    assert "data_batch_2.bin: no such file" in fails(capsys, "check", folder)
+    assert "data_batch_2.bin: no such file" in fails(capsys, "data", "check", folder)
     run("check", cifar10(tmp_path / "test", drop=tuple(f"data_batch_{i}.bin" for i in range(1, 6))))
     assert "no file of the train split is there" in capsys.readouterr().out
 
 
 def test_a_set_that_is_not_there_at_all_is_the_readers_error(tmp_path, capsys):
     tmp_path.joinpath("empty").mkdir()
-    assert "data_batch_1.bin: no such file" in fails(capsys, "check", tmp_path / "empty", "--name", "cifar10")
+    assert "data_batch_1.bin: no such file" in fails(capsys, "data", "check", tmp_path / "empty", "--name", "cifar10")
 
 
 def test_two_sets_of_one_layout_are_told_apart_by_their_folder_or_by_name(tmp_path, capsys):
     run("check", idx(tmp_path / "mnist"))
     assert "recognised as mnist" in capsys.readouterr().out
     folder = idx(tmp_path / "files")
-    assert "may be mnist or fashion-mnist; say which with --name" in fails(capsys, "check", folder)
+    assert "may be mnist or fashion-mnist; say which with --name" in fails(capsys, "data", "check", folder)
     run("check", folder, "--name", "fashion-mnist")
     assert "read as fashion-mnist" in capsys.readouterr().out
 
@@ -171,7 +157,7 @@ def test_a_set_is_found_below_the_folder_that_holds_it(tmp_path, capsys):
     run("check", tmp_path / "data")
     assert "100" in capsys.readouterr().out
     idx(tmp_path / "data" / "mnist")
-    assert "may be cifar10 or mnist" in fails(capsys, "check", tmp_path / "data")
+    assert "may be cifar10 or mnist" in fails(capsys, "data", "check", tmp_path / "data")
 
 
 def test_own_arrays_are_checked(tmp_path, capsys):
@@ -216,13 +202,13 @@ def test_what_is_not_recognised_names_the_nearest(tmp_path, capsys):
     pickles = tmp_path / "cifar-10-batches-py"
     pickles.mkdir()
     (pickles / "data_batch_1").touch()
-    line = fails(capsys, "check", pickles)
+    line = fails(capsys, "data", "check", pickles)
     assert "nearest: cifar10, which has data_batch_*.bin and test_batch.bin;" in line
     (tmp_path / "empty").mkdir()
-    assert "known are cifar10, cifar100" in fails(capsys, "check", tmp_path / "empty")
-    assert "no such file or folder" in fails(capsys, "check", tmp_path / "nowhere")
+    assert "known are cifar10, cifar100" in fails(capsys, "data", "check", tmp_path / "empty")
+    assert "no such file or folder" in fails(capsys, "data", "check", tmp_path / "nowhere")
     (tmp_path / "x.txt").touch()
-    assert "must be a folder or a .npz file" in fails(capsys, "check", tmp_path / "x.txt")
+    assert "must be a folder or a .npz file" in fails(capsys, "data", "check", tmp_path / "x.txt")
 
 
 def test_a_summary_agrees_with_numpy_over_several_blocks():

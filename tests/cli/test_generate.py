@@ -19,7 +19,7 @@ import vnd
 from refusals import fails
 from train.small import recipe, write_blobs
 from vnd.cli import main
-from vnd.cli.generate import LatentViews, scene
+from vnd.cli.generate import LatentViews, latent_views
 from vnd.evaluation import open_run
 from vnd.models.autoencoder import reached
 from vnd.report import image_grids
@@ -90,7 +90,7 @@ def as_shown(codes: Any) -> np.ndarray:
 
 
 def made(run: Path, length: int | None = None, seed: int = 0, count: int = 8) -> LatentViews:
-    return scene(open_run(run, "last"), length, seed, count)
+    return latent_views(open_run(run, "last"), length, seed, count)
 
 
 @pytest.fixture

@@ -38,15 +38,3 @@ def test_the_paper_s_stand_apart_by_data_set(capsys: pytest.CaptureFixture[str])
 def test_only_those_listed_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["recipes", "--only", "demo", "--out", str(tmp_path / "x.json")])
     assert json.loads((tmp_path / "x.json").read_text()) == {"demo": parse("demo").to_dict()}
-
-
-def test_a_word_in_no_name_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    for word, told in (
-        ("cifr10", ", did you mean 'cifar10'?"),
-        ("paper/svhm", ", did you mean 'paper'?"),
-        ("zzz", "."),
-    ):
-        with pytest.raises(SystemExit) as stopped:
-            main(["recipes", "--only", word])
-        assert stopped.value.code == 2
-        assert capsys.readouterr().err == f"vnd: recipes: only: no recipe has {word!r} in its name{told}\n"

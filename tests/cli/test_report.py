@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fake_runs import fake_run, write_runs
 
+from refusals import fails
 from vnd.cli import main
 from vnd.report import curves, html
 from vnd.report.html import BEGIN, END
@@ -19,15 +20,6 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     assert curves.curves in html.SECTIONS["curves"].values()  # or what is patched would be lost afterwards
     for name in ("theory", "curves", "reliability"):
         monkeypatch.setitem(html.SECTIONS, name, {})
-
-
-def fails(capsys: pytest.CaptureFixture[str], *args: object) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main(["report", *map(str, args)])
-    assert stopped.value.code == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1
-    return line
 
 
 def test_help_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,16 +67,16 @@ def test_bad_options_are_refused_before_the_work(tmp_path: Path, capsys: pytest.
     (run,) = write_runs(tmp_path, {"a": fake_run()})
     (tmp_path / "page.md").write_text("prose")
     out = ("--out", tmp_path / "out")
-    said = fails(capsys, run, *out, "--markdown", tmp_path / "page.md")
+    said = fails(capsys, "report", run, *out, "--markdown", tmp_path / "page.md")
     assert said.startswith(f"vnd: report: {tmp_path}/page.md must have the lines {BEGIN} and {END}, ")
     for sizes in ("[0]", "[-5]", "[.nan]", "[.inf]"):
         assert "report: sizes must be numbers of parameters above 0; got [" in fails(
-            capsys, run, *out, "--sizes", sizes
+            capsys, "report", run, *out, "--sizes", sizes
         )
-    assert "vnd report --help" in fails(capsys, run, *out, "--sizes", "[many]")
+    assert "vnd report --help" in fails(capsys, "report", run, *out, "--sizes", "[many]")
     assert not (tmp_path / "out").exists()
-    said = fails(capsys, run, *out, "--keep", run)
-    assert said == f"vnd: report: keep must be a file whose name ends in .jsonl; got {run}\n"
+    said = fails(capsys, "report", run, *out, "--keep", run)
+    assert said == f"vnd: report: keep must be a file whose name ends in .jsonl; got {run}"
 
 
 def test_a_run_of_a_folder_that_was_not_evaluated_is_left_out_and_said(
@@ -103,11 +95,10 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path, capsys: pytest.Capture
     run, broken = write_runs(tmp_path, {"a": fake_run(), "b": fake_run()})
     (run / "results.json").rename(run / "recipe.yaml")
     go_on = f"is not trained to the end; go on with `vnd train --resume {run}`"
-    assert fails(capsys, run) == f"vnd: report: {run} {go_on}\n"
+    assert fails(capsys, "report", run) == f"vnd: report: {run} {go_on}"
     (run / "last").mkdir()
-    assert fails(capsys, run) == f"vnd: report: {run} was not evaluated; run `vnd evaluate {run}` first\n"
+    assert fails(capsys, "report", run) == f"vnd: report: {run} was not evaluated; run `vnd evaluate {run}` first"
     (broken / "results.json").write_text('{"format": 2,')
-    assert f"vnd: report: {broken}/results.json must be JSON in UTF-8: " in fails(capsys, broken)
-    assert "/none does not exist" in fails(capsys, tmp_path / "none")
-    assert "report: the following arguments are required: runs" in fails(capsys)
+    assert f"vnd: report: {broken}/results.json must be JSON in UTF-8: " in fails(capsys, "report", broken)
+    assert "/none does not exist" in fails(capsys, "report", tmp_path / "none")
     assert not (tmp_path / "runs").exists()

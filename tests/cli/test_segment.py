@@ -163,7 +163,7 @@ def test_pictures_and_numbers_of_each_image_are_written(
             "segment",
             str(runs / "vnd_punet"),
             *map(str, files),
-            "--samples",
+            "--num_mask_samples",
             "5",
             "--out",
             str(out),
@@ -174,13 +174,13 @@ def test_pictures_and_numbers_of_each_image_are_written(
     names = [f"{stem}{kind}.png" for stem in ("one", "wide") for kind in ("", "-samples", "-mean", "-uncertainty")]
     assert sorted(path.name for path in out.iterdir()) == sorted([*names, "segment.json"])
     facts = json.loads((out / "segment.json").read_text())
-    assert (facts["samples"], facts["size"], facts["checkpoint"], facts["measured_at"]) == (
+    assert (facts["num_mask_samples"], facts["size"], facts["checkpoint"], facts["measured_at"]) == (
         5,
         "6 of 6",
         "last",
         [32, 32],
     )
-    assert facts["command"].startswith(f"vnd segment {runs / 'vnd_punet'} {files[0]} {files[1]} --samples 5")
+    assert facts["command"].startswith(f"vnd segment {runs / 'vnd_punet'} {files[0]} {files[1]} --num_mask_samples 5")
     assert facts["network"]["name"] == "probabilistic_unet"
     assert [(row["image"], row["width"], row["height"]) for row in facts["images"]] == [
         (str(files[0]), 32, 32),
@@ -235,7 +235,17 @@ def test_every_method_segments(
     runs: Path, pictures: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drawn, "png", lambda figure, dpi: b"")
-    main(["segment", str(runs / name), str(pictures / "one.png"), "--samples", "2", "--out", str(tmp_path / "out")])
+    main(
+        [
+            "segment",
+            str(runs / name),
+            str(pictures / "one.png"),
+            "--num_mask_samples",
+            "2",
+            "--out",
+            str(tmp_path / "out"),
+        ]
+    )
     (row,) = json.loads((tmp_path / "out" / "segment.json").read_text())["images"]
     assert 0 <= row["foreground"] <= 1
 
@@ -246,7 +256,7 @@ def test_a_share_of_the_latent_is_taken_and_training_images_are_not_needed(
     shutil.copytree(runs / "vnd_punet", tmp_path / "run")
     monkeypatch.setattr(synthetic, "read", None)
     monkeypatch.setattr(drawn, "png", lambda figure, dpi: b"")
-    main(["segment", str(tmp_path / "run"), str(pictures / "one.png"), "--samples", "1", "--fraction", "0.33"])
+    main(["segment", str(tmp_path / "run"), str(pictures / "one.png"), "--num_mask_samples", "1", "--fraction", "0.33"])
     facts = json.loads((tmp_path / "run" / "segmented" / "segment.json").read_text())
     assert facts["size"] == "2 of 6"
     assert facts["images"][0]["diversity"] is None
@@ -268,7 +278,7 @@ def test_what_cannot_be_segmented_is_refused_before_anything_is_written(
             "has one size, as punet was trained; leave out --fraction, got 0.5",
         ),
         ((run, one, "--fraction", "1.5"), "segment: fraction must lie in (0, 1]; got 1.5"),
-        ((run, one, "--samples", "0"), "segment: samples must lie in 1 … 256; got 0"),
+        ((run, one, "--num_mask_samples", "0"), "segment: num_mask_samples must lie in 1 … 256; got 0"),
         ((run, one, "--seed", "-1"), "segment: seed must lie in 0 … "),
         ((run, one, tmp_path / "none.png"), f"{tmp_path / 'none.png'}: No such file or directory"),
         ((run, one, tmp_path / "text.png"), f"{tmp_path / 'text.png'}: is not an image, or a damaged one"),
@@ -292,7 +302,7 @@ def test_images_of_one_name_in_two_folders_are_told_apart_by_these(
     monkeypatch.setattr(drawn, "png", lambda figure, dpi: b"")
     shutil.copytree(pictures, tmp_path / "others")
     given = [str(folder / "one.png") for folder in (pictures, tmp_path / "others")]
-    main(["segment", str(runs / "punet"), *given, "--samples", "1", "--out", str(tmp_path / "out")])
+    main(["segment", str(runs / "punet"), *given, "--num_mask_samples", "1", "--out", str(tmp_path / "out")])
     rows = json.loads((tmp_path / "out" / "segment.json").read_text())["images"]
     assert [(row["name"], row["image"]) for row in rows] == list(zip(("scans-one", "others-one"), given, strict=True))
     assert (tmp_path / "out" / "others-one-mean.png").exists()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from refusals import fails
 from train import fake_vnd
 from train.small import settings
 from vnd.cli import main
@@ -142,36 +143,6 @@ def test_ctrl_c_says_what_is_left(
     assert [row["status"] for row in book(file)] == ["skipped", "done", "done"]
 
 
-def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    run(*words, code=2)
-    line = capsys.readouterr().err
-    assert line.startswith("vnd: ")
-    assert line.count("\n") == 1
-    return line.strip()
-
-
-def test_bad_words_end_in_one_line_and_nothing_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = write(tmp_path)
-    faked(file, monkeypatch)
-    assert fails(capsys, file, "--jobs", 0) == "vnd: sweep: jobs must be at least 1; got 0"
-    assert "unknown sweep 'fasion'; did you mean 'fashion'?" in fails(capsys, "fasion")
-    assert "slurm must be a mapping such as {partition: gpu, time: 120}, or no; got 3" in fails(
-        capsys, file, "--slurm", 3
-    )
-    assert "sweep: slurm: unknown key 'partion'; did you mean 'partition'?" in fails(
-        capsys, file, "--slurm", "{partion: a}"
-    )
-    assert "slurm is not YAML" in fails(capsys, file, "--slurm", "{a")
-    file = write(tmp_path, slurm={"gpu": 1})
-    assert f"sweep {file}: slurm: unknown key 'gpu'; did you mean 'gpus'?" in fails(capsys, file)
-    file = write(tmp_path, runs=["tiny.yaml", {"recipe": "tiny.yaml", "set": {"train.epochs": 0}}])
-    assert "run 2 (tiny.yaml): recipe" in (line := fails(capsys, file))
-    assert "train.epochs must be at least 1; got 0" in line
-    assert not (tmp_path / "runs").exists()
-
-
 def test_runs_are_submitted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,5 +188,5 @@ def test_without_submitit_the_extra_is_named(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "submitit", None)
-    line = fails(capsys, file, "--slurm", "{}")
+    line = fails(capsys, "sweep", file, "--slurm", "{}")
     assert line == "vnd: sweeping on a cluster needs submitit; pip install 'variational-nested-dropout[cluster]'"

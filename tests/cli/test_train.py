@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from refusals import fails
 from train.small import settings, write_blobs
 from vnd.cli import COMMANDS, main
 from vnd.cli import train as train_module
@@ -17,17 +18,6 @@ from vnd.train.config import names, parse
 from vnd.train.recipe import Recipe
 
 PLAIN = [name for name in COMMANDS if " " not in name]
-
-
-def fails(capsys: pytest.CaptureFixture[str], *words: object, code: int = 2) -> str:
-    """The one line that a command ends with."""
-    with pytest.raises(SystemExit) as stopped:
-        main([str(word) for word in words])
-    assert stopped.value.code == code
-    line = capsys.readouterr().err
-    assert line.startswith("vnd: ")
-    assert line.count("\n") == 1
-    return line.strip()
 
 
 def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:

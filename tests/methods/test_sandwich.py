@@ -20,7 +20,7 @@ from covering import pairs
 from methods.classes import batch, everything, model_of, put_back, same, step, units_of
 from train.small import recipe, write_blobs
 from vnd.methods import BN3, Step
-from vnd.methods.nested import fixed_sizes, pinned, unsmoothed
+from vnd.methods.nested import at_end, fixed_sizes, unsmoothed
 from vnd.nn.state import state_of
 from vnd.nn.trainable_subnet import TrainableSubnet
 from vnd.train import checkpoint
@@ -73,10 +73,10 @@ def test_a_sandwich_is_the_loss_of_the_full_the_smallest_or_rungs_and_a_sampled_
     part = slice(None, None, 4) if prepared else slice(None)
     torch.manual_seed(3)
     if coupling == "independent":  # other passes have drawn before
-        with pinned(model, smallest=False):
+        with at_end(model, smallest=False):
             model(x)
         if not prepared:
-            with pinned(model, smallest=True):
+            with at_end(model, smallest=True):
                 model(x)
     sampled = model(x[part])
     drawn = float(state_of(model).quantile.u) if coupling == "quantile" else 0.0
@@ -114,10 +114,10 @@ def test_the_answers_of_the_full_network_are_constants_to_the_narrower_ones() ->
     for distill in (1.0, 0.0):
         put_back(model, state)
         model.zero_grad()
-        with pinned(model, smallest=False):
+        with at_end(model, smallest=False):
             full = model(given[0])
         taught = full.detach().softmax(1)
-        with pinned(model, smallest=True):
+        with at_end(model, smallest=True):
             small = model(given[0])
         soft = F.cross_entropy(small, taught) if distill else F.cross_entropy(small, given[1])
         (F.cross_entropy(full, given[1]) + soft).backward()

@@ -75,6 +75,14 @@ def predict(**options: Any) -> Callable[[], Any]:
             lambda: vnd.recalibrate(NET, [X], widths=()),
             "recalibrate: widths must name at least one width; got none",
         ),
+        "a number of samples of a width": (
+            lambda: vnd.set_width(NET, 0.5, samples=6),
+            "width: samples must be True or False; got 6",
+        ),
+        "no samples of no width": (
+            lambda: vnd.set_width(NET, None, samples=None),
+            "width: samples must be True or False; got None",
+        ),
         "samples True": (predict(samples=True), "predict: samples must be a whole number, 0 (posterior means) or more"),
         "samples 1.5": (predict(samples=1.5), "predict: samples must be a whole number"),
         "rows 1.5": (predict(rows=1.5), "predict: rows must be at least 1, a whole number, or None; got 1.5"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vnd.report import curves, lengths, masks  # noqa: F401  they register their sections
-from vnd.report.html import Part, Table, _text
+from vnd.report.html import Panel, Table, _text
 from vnd.report.results import Run
 from vnd.report.series import Block, Series, blocks_of
 
@@ -38,7 +38,7 @@ def put(folder: Path, *results: dict[str, Any]) -> list[Path]:
     return places
 
 
-def table_of(part: Part, at: int = 0) -> tuple[list[str], list[list[str]]]:
+def table_of(part: Panel, at: int = 0) -> tuple[list[str], list[list[str]]]:
     """Head and lines of a table of a part, as texts."""
     table = [one for one in part.content if isinstance(one, Table)][at]
     return list(table.head), [[_text(cell) for cell in line] for line in table.lines]

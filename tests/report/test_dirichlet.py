@@ -1,7 +1,6 @@
 """The triangle of three classes: where things lie on it, how much its contours hold, and what it refuses."""
 
 import io
-import re
 
 import matplotlib
 import numpy as np
@@ -139,43 +138,3 @@ def test_merged_is_the_law_of_the_renormalised_part() -> None:
     mean = small / small.sum()
     np.testing.assert_allclose(part.mean(axis=0), mean, atol=0.005)
     np.testing.assert_allclose(part.var(axis=0), mean * (1 - mean) / (small.sum() + 1), rtol=0.05)
-
-
-GOOD = np.full((2, 3), 1 / 3)
-
-
-@pytest.mark.parametrize(
-    ("points", "concentration", "classes", "words"),
-    [
-        (GOOD[:, :2], np.ones(3), NAMES, "Simplex: points must be (S, 3), a row a draw, got shape (2, 2)."),
-        (GOOD[0], np.ones(3), NAMES, "got shape (3,)"),
-        (GOOD[:0], np.ones(3), NAMES, "got shape (0, 3)"),
-        (2 * GOOD, np.ones(3), NAMES, "must be probabilities that sum to 1"),
-        (GOOD * np.nan, np.ones(3), NAMES, "must be probabilities that sum to 1"),
-        (np.array([[1.5, -0.5, 0.0]]), np.ones(3), NAMES, "must be probabilities that sum to 1"),
-        (GOOD, np.ones(4), NAMES, "must have shape (3,), got (4,); see simplex.merged."),
-        (GOOD, np.array([1, 0, 1]), NAMES, "three finite numbers above 0, got [1.0, 0.0, 1.0]"),
-        (GOOD, np.array([1, np.inf, 1]), NAMES, "three finite numbers above 0"),
-        (GOOD, np.ones(3), ("cat", "dog"), "classes must be three names, got 2"),
-    ],
-)
-def test_what_is_no_input_is_refused_in_one_line(
-    points: np.ndarray, concentration: np.ndarray, classes: tuple[str, str, str], words: str
-) -> None:
-    with pytest.raises(ValueError, match=re.escape(words)) as caught:
-        Simplex(points, concentration, classes, "")
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("function", "chosen"),
-    [*((project, chosen) for chosen in ((0, 1), (0, 1, 1), (0, 1, 4), (-1, 0, 1), (0, 1, 2, 3))), (merged, (0, 1))],
-)
-def test_other_than_three_classes_is_refused(function, chosen) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ValueError, match=f"^{function.__name__}: chosen must be three different classes of 0 … 3, got"):
-        function(np.full(4, 0.25), chosen)
-
-
-def test_no_input_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one input"):
-        simplex([])

@@ -169,20 +169,6 @@ def test_names_that_look_alike_have_files_of_their_own() -> None:
     assert [one.name for one in found] == ["x-m", "x-m-2"]
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    (run,) = put(tmp_path, fake_run())
-    with pytest.raises(
-        ValueError, match=r"^report: out must not be a run's folder, whose report.html it would replace"
-    ):
-        write(read([run]), run)
-    (other,) = put(tmp_path / "other", fake_run() | {"sections": ["summery"]})
-    with pytest.raises(
-        ValueError, match=r"^report: sections of .*/results.json has 'summery', which is none, did you mean 's"
-    ):
-        write(read([other]), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_runs_that_were_not_evaluated_are_left_out_and_named(tmp_path: Path) -> None:
     put(tmp_path / "runs", fake_run() | {"sections": ["training"]})
     (tmp_path / "runs" / "b<i>").mkdir()

@@ -120,9 +120,3 @@ def test_the_origin_of_a_run_is_what_lies_beside_it(tmp_path: Path) -> None:
         (run / "environment.json").write_text(broken)
         found = origin(open_run(run / "results.json"))
         assert (found.machine, found.torch, found.commit) == ("NVIDIA H200", "2.13.0", "")
-
-
-def test_what_cannot_be_kept_is_said_in_one_line(tmp_path: Path) -> None:
-    (run,) = put(tmp_path, fake_run())
-    with pytest.raises(ValueError, match=rf"^report: keep must be a file whose name ends in .jsonl; got {tmp_path}$"):
-        keep(read([run]).runs, tmp_path)

@@ -153,8 +153,8 @@ def test_a_wrong_part_is_named(tmp_path: Path, contents: Any, key: str, value: A
 
 def test_a_schema_without_bounds_is_caught() -> None:
     with pytest.raises(ValueError, match="accuracy must be a number in 0"):
-        check({"accuracy": 1.1}, {"accuracy": "a number in 0 … 1"}, "")
-    check({"accuracy": 1.1}, {"accuracy": "a finite number"}, "")  # what the entry is for
+        check({"accuracy": 1.1}, {"accuracy": "share"}, "")
+    check({"accuracy": 1.1}, {"accuracy": "number"}, "")  # what the entry is for
 
 
 @pytest.mark.parametrize("text", [b"", b'{"format": 2', b"\xff\xfe", b"[" * 100_000, b'{"title": "\\ud800"}'])
@@ -215,8 +215,6 @@ def test_a_missing_place_is_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(FileNotFoundError, match=message):
             find([place])
-    with pytest.raises(ValueError, match=r"^report: at least one run must be given; got none$"):
-        find([])
 
 
 @pytest.mark.parametrize(

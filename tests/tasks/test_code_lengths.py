@@ -311,11 +311,6 @@ def test_without_the_package_the_rest_is_measured(monkeypatch: pytest.MonkeyPatc
     assert results["rows"][0]["mse"] > 0
 
 
-def test_one_drawn_image_has_no_spread_and_is_refused(made_features: None) -> None:
-    with pytest.raises(ValueError, match=r"^num_generated must be at least 2 images, or 0 for none; got 1$"):
-        evaluate(subject_of(VAE(likelihood_std=NOISE)), dataclasses.replace(HALF, num_generated=1), made())
-
-
 def test_no_more_work_is_done_than_is_said(made_features: None) -> None:
     images = made()
     for method in (VNDAE(likelihood_std=NOISE), VAE(likelihood_std=NOISE), NestedAE(likelihood_std=NOISE)):

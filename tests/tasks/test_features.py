@@ -169,22 +169,6 @@ def test_shrinking_is_antialiased_and_tensorflow_is_not() -> None:
     assert (prepare(two.mT, 4, 0.0, features._resize_as_tensorflow)[0, 0, :, 0] * 128).tolist() == [0, 5, 10, 10]
 
 
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
-        (torch.rand(2, 3, 8, 8), "images must be uint8, 0 … 255; got torch.float32"),
-        (None, "images must be a tensor; got a NoneType"),
-        (picture()[0], "images must be of shape (n, 3 or 1, h, w), not empty; got (3, 64, 48)"),
-        (picture()[:, :2], "images must be of shape (n, 3 or 1, h, w), not empty; got (1, 2, 64, 48)"),
-        (picture()[:0], "images must be of shape (n, 3 or 1, h, w), not empty; got (0, 3, 64, 48)"),
-    ],
-)
-def test_bad_images_are_refused(images, message: str) -> None:
-    with pytest.raises(ValueError, match=r"^[^\n]+$") as refused:
-        fake().read(images)
-    assert str(refused.value) == f"Extractor: {message}"
-
-
 class Means(nn.Module):
     """Features: the mean of each channel. Logits: linear in them."""
 

@@ -411,9 +411,3 @@ def test_widths_have_costs_of_their_own() -> None:
 def test_images_without_masks_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^evaluate: the images have no masks to be held against"):
         evaluate(subject_of(Brush()), OPTIONS, Images(made().pixels))
-
-
-@pytest.mark.parametrize("num_mask_samples", [(), (0, 4), (4, 1), (2, 2)])
-def test_numbers_of_masks_must_rise(num_mask_samples: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"^num_mask_samples must be numbers of masks that rise from 1 or more; got "):
-        SegmentationEvaluation(num_mask_samples=num_mask_samples)

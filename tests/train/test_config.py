@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from vnd.train import config, sweep
-from vnd.train.config import names, parse, parse_run, read
+from vnd.train import config
+from vnd.train.config import names, parse, read
 
 PARENT: dict[str, Any] = {
     "about": "the parent",
@@ -39,14 +39,6 @@ def write(folder: Path, **files: Any) -> Path:
 def child(folder: Path, **sections: Any) -> dict[str, Any]:
     """What a recipe says that is like the parent, with some sections of its own."""
     return read(write(folder, parent=PARENT, child={"like": "parent.yaml", **sections}))[0]
-
-
-def refused(path: str | Path | dict[str, Any]) -> str:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        parse(path)
-    line = str(caught.value)
-    assert "\n" not in line
-    return line
 
 
 # What is taken over
@@ -175,117 +167,7 @@ def test_a_recipe_like_another_is_that_one_and_is_written_out_in_full(tmp_path: 
     assert parse(given, ["--train.epochs", "3"]).train.epochs == 3
 
 
-# Refusals
-
-
-def test_a_loop_is_refused_by_name(tmp_path: Path) -> None:
-    one = write(tmp_path, two={"like": "one.yaml"}, one={"like": "two.yaml"})
-    two = tmp_path / "two.yaml"
-    assert refused(one) == f"recipe {one}: like: leads back to where it came from: {one} → {two} → {one}"
-    itself = write(tmp_path, itself={"like": "./../" + tmp_path.name + "/itself.yaml"})
-    assert "leads back to where it came from" in refused(itself)
-
-
-def test_an_unknown_or_missing_other_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    path = write(tmp_path, x={"like": "fashion/bn"})
-    assert refused(path) == (
-        f"recipe {path}: like: unknown recipe 'fashion/bn'; did you mean 'fashion/bn3'? `vnd recipes` lists them"
-    )
-    path = write(tmp_path, x={"like": "gone.yaml"})
-    assert refused(path) == f"recipe {path}: like: recipe {tmp_path / 'gone.yaml'} does not exist"
-    (tmp_path / "list.yaml").write_text("- 1\n")
-    path = write(tmp_path, x={"like": "list.yaml"})
-    assert f"recipe {path}: like: recipe {tmp_path / 'list.yaml'} must hold sections" in refused(path)
-
-
-@pytest.mark.parametrize("value", [None, 3, "", ["demo"], {"name": "demo"}])
-def test_like_must_name_a_recipe(value: Any) -> None:
-    assert refused({"like": value}) == (f"recipe: like must be a name of `vnd recipes`, or a YAML file; got {value!r}")
-
-
-def test_a_wrong_key_is_told_with_all_the_files_it_may_stand_in(tmp_path: Path) -> None:
-    wrong = copy.deepcopy(PARENT)
-    wrong["train"]["epoch"] = 3
-    path = write(tmp_path, parent=wrong, x={"like": "parent.yaml"})
-    assert refused(path) == (
-        f"recipe {path} (like {tmp_path / 'parent.yaml'}): unknown key 'train.epoch'; did you mean 'train.epochs'?"
-    )
-    assert refused({"like": "demo", "train": {"epoch": 3}}).startswith("recipe (like demo): unknown key 'train.epoch'")
-
-
-def test_like_is_no_key_of_the_command_line() -> None:
-    with pytest.raises(ValueError, match="unknown key 'like'"):
-        parse("demo", ["--like", "fashion/bn3"])
-
-
 def test_shipped_recipes_are_like_shipped_ones() -> None:
     for name in names():
         given = yaml.safe_load(config.find(name).read_text(encoding="utf-8"))
         assert given.get("like", "demo") in names(), name
-
-
-# What YAML may not say
-
-
-def refused_yaml(text: str, tmp_path: Path) -> str:
-    (tmp_path / "x.yaml").write_text(text)
-    with pytest.raises(ValueError, match=r"x\.yaml: ") as caught:
-        parse(tmp_path / "x.yaml")
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("more", "key", "lines"),
-    [
-        ("like: demo", "like", (1, 5)),
-        ("train: {epochs: 7}", "train", (2, 5)),
-        ("data: {limit: 9, size: 8, limit: 9}", "limit", (5, 5)),
-        ("schedule:\n  lr:\n    start: 1.0\n    end: 0.5\n    start: 1.0", "start", (7, 9)),
-        ("method: {rules: {a: {base: 1, base: 2}}}", "base", (5, 5)),
-        ("evaluate: {sizes: {fractions: [{a: 1, 'a': 2}]}}", "a", (5, 5)),
-    ],
-)
-def test_a_key_given_twice_is_refused_with_its_lines(
-    more: str, key: str, lines: tuple[int, int], tmp_path: Path
-) -> None:
-    text = "like: fashion/bn3\ntrain:\n  epochs: 2\n  seed: 3\n"
-    (tmp_path / "x.yaml").write_text(text)
-    parse(tmp_path / "x.yaml")
-    told = refused_yaml(text + more + "\n", tmp_path)
-    assert told.endswith(f"key {key!r} must be given once; got it in line {lines[0]} and line {lines[1]}")
-
-
-def test_a_key_given_twice_is_refused_in_a_sweep_and_in_the_recipe_of_a_run(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text("runs: [fashion/bn3]\nseeds: [0]\nruns: [demo]\n")
-    with pytest.raises(ValueError, match=r"key 'runs' must be given once; got it in line 1 and line 3$"):
-        sweep.read(tmp_path / "s.yaml")
-    recipe = parse("fashion/bn3")
-    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
-    assert sweep.holds(tmp_path, sweep.digest(recipe))
-    again = recipe.to_yaml() + "train: {epochs: 7}\n"
-    (tmp_path / "recipe.yaml").write_text(again)
-    with pytest.raises(
-        ValueError, match=r"recipe\.yaml: key 'train' must be given once; got it in line \d+ and line \d+$"
-    ):
-        parse_run(tmp_path)
-    with pytest.raises(ValueError, match="key 'train' must be given once"):
-        sweep.holds(tmp_path, sweep.digest(recipe))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "like: fashion/bn3\nmethod: {rules: &a {x: *a}}\n",
-        "like: fashion/bn3\nmethod:\n  rules: {x: {a: &a [1, 1]}, y: {a: [*a, *a]}}\n",
-        "like: &name fashion/bn3\n",
-        "like: demo\ntrain: &t {epochs: 2}\ndata: {<<: *t}\n",
-    ],
-)
-def test_anchors_and_aliases_are_refused(text: str, tmp_path: Path) -> None:
-    assert "must be spelt out; got an anchor or an alias" in refused_yaml(text, tmp_path)
-
-
-def test_eight_levels_of_nine_aliases_are_refused_at_once(tmp_path: Path) -> None:
-    levels = ", ".join(f"k{n}: {{a: &a{n} [{', '.join(['1' if n == 0 else f'*a{n - 1}'] * 9)}]}}" for n in range(8))
-    assert "&a0 must be spelt out" in refused_yaml(f"like: fashion/bn3\nmethod: {{rules: {{{levels}}}}}\n", tmp_path)

@@ -179,58 +179,6 @@ def test_shipped_sweeps_can_be_read(name: str) -> None:
     assert not found.repeated
 
 
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"seed": [0]}, "unknown key 'seed'; did you mean 'seeds'? Known: about, out,"),
-    ({"runs": []}, "runs must be a list of recipes, such as [fashion/bn3]; got []"),
-    ({"runs": "tiny.yaml"}, "runs must be a list of recipes; got 'tiny.yaml'"),
-    ({"runs": [3]}, "run 1 must be a recipe or a mapping with recipe: NAME; got 3"),
-    ({"runs": [{"set": {}}]}, "run 1 must be a recipe or a mapping with recipe: NAME"),
-    ({"runs": ["tiny.yaml", "demos"]}, "run 2 (demos): unknown recipe 'demos'; did you mean 'demo'?"),
-    ({"runs": ["none.yaml"]}, "none.yaml does not exist"),
-    ({"runs": [{"recipe": "demo", "sets": {}}]}, "run 1 (demo): unknown key 'sets'; did you mean 'set'?"),
-    ({"runs": [{"recipe": "demo", "name": "../x"}]}, "name must be of letters, digits and - + . _, for a folder; got"),
-    ({"runs": [{"recipe": "demo", "grid": {"train.epochs": 3}}]}, "grid: train.epochs must be a list of values; got 3"),
-    ({"runs": [{"recipe": "demo", "grid": {"train.epochs": []}}]}, "grid: train.epochs must be a list of values"),
-    ({"runs": [{"recipe": "demo", "grid": {"train.epochs": [1, 0]}}]}, "train.epochs must be at least 1; got 0"),
-    ({"set": {"train.epoch": 2}}, "unknown key 'train.epoch'; did you mean 'train.epochs'?"),
-    ({"set": {"network.width": -1.0}}, "network.width must be a finite number greater than 0; got -1.0"),
-    ({"set": {"optimizer.lr": float("nan")}}, "optimizer.lr must be a number; got NaN"),
-    ({"set": {"train.seed": 3}}, "set: train.seed is what seeds: [0, 1, 2] is for; give it there"),
-    ({"set": {3: 3}}, "set must hold keys of recipes, such as train.epochs; got 3"),
-    ({"set": ["train.epochs"]}, "set must be a mapping such as {train.epochs: 2}; got ['train.epochs']"),
-    ({"seeds": 3}, "seeds must be a list of different whole numbers, such as [0, 1, 2]; got 3"),
-    ({"seeds": [1, 1]}, "seeds must be a list of different whole numbers, such as [0, 1, 2]; got [1, 1]"),
-    ({"seeds": [True]}, "seeds must be a list of different whole numbers"),
-    ({"seeds": []}, "seeds must be a list of different whole numbers"),
-    ({"seeds": [-1]}, "seeds: train.seed must lie in 0"),
-    ({"evaluate": "often"}, "evaluate must be true or false; got 'often'"),
-    ({"slurm": "gpu"}, "slurm must be a mapping such as {partition: gpu, gpus: 1, time: 120}; got 'gpu'"),
-    ({"out": 3}, "out must be a folder; got 3"),
-]
-
-
-@pytest.mark.parametrize(("keys", "told"), WRONG, ids=[told[:40] for _, told in WRONG])
-def test_a_bad_file_is_refused_in_one_line_that_names_it(tmp_path: Path, keys: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError) as refused:  # noqa: PT011
-        make(tmp_path, **keys)
-    line = str(refused.value)
-    assert line.startswith(f"sweep {tmp_path / 'sweep.yaml'}: ")
-    assert told in line
-    assert "\n" not in line
-    assert not (tmp_path / "runs").exists()
-
-
-def test_what_is_no_sweep_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="unknown sweep 'fasion'; did you mean 'fashion'"):
-        read("fasion")
-    with pytest.raises(ValueError, match=r"none\.yaml does not exist"):
-        read(tmp_path / "none.yaml")
-    for text, told in (("- a", "must hold keys such as runs"), ("a: [", "is not YAML")):
-        (tmp_path / "bad.yaml").write_text(text)
-        with pytest.raises(ValueError, match=told):
-            read(tmp_path / "bad.yaml")
-
-
 # The hash
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import rich
 
 from vnd._files import write_json
-from vnd._text import table
-from vnd.cli.output import say
+from vnd._text import say, table
 from vnd.data import fetch as fetching
 from vnd.data.decode import SUFFIXES, data_root
 from vnd.data.images import Images

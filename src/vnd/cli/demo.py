@@ -10,7 +10,7 @@ from typing import Any
 
 import rich
 
-from vnd.cli.output import say
+from vnd._text import say
 from vnd.evaluation import choose, open_run, results_of, write
 from vnd.methods import Size
 from vnd.nn.state import Shape

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from vnd._files import write_json
-from vnd.cli.output import say
+from vnd._text import say
 from vnd.cli.train import check_free
 from vnd.evaluation import open_run
 from vnd.functional import concentration

@@ -12,7 +12,7 @@ import rich
 from rich.console import Console
 from rich.progress import Progress
 
-from vnd.cli.output import command, say
+from vnd._text import command, say
 from vnd.evaluation import find_network, open_run, results_of, write, write_rows
 from vnd.methods import Sizes
 from vnd.tasks import TASKS, Evaluation, Task, TrainedRun, task_of
@@ -33,7 +33,7 @@ def evaluate(
 ) -> None:
     """Evaluate trained runs at every size: tables, tidy rows as CSV and JSON, and a page with figures.
 
-    Sizes that are not given are those of the run's recipe; give one kind, and only what is given counts. Sizes of an
+    If any size option is given, the sizes of the run's recipe are ignored. Sizes of an
     auto-encoder are shares of its code. Masks of a network that segments are held against those of all graders.
     `vnd report` compares runs. `vnd evaluate RUN --help` lists the further options of a run, by what it does.
 

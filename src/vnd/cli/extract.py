@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import rich
-import torch
 
 from vnd._files import write_json
-from vnd.cli.output import say
+from vnd._text import say
 from vnd.data.batches import in_order
 from vnd.evaluation import open_run
 from vnd.methods import Size
 from vnd.methods.base import Single
-from vnd.nn import profile, shape
+from vnd.nn import shape
 from vnd.nn.extract import Keep
-from vnd.nn.profile import latency
 from vnd.serialization import save
 from vnd.tasks import task_of
-from vnd.tasks.classification import answer, row_of, scores, sizes_table
 from vnd.tasks.trained import BestOrLast
 
 
@@ -59,17 +55,16 @@ def extract(
         out: Folder of the network; RUN/extracted/SIZE if not given.
     """
     opened = open_run(run, checkpoint, augmented)
-    method, model = opened.method, opened.model
-    if why := task_of(method).not_extracted:
-        raise ValueError(f"extract: {run} is {task_of(method).kind}: {why}")
+    method, model, task = opened.method, opened.model, task_of(opened.method)
+    if task.not_extracted:
+        raise ValueError(f"extract: {run} is {task.kind}: {task.not_extracted}")
     if isinstance(method, Single):
         how = f"as {opened.recipe.method_name} was trained; vnd.load('{run / opened.checkpoint}') gives it"
         raise ValueError(f"extract: {run} has one size, {how}")
     bayesian = getattr(method, "bayesian", False)
     if keep == "posterior" and not bayesian:
         raise ValueError(f"extract: {run} has no posterior over its weights to keep; leave out --keep posterior")
-    test = opened.test()
-    example = next(iter(in_order(test, opened.normalise, opened.device, batch=1)))
+    example = next(iter(in_order(opened.test(), opened.normalise, opened.device, batch=1)))
     budget = {
         "parameters": parameters, "macs": macs, "bytes": bytes, "latency_ms": latency_ms, "fraction": fraction,
         "level": level,
@@ -81,13 +76,9 @@ def extract(
     small = opened.extract(size, keep)
     folder = out or run / "extracted" / f"{name}-{value:.10g}"
     save(small, folder)
-    said = answer(method, small, opened.batches(test), samples)
-    row = row_of(method, method.extract(model, chosen), size, example)
-    if keep != "mean":  # what is saved, which has log α too
-        row |= asdict(profile(small, example_input=example)) | {"latency_ms": latency(small, example_input=example)}
-    row |= scores(said.probs, said.entropy, torch.as_tensor(test.labels), opened.recipe.evaluate.bins)
+    row = task.cut_row(opened, size, small, keep, samples)
     facts = {**row, "keep": keep, "samples": samples, "run": str(run), "checkpoint": opened.checkpoint}
-    facts |= {"mean": opened.splits.mean, "std": opened.splits.std, "classes": list(test.classes)}
+    facts |= {"mean": opened.splits.mean, "std": opened.splits.std}
     write_json(folder / "extracted.json", facts)
-    rich.print(sizes_table([row], f"extracted from {run}, on {len(test):,} test images"))
+    rich.print(task.cut_table(row, f"extracted from {run}, on {len(opened.test()):,} test images"))
     say(f'network: {folder.resolve()}\nload it: vnd.load("{folder}")')

@@ -16,7 +16,7 @@ from rich.progress import track
 from torch import Tensor
 
 from vnd._files import write_json
-from vnd.cli.output import check_range, command, say
+from vnd._text import check_range, command, say
 from vnd.data.batches import in_order
 from vnd.evaluation import find_network, open_run
 from vnd.methods import AutoencoderMethod, Sizes
@@ -76,7 +76,7 @@ def generate(
     check_range("generate: depth", depth, 1, min(DEEPEST, max(size, 4)))
     check_range("generate: seed", seed, 0, 2**63 - 1)
     opened = open_run(run, checkpoint)
-    own, folder = scene(opened, length, seed, count), out or run / "generated"
+    own, folder = latent_views(opened, length, seed, count), out or run / "generated"
     ways: dict[str, Callable[[LatentViews], Picture]] = {
         "samples": samples, "reconstructions": reconstructions, "growing": growing,
         "tree": partial(tree, depth=depth), "traversals": traversals,
@@ -166,7 +166,7 @@ def to_uint8(images: Tensor) -> Pixels:
 
 
 @torch.no_grad()
-def scene(opened: TrainedRun, length: int | None, seed: int, count: int) -> LatentViews:
+def latent_views(opened: TrainedRun, length: int | None, seed: int, count: int) -> LatentViews:
     """Look at some of a run's test images, and draw `count` codes; the seed decides which."""
     method, name = opened.method, opened.recipe.method_name
     assert isinstance(method, AutoencoderMethod)
@@ -323,7 +323,7 @@ def _leading(own: LatentViews) -> str:
 
 
 def _units(own: LatentViews) -> str:
-    """What values are counted in, where no prior says it."""
+    """Unit of the values of codes where no prior has one."""
     return " deviations" if own.drawn is None else ""
 
 

@@ -63,6 +63,7 @@ def _parser(command: Callable[..., None], words: str) -> ArgumentParser:
     if first:
         parser.add_function_arguments(command, as_group=False, as_positional=True, skip=skip)
     for action in parser._actions:
+        action.option_strings = [word for word in action.option_strings if not word.endswith("+")]  # of the help
         if parameters.get(action.dest, inspect.Parameter).annotation is bool:
             action.nargs, action.const = "?", True
     return with_one_syntax(parser)

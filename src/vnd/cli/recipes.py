@@ -4,8 +4,7 @@ from itertools import groupby
 from pathlib import Path
 
 from vnd._files import write_json
-from vnd._text import nearest
-from vnd.cli.output import say
+from vnd._text import nearest, say
 from vnd.train.config import names, parse, read
 
 

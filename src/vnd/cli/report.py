@@ -7,8 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from vnd._text import short
-from vnd.cli.output import command, say
+from vnd._text import command, say, short
 
 OUT, SIZES = Path("runs/report"), (110_000, 350_000, 1_100_000)
 

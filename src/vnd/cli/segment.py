@@ -19,8 +19,7 @@ from torch.nn import functional as F
 
 from vnd import metrics
 from vnd._files import write_json
-from vnd._text import table
-from vnd.cli.output import check_range, command, say
+from vnd._text import check_range, command, say, table
 from vnd.data.decode import LARGEST, Form, picture, probe
 from vnd.evaluation import fed, find_network, open_run
 from vnd.methods import Size, Sizes
@@ -38,7 +37,7 @@ KINDS = ("", "-samples", "-mean", "-uncertainty")  # of pictures, by the ends of
 def segment(
     run: Path,
     images: list[Path],
-    samples: int = 16,
+    num_mask_samples: int = 16,
     fraction: float = 1.0,
     checkpoint: BestOrLast | None = None,
     seed: int = 0,
@@ -51,18 +50,18 @@ def segment(
     NAME-uncertainty.png with its entropy. Images are brought to the size that the network was trained on, and masks
     back to theirs. segment.json has the numbers.
 
-    Example: vnd segment runs/lungs scans/*.png --samples 16 --fraction 0.33 --out masks
+    Example: vnd segment runs/lungs scans/*.png --num_mask_samples 16 --fraction 0.33 --out masks
 
     Args:
         run: Folder of the run.
         images: PNG, JPEG or BMP files of any size.
-        samples: Masks to draw of each image.
+        num_mask_samples: Masks to draw of each image.
         fraction: Share of the latent or of the width, in (0, 1], rounded up: 0.34 of a latent of 6 is 3.
         checkpoint: The network with the least validation distance, or the last; as the recipe says if not given.
         seed: Of the masks that are drawn.
         out: Folder of the pictures; RUN/segmented if not given.
     """
-    check_range("segment: samples", samples, 1, MOST)
+    check_range("segment: num_mask_samples", num_mask_samples, 1, MOST)
     check_range("segment: seed", seed, 0, 2**63 - 1)
     if not 0 < fraction <= 1:
         raise ValueError(f"segment: fraction must lie in (0, 1]; got {fraction}")
@@ -81,13 +80,20 @@ def segment(
     for path, (height, width) in track(list(shapes.items()), "segment", console=bar, transient=True):
         pixels = picture(path, Form(channels, height, width, luma=True))
         with repeatable(seed):
-            logits = _draw(draw, opened, pixels, frame, samples)
+            logits = _draw(draw, opened, pixels, frame, num_mask_samples)
         rows.append({"name": names[path], "image": str(path), "height": height, "width": width, **_measure(logits)})
         _write(folder, names[path], pixels, logits, source)
-    given = {"samples": samples, "fraction": fraction, "checkpoint": checkpoint, "seed": seed, "out": out}
+    given = {
+        "num_mask_samples": num_mask_samples,
+        "fraction": fraction,
+        "checkpoint": checkpoint,
+        "seed": seed,
+        "out": out,
+    }
     facts = {
         "command": command("vnd", "segment", run, *images, **given), "seed": seed, **opened.about(),
-        "samples": samples, "size": size.label, "threshold": THRESHOLD, "measured_at": frame, "images": rows,
+        "num_mask_samples": num_mask_samples, "size": size.label, "threshold": THRESHOLD, "measured_at": frame,
+        "images": rows,
     }  # fmt: skip
     write_json(folder / "segment.json", facts)
     shown = table(("image", "pixels", "foreground", "entropy", "diversity"), ["image"], ["image"], title=Text(source))
@@ -100,7 +106,7 @@ def segment(
 
 
 def names_of(images: list[Path]) -> dict[Path, str]:
-    """What each image is called: its file's name, or where two would be called alike, with folders before it.
+    """Name each image by its file, or where two would be called alike, with folders before it.
 
     >>> names_of([Path("a/one.png"), Path("b/one.png")]).values()
     dict_values(['a-one', 'b-one'])
@@ -153,7 +159,7 @@ def _draw(draw: Drawer, opened: TrainedRun, pixels: NDArray[np.uint8], frame: li
 
 
 def _measure(logits: Tensor) -> dict[str, float | None]:
-    """How much of an image is foreground, how unsure its pixels are, and how far its masks are apart."""
+    """Share of foreground, mean entropy of pixels, and mean distance of masks of an image."""
     mean = logits.sigmoid().mean(0)
     apart = float(metrics.diversity((logits > 0)[None])[0]) if len(logits) > 1 else None
     return {

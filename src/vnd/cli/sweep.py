@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vnd._files import write_json
-from vnd.cli.output import command
+from vnd._text import command
 from vnd.train import sweep as work
 from vnd.train.config import load_yaml
 from vnd.train.sweep import Run, Worklist, read
@@ -66,7 +66,7 @@ def sweep(
 
 
 class _Book:
-    """What is known of every run of a sweep: on the screen, and in OUT/sweep.json for machines."""
+    """Record of every run of a sweep: on the screen, and in OUT/sweep.json for machines."""
 
     def __init__(self, worklist: Worklist) -> None:
         self.worklist, self.console = worklist, Console()
@@ -103,7 +103,7 @@ class _Book:
         self.say(f"{self._number(run)} {words}", COLOURS.get(outcome.status, ""))
 
     def preview(self) -> None:
-        """What there is to do, one line a run; nothing is written."""
+        """List what there is to do, one line a run; nothing is written."""
         rows = list[Sequence[str]]()
         for number, run in enumerate(self.worklist.runs, 1):
             try:
@@ -115,7 +115,7 @@ class _Book:
         self.say(f"{_count(self.worklist.runs)} in {self.worklist.out}; nothing was done")
 
     def summary(self) -> None:
-        """How every run ended, one line each."""
+        """Lines that say how each run ended."""
         rows = list[Sequence[str]]()
         for row in self.rows.values():
             time = "" if row["seconds"] is None else _time(row["seconds"])
@@ -191,7 +191,7 @@ def _options(worklist: Worklist, text: str) -> dict[str, Any] | None:
 
 
 def _earlier(path: Path) -> dict[str, dict[str, Any]]:
-    """What an earlier sweep wrote of its runs, by their hash; nothing if that cannot be read."""
+    """Entries of an earlier sweep's runs, by their hash; none if they cannot be read."""
     try:
         return {row["hash"]: row for row in json.loads(path.read_text(encoding="utf-8"))["runs"]}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from vnd.cli.output import say
+from vnd._text import say
 from vnd.train.config import parse, parse_run
 from vnd.train.loop import fit
 from vnd.train.recipe import Recipe

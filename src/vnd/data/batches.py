@@ -59,7 +59,7 @@ class Batches:
         rank: The number of this process.
         world: Number of processes.
         masks: Whether masks stand where labels would: that of one grader of each image, drawn anew in every step.
-        repeat_epochs: Epochs after which the batches come again, as they were; 0 for new ones always.
+        repeat_epochs: Number of distinct augmented epochs; later epochs replay them. 0: always new.
     """
 
     def __init__(

@@ -84,7 +84,8 @@ def parse_idx(stream: io.BufferedIOBase, dimensions: int, where: str, most: int)
         while len(body) <= size and (part := stream.read1(min(CHUNK, size + 1 - len(body)))):
             body += part  # grows with what there is, whatever was promised
     except (EOFError, OSError, zlib.error) as error:
-        raise _damaged(shape, len(body), where, error) from None
+        said = f"is cut off or damaged at record {len(body) // max(1, prod(shape[1:]))} of {shape[0]}"
+        raise ValueError(f"{where}: {said} ({type(error).__name__}: {error})") from None
     if len(body) != size:
         raise _wrong_length(shape, len(body), where)
     return np.frombuffer(body, np.uint8).reshape(shape)
@@ -120,13 +121,6 @@ def _wrong_length(shape: tuple[int, ...], length: int, where: str) -> ValueError
     if length > prod(shape):
         return ValueError(f"{where}: has more bytes than the {shape[0]} records that its header promises")
     return ValueError(f"{where}: is cut off in record {length // prod(shape[1:])} of {shape[0]}")
-
-
-def _damaged(shape: tuple[int, ...], length: int, where: str, error: Exception) -> ValueError:
-    record = length // max(1, prod(shape[1:]))
-    return ValueError(
-        f"{where}: is cut off or damaged at record {record} of {shape[0]} ({type(error).__name__}: {error})"
-    )
 
 
 def read_fashion(_: Path, split: Literal["train", "test"]) -> Images:

@@ -262,17 +262,13 @@ def _intact(path: Path) -> bool:
     mark = str(path), about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
     if mark in _checked:
         return True
-    wanted = _sum_of(path).read_text(encoding="utf-8", errors="replace")
+    wanted = path.with_suffix(".sha256").read_text(encoding="utf-8", errors="replace")
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if wanted.split()[:1] != [digest]:
         return False
     _checked.add(mark)
     return True
-
-
-def _sum_of(path: Path) -> Path:
-    return path.with_suffix(".sha256")
 
 
 def _write(path: Path, shape: tuple[int, ...], blocks: Iterator[NDArray[np.uint8]]) -> None:
@@ -294,7 +290,7 @@ def _write(path: Path, shape: tuple[int, ...], blocks: Iterator[NDArray[np.uint8
 
     try:
         put(path, write)
-        write_text(_sum_of(path), f"{digest.hexdigest()}  {path.name}\n")
+        write_text(path.with_suffix(".sha256"), f"{digest.hexdigest()}  {path.name}\n")
     except OSError as error:
         if error.errno is None:  # of decoding, which says more itself
             raise

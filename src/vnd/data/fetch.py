@@ -19,8 +19,8 @@ import stat
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from functools import partial
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path, PurePosixPath
@@ -35,7 +35,6 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -122,8 +121,8 @@ def _get(dataset: DataSet, downloads: Path, folder: Path, bar: Progress, pause: 
     parts = [downloads / f"{dataset.name}-{_file_name(remote)}.part" for remote in dataset.remotes]
     again, by_hand = f"`vnd data fetch {dataset.name}`", _by_hand(dataset, folder)
     for remote, part in zip(dataset.remotes, parts, strict=True):
-        show = partial(_show, bar, bar.add_task(_file_name(remote), total=remote.size))
-        _download(remote, part, again, by_hand, show, pause)
+        task = bar.add_task(_file_name(remote), total=remote.size)
+        _download(remote, part, again, by_hand, partial(bar.update, task), pause)
     _install(dataset, parts, downloads / f"{dataset.name}.unpack", folder, bar)
     for part in parts:
         part.unlink()
@@ -170,10 +169,6 @@ def _by_hand(dataset: DataSet, folder: Path) -> str:
     return f"put the files yourself into {folder}: {dataset.manual}" if dataset.folder else dataset.manual
 
 
-def _show(bar: Progress, task: TaskID, done: int) -> None:
-    bar.update(task, completed=done)
-
-
 def _hashes(dataset: DataSet) -> dict[str, str]:
     return {_file_name(remote): remote.sha256 for remote in dataset.remotes}
 
@@ -202,13 +197,13 @@ def _download(
     part: Path,
     again: str,
     by_hand: str,
-    show: Callable[[int], object],
+    show: Callable[..., object],
     pause: Callable[[float], object],
 ) -> None:
     """Bring a part to its full length over as many connections as it takes, and check it; a wrong one is removed.
 
     The errors name `again`, the command to give once more, and `by_hand`, how to do without it; `show` is given the
-    number of bytes that are there.
+    number of bytes that are there as `completed`.
     """
     trouble = ""
     for attempt in range(TRIES):
@@ -242,7 +237,7 @@ def _download(
             f"fetch: {remote.url} broke off {TRIES} times ({trouble}); {length(part):,} of {remote.size:,} bytes are "
             f"in {part}, and {again} continues from there"
         )
-    show(remote.size)
+    show(completed=remote.size)
     with part.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != remote.sha256:
@@ -258,7 +253,7 @@ def length(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _receive(remote: Remote, part: Path, show: Callable[[int], object]) -> str:
+def _receive(remote: Remote, part: Path, show: Callable[..., object]) -> str:
     """Append to the part what one connection brings; returns why it ended."""
     start = length(part)
     headers = {"User-Agent": "vnd", "Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
@@ -283,7 +278,7 @@ def _receive(remote: Remote, part: Path, show: Callable[[int], object]) -> str:
                     if start > remote.size:
                         raise RefusedError(f"fetch: {remote.url} must have {remote.size:,} bytes; got more; removed")
                     file.write(data)
-                    show(start)
+                    show(completed=start)
                     data, trouble = _read(response)
                 file.flush()
                 os.fsync(file.fileno())
@@ -364,7 +359,10 @@ def unpack(archive: Path, folder: Path, kind: str, advance: Callable[[int], obje
                 if count >= MEMBERS:
                     raise ValueError(f"it has more than {MEMBERS:,} members")
                 path = folder.joinpath(*safe_parts(name))
-                _folder(path if source is None else path.parent, name)
+                try:
+                    (path if source is None else path.parent).mkdir(parents=True, exist_ok=True)
+                except (FileExistsError, NotADirectoryError):
+                    raise ValueError(f"{name[:80]!r} lies in or is a folder that is also a file") from None
                 if source is not None:
                     _write(path, name, size, source, advance)
     except Exception as error:  # the standard library's readers raise nearly anything on bytes made to break them
@@ -398,8 +396,10 @@ Member = tuple[str, int, IO[bytes] | None]  # name, size, content; None for a fo
 
 def _tar(archive: Path, budget: int) -> Generator[Member]:
     """The members of a tar file, plain or gzip, in one pass that never goes back."""
-    with _decompressed(archive) as plain:
-        stream = _Bounded(plain, budget)
+    with archive.open("rb") as raw:
+        is_packed = raw.read(2) == b"\x1f\x8b"
+    with gzip.open(archive) if is_packed else archive.open("rb") as plain:
+        stream = _Bounded(plain, budget)  # type: ignore[arg-type]
         tar: tarfile.TarFile = tarfile.open(fileobj=stream, mode="r|")  # type: ignore[call-overload]  # noqa: SIM115
         for member in tar:
             if member.issparse() or not (member.isreg() or member.isdir()):
@@ -408,18 +408,6 @@ def _tar(archive: Path, budget: int) -> Generator[Member]:
             if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and later: its own opinion, on top
                 tarfile.data_filter(member, str(archive.parent))
             yield member.name, member.size, None if member.isdir() else tar.extractfile(member)
-
-
-@contextmanager
-def _decompressed(archive: Path) -> Iterator[IO[bytes]]:
-    with archive.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        if packed:
-            with gzip.GzipFile(fileobj=raw) as plain:
-                yield plain  # type: ignore[misc]
-        else:
-            yield raw
 
 
 class _Bounded:
@@ -457,13 +445,6 @@ def _zip(archive: Path, budget: int) -> Generator[Member]:
             else:
                 with packed.open(member) as source:
                     yield member.filename, member.file_size, source
-
-
-def _folder(path: Path, name: str) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise ValueError(f"{name[:80]!r} lies in or is a folder that is also a file") from None
 
 
 def _write(path: Path, name: str, size: int, source: IO[bytes], advance: Callable[[int], object]) -> None:

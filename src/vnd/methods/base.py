@@ -1,4 +1,4 @@
-"""What every method says of itself: the loop, the evaluation and the commands know no more."""
+"""Interface of every method: the loop, the evaluation and the commands know no more."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ TRAITS: dict[str, Traits] = {}
 
 
 def describe(key: str) -> dict[str, Any]:
-    """What a result file says of a method under "method"; of one that declares nothing, its key."""
+    """Entry "method" of a result file; of one that declares nothing, its key."""
     return {"key": key, "name": key} | (asdict(TRAITS[key]) if key in TRAITS else {})
 
 
@@ -86,7 +86,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Step:
-    """Where training stands, `share` of it being done.
+    """State of training at a step, `share` of it being done.
 
     `kl_weight` is a tensor, so that a compiled step is compiled once; index and share are for `prepare`.
     `log_loss_temperature`, (num_loss_temperatures,), is log τ of each network of fixed size (`vnd.train.confidence`).
@@ -195,7 +195,7 @@ class Method(ABC):
         return nested.predict(network, x, samples=samples)
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
-        """What a network that `extract` gave takes: its `parameters`, `macs` an example and `bytes`."""
+        """Cost of a network that `extract` gave: its `parameters`, `macs` an example and `bytes`."""
         counted = nested.profile(network, example_input=example)
         return {"parameters": counted.parameters, "macs": counted.macs, "bytes": counted.bytes}
 
@@ -245,7 +245,7 @@ class Distills(Protocol):
     """A method whose network is a student of a trained one."""
 
     def kept(self, teacher: nn.Module) -> Any:
-        """What a student of this teacher has of it; refused where it cannot have it."""
+        """Groups that a student of this teacher has; refused where it cannot have them."""
 
 
 METHODS: dict[str, type[Any]] = {}

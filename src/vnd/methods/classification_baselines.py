@@ -227,15 +227,14 @@ class IBNN(Variational, Grouped):
         return narrowed(network, example, self)
 
 
-def narrowed(
-    network: nn.Module, example: Tensor, method: Any, shape: dict[str, int] | None = None, **options: Any
-) -> nn.Module:
+def narrowed(network: nn.Module, example: Tensor, method: Any, **options: Any) -> nn.Module:
     """A network of a method's `fraction` of the width, or of a shape, with a random start of its own.
 
     It is cut out of the nested form of the wide one, so that its layers are as wide as those that a nested method is
     tested at; `bayesian=True` among the options gives it a posterior over its weights.
     """
     wide = converted(network, example, method, **options)
+    shape = getattr(method, "shape", None)
     width = Shape(shape) if shape else nested.shape(wide, fraction=getattr(method, "fraction", 1.0))
     small = nested.extract(wide, width, "posterior" if options.get("bayesian", True) else "mean", warn=False)
     initialise(small)
@@ -294,7 +293,7 @@ class SVB(Variational):
         return with_means(pruned) if keep == "mean" else pruned
 
     def cost(self, network: nn.Module, example: Tensor) -> dict[str, int]:
-        """What is left: weights that are not zero, and their bytes beside one bit for each that may be.
+        """Weights that are not zero, and their bytes beside one bit for each that may be.
 
         Multiply-accumulates are those of the dense network, and so is its latency: torch skips no zeros.
         """
@@ -350,9 +349,8 @@ class Plain(Grouped, Single):
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """The network itself, or a narrower one."""
-        if self.fraction == 1.0 and self.shape is None:
-            return network
-        return narrowed(network, example, self, self.shape, bayesian=False)
+        whole = self.fraction == 1.0 and self.shape is None
+        return network if whole else narrowed(network, example, self, bayesian=False)
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch."""

@@ -1,4 +1,4 @@
-r"""What auto-encoders share: a Gaussian likelihood of pixels, codes that may stop early, and one scale of their loss.
+r"""Parts of all auto-encoders: a Gaussian likelihood of pixels, codes that may stop early, one scale of the loss.
 
 Pixels x lie between −1 and 1, and a code h of an image is decoded to their means g(h):
 
@@ -33,7 +33,7 @@ LOG_VARIANCE = (-12.0, 8.0)  # beyond which a code's log σ² has no effect
 
 @dataclass(frozen=True)
 class Code:
-    """What an encoder says of a batch: means and deviations, (batch, dimensions), and the method's own heads."""
+    """Codes of a batch: means and standard deviations, (batch, dimensions), and the method's own heads."""
 
     loc: Tensor
     scale: Tensor
@@ -150,7 +150,7 @@ class AutoencoderMethod(Coded):
         return code.cost[:, :length].sum(1)
 
     def lengths(self, code: Code) -> Tensor:
-        """How long the code of each image is, (batch,): all of it, for a method that does not say."""
+        """Length of the code of each image, (batch,): all of it, for a method that does not say."""
         return torch.full((len(code.loc),), self.full(code), device=code.loc.device)
 
     def full(self, code: Code) -> int:
@@ -189,7 +189,7 @@ class CapacitySchedule(AutoencoderMethod):
     over: int
 
     def reached(self, step: Step) -> float:
-        """Where it stands, in [0, 1]: how far capacities have grown, after `over` steps all the way."""
+        """Share of the growth of capacities that is done, in [0, 1]: all of it after `over` steps."""
         return min(step.index / self.over, 1.0)
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""What nested methods share: their sizes, how one is cut out and read, and the losses over several widths."""
+"""Parts of all nested methods: sizes, extraction and prediction, and the losses over several widths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vnd._text import short
 from vnd.distributions import BernoulliChain
 from vnd.methods.base import Batch, Grouped, Method, Size, Sizes, Step, converted, cross_entropy
 from vnd.nn.extract import Keep
-from vnd.nn.ordering import Gradient
+from vnd.nn.ordering import Gradient, pinned
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
 from vnd.nn.width import Width
@@ -152,7 +152,7 @@ class Sandwich(Grouped, Nested):
         """Their logits, for one draw of the weights; none before the budgets are cut."""
         if len(fixed_sizes(model).budgets) < len(self.fixed_budgets):
             return []
-        with pinned(model, smallest=False):
+        with at_end(model, smallest=False):
             full = model(images)
         return [*_fixed(model, images), full]
 
@@ -185,7 +185,7 @@ class Sandwich(Grouped, Nested):
         (images, labels), fixed_budgets = batch, fixed_sizes(model).budgets
         log, smoothing, distill = log_loss_temperature, self.label_smoothing, self.distill
         loss_temperatures = [1.0] * self.num_loss_temperatures if log is None else list(log.exp())
-        with pinned(model, smallest=False):
+        with at_end(model, smallest=False):
             full = loss_temperatures[-1] * model(images).float()
         taught = unsmoothed(full.detach().softmax(1), smoothing)
 
@@ -199,9 +199,8 @@ class Sandwich(Grouped, Nested):
         part = tuple(x[::every] for x in (images, labels, taught))
 
         def sampled(x: Tensor, y: Tensor, target: Tensor) -> Tensor:
-            uniform = _draw_uniform(model, self.uniform_share if fixed_budgets else 0.0)
-            logits = model(x)
-            _release(model)
+            with _uniform(model, self.uniform_share if fixed_budgets else 0.0) as uniform:
+                logits = model(x)
             return narrower(logits, y, target, 1.0 if log is None else _sampled_loss_temperature(model, log, uniform))
 
         losses.append(in_parts(part, self.draws, sampled))
@@ -288,22 +287,18 @@ def _sampled_loss_temperature(model: nn.Module, log_loss_temperature: Tensor, un
     return (between if uniform is None else torch.where(uniform, logs.mean(), between)).exp()
 
 
-def _draw_uniform(model: nn.Module, share: float) -> Tensor | None:
-    """Give the next pass the same share of every layer, drawn uniformly, with a probability; say whether it has."""
+@contextmanager
+def _uniform(model: nn.Module, share: float) -> Iterator[Tensor | None]:
+    """Give a pass the same share of every layer, drawn uniformly, with a probability; yields whether it has."""
     if not share:
-        return None
-    units = state_of(model).units.values()
-    uniform, fraction = torch.rand(2, device=next(iter(units)).keep_logits.device)
+        yield None
+        return
+    units = [*state_of(model).units.values()]
+    uniform, fraction = torch.rand(2, device=units[0].keep_logits.device)
     chosen: Tensor = uniform < share
-    for unit in units:
-        groups = (fraction * unit.num_groups).ceil().clamp(min=unit.base)
-        unit.fixed_groups.copy_(torch.where(chosen, groups, -1.0))
-    return chosen
-
-
-def _release(model: nn.Module) -> None:
-    for unit in state_of(model).units.values():
-        unit.fixed_groups.fill_(-1)
+    groups = [(fraction * unit.num_groups).ceil().clamp(min=unit.base) for unit in units]
+    with pinned(units, [torch.where(chosen, count, -1.0) for count in groups]):
+        yield chosen
 
 
 def unsmoothed(probs: Tensor, smoothing: float) -> Tensor:
@@ -359,19 +354,16 @@ def _fixed(model: nn.Module, images: Tensor) -> list[Tensor]:
     sizes = fixed_sizes(model)
     if networks := sizes.budgets or (() if sizes.smallest is None else (sizes.smallest,)):
         return [network(images) for network in networks]
-    with pinned(model, smallest=True):
+    with at_end(model, smallest=True):
         return [model(images)]
 
 
 @contextmanager
-def pinned(model: nn.Module, smallest: bool) -> Iterator[None]:
+def at_end(model: nn.Module, smallest: bool) -> Iterator[None]:
     """Let every layer keep all its groups, or its base alone, in a pass of training; the rotation of u stands still."""
     state = state_of(model)
-    for unit in state.units.values():
-        unit.fixed_groups.fill_(unit.base if smallest else unit.num_groups)
-    try:
+    units = [*state.units.values()]
+    with pinned(units, [unit.base if smallest else unit.num_groups for unit in units]):
         yield
-    finally:
-        _release(model)
     if state.quantile is not None:
         state.quantile.count.sub_(1)

@@ -17,6 +17,7 @@ from vnd.functional import concentration, to_float32
 from vnd.methods.base import Batch, Step, Terms, Traits, refuse_unless, register
 from vnd.methods.nested import Nested, ends
 from vnd.nn import BayesLayer, OrderingUnit, Shape
+from vnd.nn.ordering import pin, pinned
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
 from vnd.nn.width import sample_shapes
@@ -124,7 +125,7 @@ def _middle(distances: Tensor, floor: float) -> Tensor:
 
 
 def _weights(s: int, t: int, like: Tensor) -> Tensor:
-    """What each pair counts in the estimate, (S + T, S + T): nothing where a point meets itself."""
+    """Weights of pairs in the estimate, (S + T, S + T): 0 where a point meets itself."""
     within = torch.block_diag(like.new_full((s, s), 1 / (s * (s - 1))), like.new_full((t, t), 1 / (t * (t - 1))))
     across = torch.block_diag(like.new_ones(s, s), like.new_ones(t, t)) - 1  # 0 within, −1 across
     weights: Tensor = (within + across / (s * t)).fill_diagonal_(0)
@@ -311,7 +312,7 @@ class SN3(Nested):
         return student
 
     def kept(self, teacher: nn.Module) -> Shape:
-        """What a student of this teacher has of it: the groups of every unit."""
+        """Groups of every unit that a student of this teacher has."""
         if self.parameters is None:
             return leading(teacher, SHARE if self.keep is None else self.keep)
         return fitting(teacher, self.parameters)
@@ -425,7 +426,7 @@ class DistillationBatch:
 
 @dataclass(eq=False)
 class DistillationCache:
-    """What a student in training is taught by: the teacher, what it has of it, and what was answered in this step.
+    """Teacher of a student in training: the network, the groups that are kept, and its answers in this step.
 
     It hangs on the student but is no part of it: a copy of the student has a copy of the teacher, which answers anew.
     """
@@ -448,8 +449,7 @@ class DistillationCache:
     def at(self, lengths: Shape, again: bool) -> Callable[[Tensor], Tensor]:
         """The teacher at some lengths; where they are asked for again, and can be, cut to them."""
         units = state_of(self.teacher).units
-        for name, unit in units.items():
-            unit.fixed_groups.fill_(lengths[name])
+        pin([*units.values()], [lengths[name] for name in units])
         if not again or all(lengths[name] == unit.num_groups for name, unit in units.items()):
             return self.asked
         if lengths not in self.slices:
@@ -488,7 +488,7 @@ class DistillationCache:
 
 
 def distillation_of(student: nn.Module) -> DistillationCache:
-    """What a student is taught by; a ValueError for one without a teacher."""
+    """Find what a student is taught by; a ValueError for one without a teacher."""
     cache = getattr(student, "_vnd_distillation", None)
     if not isinstance(cache, DistillationCache):
         raise ValueError("sn3: a student that was loaded has no teacher; train it by vnd train --resume RUN")
@@ -509,11 +509,8 @@ def _spread(
 ) -> Tensor:
     """The student's concentrations at some lengths, (batch, classes), scaled where a loss temperature is given."""
     units = state_of(root).units
-    for name, unit in units.items():
-        unit.fixed_groups.copy_(lengths[name])
-    outputs = model(images)
-    for unit in units.values():
-        unit.fixed_groups.fill_(-1)
+    with pinned([*units.values()], [lengths[name] for name in units]):
+        outputs = model(images)
     return concentration(
         outputs if log_loss_temperature is None else scale_mean(to_float32(outputs), log_loss_temperature)
     )

@@ -254,7 +254,7 @@ class VNDAE(CapacitySchedule):
 
 
 def _left(done: Tensor, until: float | None, still: float) -> Tensor | float:
-    """What is left, in [0, 1], of something that falls evenly to nothing over a share of training."""
+    """Remainder, in [0, 1], of something that falls evenly to nothing over a share of training."""
     return still if until is None else (1 - done / until).clamp(min=0.0)
 
 
@@ -263,7 +263,7 @@ def _weighted(weights: list[float], terms: list[Tensor]) -> Tensor:
 
 
 def _shared(weights: list[float], count: int, device: torch.device) -> Tensor:
-    """Which of some things each of so many images gets, (count,): each thing its share of them, to within one.
+    """Assign things to so many images by their shares, (count,): each gets its share of them, to within one.
 
     Neighbours get the same one: images of a batch are in no order, and one that comes again comes a batch later.
     """

@@ -1,4 +1,4 @@
-r"""What segmenting methods share; VND-PUNet, whose latent is ordered, and P-UNet, whose latent has one length.
+r"""Parts of all segmenting methods; VND-PUNet, whose latent is ordered, and P-UNet, whose latent has one length.
 
 An image x has a mask y of 0 and 1, one of several that graders have drawn, and a network gives logits $\ell$ of its
 pixels, foreground where they are greater than 0:
@@ -39,7 +39,7 @@ class Segmenter:
     task = "segmentation"
 
     def drawer(self, model: nn.Module, size: Size) -> Drawer:
-        """What draws n masks of each image of a batch, as logits (n, B, H, W), without gradient.
+        """Function that draws n masks of each image of a batch, as logits (n, B, H, W), without gradient.
 
         The network runs as in evaluation and is left as it was. Where weights are drawn, those of sample i are the
         same for all images of the batch; where a latent is, each image has its own.
@@ -62,7 +62,7 @@ class Segmenter:
         return torch.stack([network(images).squeeze(1) for _ in range(count)])
 
     def distinct(self, model: nn.Module) -> int | None:
-        """How many masks of an image it has to draw from; None where no two draws are the same."""
+        """Number of masks of an image that it draws from; None where no two draws are the same."""
         return None
 
     def others(self, model: nn.Module) -> list[Size]:

@@ -67,7 +67,12 @@ def inception_score(probs: Tensor, splits: int = 10) -> tuple[Tensor, Tensor]:
     if splits > len(probs):
         raise ValueError(f"{name}: splits must be at most the number of rows, {len(probs)}; got {splits}")
     ends = [index * len(probs) // splits for index in range(splits + 1)]
-    scores = torch.stack([_score(probs[start:end]) for start, end in pairwise(ends)])
+    divergences = list[Tensor]()
+    for start, end in pairwise(ends):
+        part = probs[start:end]  # a class without probability counts nothing
+        divergence = torch.special.xlogy(part, part) - torch.special.xlogy(part, part.mean(0))
+        divergences.append(divergence.sum(1).mean())
+    scores = torch.stack(divergences).exp()
     return scores.mean(), scores.std(correction=0)
 
 
@@ -123,9 +128,3 @@ def _root_of_rows(rows: Tensor) -> Tensor:
     centred = (rows - rows.mean(0)) / (len(rows) - 1) ** 0.5
     root: Tensor = torch.linalg.qr(centred, mode="r").R if len(rows) > rows.size(1) else centred
     return root
-
-
-def _score(probs: Tensor) -> Tensor:
-    """Exponential of the mean divergence of the rows from their mean; a class without probability counts nothing."""
-    divergence: Tensor = torch.special.xlogy(probs, probs) - torch.special.xlogy(probs, probs.mean(0))
-    return divergence.sum(1).mean().exp()

@@ -118,8 +118,10 @@ def threshold_for_risk(
         level = 1 - (1 - confidence) / COVERAGES
         rows = int(groups.accepted[-1])
         wanted = torch.tensor([-(-rows * step // COVERAGES) for step in range(1, COVERAGES + 1)])
-        tried = torch.searchsorted(groups.accepted, wanted).tolist()
-        good = [index for index in tried if low[index] and _bound(groups, index, level) <= risk]
+        tried = [index for index in torch.searchsorted(groups.accepted, wanted).tolist() if low[index]]
+        seen = [(int(groups.errors[index]), int(groups.accepted[index]) - 1) for index in tried]
+        bounds = [error_bound(min(errors, others), others, level) for errors, others in seen]
+        good = [index for index, bound in zip(tried, bounds, strict=True) if bound <= risk]
     return float(groups.threshold[max(good)]) if good else -math.inf
 
 
@@ -174,11 +176,6 @@ def _area(groups: _Groups) -> Tensor:
     into = place - (groups.accepted - size)[group]
     expected = (groups.errors - wrong)[group] + (into * wrong[group]).double() / size[group]
     return (expected / place).mean()
-
-
-def _bound(groups: _Groups, index: int, level: float) -> float:
-    accepted, errors = int(groups.accepted[index]), int(groups.errors[index])
-    return error_bound(min(errors, accepted - 1), accepted - 1, level)
 
 
 POINTS = 50  # thresholds of the default curve, besides the one that accepts nothing

@@ -84,5 +84,5 @@ def check_sizes(owner: str, name: str, sizes: object, least: int) -> None:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is an integer or a real number, and no truth."""
+    """Tell if it is an integer or a real number, and no truth."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -51,7 +51,7 @@ def source(generator: torch.Generator | None) -> dict[str, Any]:
 
 
 def _suits_kernel(mean: Tensor, variance: Tensor) -> bool:
-    """Whether both lie alike in memory, without gaps, on a GPU, in a dtype that the kernel has."""
+    """Tell if both lie alike in memory, without gaps, on a GPU, in a dtype that the kernel has."""
     dense = mean.is_contiguous() or (mean.dim() == 4 and mean.is_contiguous(memory_format=torch.channels_last))
     alike = mean.dtype == variance.dtype and mean.stride() == variance.stride()
     return mean.is_cuda and dense and alike and mean.dtype in (torch.bfloat16, torch.float16, torch.float32)

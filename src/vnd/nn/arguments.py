@@ -55,7 +55,7 @@ class Arguments:
 
     @property
     def single(self) -> bool:
-        """Whether there is one argument only."""
+        """True if there is one argument only."""
         return len(self.args) + len(self.kwargs) == 1
 
     @property
@@ -141,7 +141,7 @@ def pick_tensor(out: Any, output: Output | None, who: str) -> Tensor:
 
 
 def _parts(out: Any) -> dict[Any, Any]:
-    """What an output is made of, by key, name or index."""
+    """Parts of an output, by key, name or index."""
     if isinstance(out, Mapping):
         return dict(out)
     if isinstance(out, tuple) and hasattr(out, "_fields"):
@@ -244,7 +244,7 @@ def _read_batch(
 
 
 def _known(forward: inspect.Signature | None, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """What `forward` takes of the values with names."""
+    """Values with names that `forward` takes."""
     if forward is None or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in forward.parameters.values()):
         return dict(batch)
     return {name: x for name, x in batch.items() if name in forward.parameters}
@@ -283,7 +283,7 @@ def split_labels(root: nn.Module, batch: Any, who: str) -> tuple[Arguments, Tens
 
 
 def _alike(args: tuple[Any, ...], batch: Any) -> bool:
-    """Whether a batch begins with values of the kinds that the example has."""
+    """Tell if a batch begins with values of the kinds that the example has."""
 
     def kind(x: Any) -> Any:
         return Tensor if isinstance(x, Tensor) else list if isinstance(x, tuple | list) else type(x)

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -25,12 +26,12 @@ _CALLS = threading.local()  # what undoes the calls under way, the innermost las
 
 
 def is_compiled(net: nn.Module) -> bool:
-    """Whether a network, a wrapper of it or a part of it was compiled."""
+    """Tell if a network, a wrapper of it or a part of it was compiled."""
     return any(_is_wrapper(m) or m._compiled_call_impl is not None for m in net.modules())
 
 
 def _is_wrapper(module: nn.Module) -> bool:
-    """Whether `torch.compile` gave a module; where its compiler was never loaded, it gave none."""
+    """Tell if `torch.compile` gave a module; where its compiler was never loaded, it gave none."""
     frames = sys.modules.get("torch._dynamo.eval_frame")
     return frames is not None and isinstance(module, frames.OptimizedModule)
 
@@ -82,7 +83,7 @@ def _set(root: nn.Module, undo: list[Callable[[], Any]]) -> None:
         said = context.here(module)
         if isinstance(module, OrderingUnit) and said is not None:
             undo.append(_copying(module.fixed_groups))
-            undo.append(lambda unit=module, mask=module.current: setattr(unit, "current", mask))  # type: ignore[misc]
+            undo.append(partial(setattr, module, "current", module.current))
             if isinstance(said, int):
                 module.fixed_groups.fill_(said)
             else:
@@ -91,8 +92,8 @@ def _set(root: nn.Module, undo: list[Callable[[], Any]]) -> None:
             undo += map(_copying, (module.active_mean, module.active_var, module.active_at))
             module.activate(said)
         elif isinstance(module, BayesLayer) and said is not None:
-            undo.append(lambda layer=module, old=module.sampling: setattr(layer, "sampling", old))  # type: ignore[misc]
-            undo.append(lambda layer=module, old=module.expansion: setattr(layer, "expansion", old))  # type: ignore[misc]
+            undo.append(partial(setattr, module, "sampling", module.sampling))
+            undo.append(partial(setattr, module, "expansion", module.expansion))
             module.sampling, module.expansion = said.sampling, said.expansion
 
 

@@ -1,4 +1,4 @@
-"""What travels with a call: width, masks, statistics and draws, in a context variable of the caller's.
+"""Context of a call: width, masks, statistics and draws, in a context variable of the caller's.
 
 A width belongs to whoever runs a network, not to the network: threads and coroutines run one network at different
 widths at the same time. `vnd.width`, `vnd.predict` and every forward pass put what holds for each module here: for an
@@ -34,7 +34,7 @@ _ANSWERS: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()  # of the
 
 @dataclass(frozen=True)
 class Draw:
-    """How a Bayesian layer draws; see `BayesLayer` for `sampling` and `expansion`."""
+    """Settings of a Bayesian layer's draws; see `BayesLayer` for `sampling` and `expansion`."""
 
     sampling: bool
     generator: torch.Generator | None = None  # the source of the noise; None for torch's global one
@@ -42,7 +42,7 @@ class Draw:
 
 
 def here(owner: Any) -> Any:
-    """What the caller's context says of a module or network; None for its default."""
+    """Setting of a module or network in the caller's context; None for its default."""
     return _HERE.get().get(owner)
 
 
@@ -105,7 +105,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def said_of(owner: Any) -> Any:
-    """What the context says of a module or network; raises where its default is not what the caller can have meant."""
+    """Setting of a module or network; raises where its default is not what the caller can have meant."""
     said = _HERE.get()
     if owner in said:
         return said[owner]
@@ -149,7 +149,7 @@ def outside_of_regions() -> AbstractContextManager[Any]:
 
 
 def runs_again() -> bool:
-    """Whether checkpointing runs a region again."""
+    """Tell if checkpointing runs a region again."""
     return _region()[1]
 
 

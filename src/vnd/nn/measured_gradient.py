@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from vnd.nn.ordering import OrderingUnit
+from vnd.nn.ordering import OrderingUnit, pin, pinned
 from vnd.nn.state import unwrap
 
 
@@ -61,24 +61,20 @@ def update_differences(root: nn.Module, loss: Callable[[], Tensor], rate: float 
     which = int((chosen >= sizes.cumsum(0)).sum())
     unit, index = units[which], chosen - int(sizes[:which].sum())
 
-    saved = [(other, other.fixed_groups.clone()) for other in root.modules() if isinstance(other, OrderingUnit)]
     buffers = [b for m in root.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) for b in m.buffers()]
     buffers += [unit.quantile.count] if unit.quantile is not None else []  # the rotation goes on undisturbed
     before = [buffer.clone() for buffer in buffers]
+    others = [m for m in root.modules() if isinstance(m, OrderingUnit) and m is not unit]
+    others = [other for other in others if unit.quantile is not None and other.quantile is unit.quantile]
+    level = unit.posterior().chain.log_survival[index]
+    lengths = [other.base + (other.posterior().chain.log_survival >= level).sum() for other in others]
     try:
-        if unit.quantile is not None:
-            level = unit.posterior().chain.log_survival[index]
-            for other, _ in saved:
-                if other.quantile is unit.quantile:
-                    other.fixed_groups.copy_(other.base + (other.posterior().chain.log_survival >= level).sum())
-        unit.fixed_groups.fill_(unit.base + index)
-        with torch.random.fork_rng(devices=_cuda_devices(unit.keep_logits)):
-            without = loss()
-        unit.fixed_groups.fill_(unit.base + index + 1)
-        difference = loss() - without
+        with pinned([*others, unit], [*lengths, unit.base + index]):
+            with torch.random.fork_rng(devices=[unit.keep_logits.device] if unit.keep_logits.is_cuda else []):
+                without = loss()
+            pin([unit], [unit.base + index + 1])
+            difference = loss() - without
     finally:
-        for other, fixed in saved:
-            other.fixed_groups.copy_(fixed)
         for buffer, value in zip(buffers, before, strict=True):
             buffer.copy_(value)
 
@@ -89,10 +85,6 @@ def update_differences(root: nn.Module, loss: Callable[[], Tensor], rate: float 
 
 def _measured_units(root: nn.Module) -> list[OrderingUnit]:
     return [m for m in root.modules() if isinstance(m, OrderingUnit) and m.gradient == "difference"]
-
-
-def _cuda_devices(tensor: Tensor) -> list[int]:
-    return [tensor.get_device()] if tensor.is_cuda else []
 
 
 def step_order(net: nn.Module, loss_fn: Callable[[], Tensor], measure: bool = True) -> Tensor:

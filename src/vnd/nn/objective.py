@@ -70,15 +70,13 @@ def length_kl(net: nn.Module) -> Tensor:
     tensor(True)
     """
     units = [module for module in unwrap(net).modules() if isinstance(module, OrderingUnit)]
-    terms = [_lengths_kl(alike_units) for alike_units in alike(units)]
+    terms = []
+    for together in alike(units):  # of as many groups
+        posterior = BernoulliChain(torch.stack([unit.keep_logits for unit in together]), validate_args=False)
+        prior = BernoulliChain(torch.stack([unit.prior_logits for unit in together]), validate_args=False)
+        # By name: torch's look-up by type makes torch.compile compile twice.
+        terms.append(chain_kl(posterior, prior).sum())
     return torch.stack(terms).sum() if terms else torch.zeros(())
-
-
-def _lengths_kl(units: list[OrderingUnit]) -> Tensor:
-    """Φ₁ of several units of as many groups."""
-    posterior = BernoulliChain(torch.stack([unit.keep_logits for unit in units]), validate_args=False)
-    prior = BernoulliChain(torch.stack([unit.prior_logits for unit in units]), validate_args=False)
-    return chain_kl(posterior, prior).sum()  # by name: torch's look-up by type makes torch.compile compile twice
 
 
 def _weights_kl(layer: Any, name: str, state: NestedState | None, kl_keep_prob: KeepProb) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Self, get_args
@@ -176,6 +177,24 @@ Gradient = Literal["survival", "downhill", "difference"]
 Sampler = Literal["exact", "released"]
 
 
+@torch.no_grad()
+def pin(units: Sequence[OrderingUnit], groups: Sequence[Tensor | int]) -> None:
+    """Let units keep so many groups from now on, in every mode; of those with −1 widths are drawn in training."""
+    for unit, count in zip(units, groups, strict=True):
+        unit.fixed_groups.copy_(count) if isinstance(count, Tensor) else unit.fixed_groups.fill_(count)
+
+
+@contextmanager
+def pinned(units: Sequence[OrderingUnit], groups: Sequence[Tensor | int]) -> Iterator[None]:
+    """Let units keep so many groups in a block, whatever width is set; see `pin`."""
+    before = [unit.fixed_groups.clone() for unit in units]
+    pin(units, groups)
+    try:
+        yield
+    finally:
+        pin(units, before)
+
+
 @dataclass(frozen=True)
 class OrderReport:
     """The expected length of an ordering unit and how spread lengths are; they count groups, the base ones included.
@@ -300,7 +319,7 @@ class OrderingUnit(nn.Module):
 
     @property
     def likeness(self) -> tuple[Any, ...]:
-        """What units must have in common for their masks to be drawn together."""
+        """Traits that units must have in common for their masks to be drawn together."""
         options = (self.training, self.hard, self.per_example, self.gradient, self.rescale, self.sampler)
         shared = 0 if self.quantile is None else id(self.quantile)  # torch.compile knows no id of None
         return (self.num_groups, self.base, *options, shared)

@@ -29,7 +29,7 @@ ROWS = 16384  # examples times samples in one pass
 
 @dataclass(frozen=True)
 class Prediction:
-    r"""What a nested network says of a batch.
+    r"""Prediction of a network for a batch, averaged over samples.
 
     `probs` are averaged over samples. `entropy` is that of the average, in nats; `mutual_information` is what it
     exceeds the samples' mean entropy by, the part that a better posterior would take away. Both are None for
@@ -74,7 +74,7 @@ def predict(
         x: A batch of inputs, (batch, …); or a tuple of positional arguments, or a dict or other mapping of keyword
             arguments. The first tensor with a dimension says how many examples there are. Tensors of that size along
             dimension 0 are split and repeated with the examples, all else is handed on as it is.
-        width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
+        width: A `Shape`, a fraction in (0, 1], or None: no width given; the one that is set.
         samples: Draws of the weights; 0 for one pass with the posterior means.
         link: From the network's outputs to what is averaged: "softmax" over `dim` (classes), "sigmoid" for
             masks, "identity" for regression; "dirichlet" for a student of SN³, whose outputs give a Dirichlet over
@@ -202,7 +202,7 @@ def evaluating(root: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """How an output is read: the tensor that counts, and the link along its classes."""
+    """Reader of outputs: the tensor that counts, and the link along its classes."""
 
     link: Link
     dim: int | None = None
@@ -232,8 +232,11 @@ def _run(net: nn.Module, x: Arguments, samples: int, rows: int, reading: _Readin
     while True:
         try:
             at_once = max(1, min(samples, rows // max(1, min(rows, len(x))))) if _separable(net) else 1
-            step = max(1, min(len(x), rows))
-            chunks = [_pass(net, part, samples, at_once, reading) for part in x.split(step)]
+            counts = [min(at_once, samples - done) for done in range(0, samples, at_once)]
+            chunks = [
+                torch.cat([reading(_draw(net, part, count), count, len(part)) for count in counts])
+                for part in x.split(max(1, min(len(x), rows)))
+            ]
             return torch.cat(chunks, 1)
         except RuntimeError as error:  # CUDA has a kind of its own, a CPU has not
             if rows <= 1 or not (isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)):
@@ -243,13 +246,8 @@ def _run(net: nn.Module, x: Arguments, samples: int, rows: int, reading: _Readin
 
 
 def _separable(net: nn.Module) -> bool:
-    """Whether the examples of one pass are separate draws: not so where they share the noise of a weight."""
+    """Tell if the examples of one pass are separate draws: not so where they share the noise of a weight."""
     return all(m.estimator == "local" for m in unwrap(net).modules() if isinstance(m, BayesLayer) and m.bayesian)
-
-
-def _pass(net: nn.Module, x: Arguments, samples: int, at_once: int, reading: _Reading) -> Tensor:
-    counts = [min(at_once, samples - done) for done in range(0, samples, at_once)]
-    return torch.cat([reading(_draw(net, x, count), count, len(x)) for count in counts])
 
 
 def _draw(net: nn.Module, x: Arguments, count: int) -> Any:

@@ -1,4 +1,4 @@
-"""What an extracted network costs: parameters, multiply-accumulates, bytes, time."""
+"""Cost of an extracted network: parameters, multiply-accumulates, bytes, time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
     Args:
         net: A nested network; or any other, of its one width, or a model that holds a nested network, which need an
             example.
-        width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
+        width: A `Shape`, a fraction in (0, 1], or None: no width given; the one that is set.
         example_input: A tensor, a tuple of arguments or a dict; that of the conversion if None.
         count_macs: Whether to run the example.
 
@@ -63,7 +63,12 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
     small = _small(net, width)
     parameters = list(small.parameters())
     size = sum(x.numel() * x.element_size() for x in (*parameters, *small.buffers()))
-    macs = _count_macs(small, *_example(net, example_input)) if count_macs else 0
+    macs = 0
+    if count_macs:
+        args, kwargs = _example(net, example_input)
+        layers: list[Any] = [module for module in small.modules() if isinstance(module, LAYERS)]
+        places = zip(_positions(small, args, kwargs), layers, strict=True)
+        macs = sum(count * layer.weight.numel() for count, layer in places) // _batch(args, kwargs)
     return Profile(sum(x.numel() for x in parameters), macs, size)
 
 
@@ -137,7 +142,7 @@ class Counter:
         return count
 
     def profile(self, shape: Mapping[str, int], positions: list[int] | None = None) -> Profile:
-        """What the network of a shape has, and how much it computes, given at how many positions each layer runs."""
+        """Count the network of a shape, and what it computes, given at how many positions each layer runs."""
         sizes = {key: fixed * prod(size(shape) for size in cut) for key, (_, _, fixed, cut) in self.tensors.items()}
         parameters = sum(sizes[key] for key, (parameter, *_) in self.tensors.items() if parameter)
         held = sum(sizes[key] * width for key, (_, width, *_) in self.tensors.items())
@@ -220,12 +225,6 @@ def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, A
         args, kwargs = each_tensor(held, lambda x: x.to(like) if x.is_floating_point() else x.to(like.device))
         return args, kwargs
     return arguments_of(example)
-
-
-def _count_macs(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    layers = [module for module in net.modules() if isinstance(module, LAYERS)]
-    places = _positions(net, args, kwargs)
-    return sum(n * layer.weight.numel() for n, layer in zip(places, layers, strict=True)) // _batch(args, kwargs)
 
 
 @torch.no_grad()

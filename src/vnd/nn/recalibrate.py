@@ -56,7 +56,7 @@ def recalibrate(
         batches: Batches of inputs, such as a data loader or a generator. A batch is a tensor; a tuple or list that
             begins with as many inputs as the example of the conversion had, labels after them or not; ((a, b), labels);
             a dict of keyword arguments, of which `forward` gets those that it knows; or (dict, labels).
-        widths: Shapes, fractions in (0, 1], or None for the width that is set.
+        widths: Shapes, fractions in (0, 1], or None: no width given; the one that is set.
         samples: Run with sampled weights instead of their means; "both" collects the statistics of either kind.
 
     >>> import torch, vnd
@@ -223,7 +223,7 @@ def _sliced(root: nn.Module, state: NestedState, shapes: list[Shape], samples: b
 
 
 def _altered(module: nn.Module, root: nn.Module, state: NestedState) -> bool:
-    """Whether somebody hung a hook on a module, or gave it another `forward` than its class has."""
+    """Tell if somebody hung a hook on a module, or gave it another `forward` than its class has."""
     ours = (state.before_forward, state.after_forward)
     hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
     if any(hook not in ours for hook in hooks):

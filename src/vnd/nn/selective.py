@@ -29,7 +29,7 @@ Score = Literal["entropy", "mutual_information", "confidence"]
 
 @dataclass(frozen=True)
 class Selective:
-    """Which predictions to accept: those whose uncertainty is at most `threshold`.
+    """Rule of acceptance: predictions whose uncertainty is at most `threshold`.
 
     `coverage` is the share of the validation examples that it accepts, `risk` the share of wrong ones among these.
     Where no threshold reaches the risk that was asked for, `threshold` is −inf, `coverage` 0 and `risk` None.
@@ -48,7 +48,7 @@ class Selective:
     samples: int
 
     def accept(self, prediction: Prediction) -> Tensor:
-        """Whether to accept each prediction of a batch, (B,); never one whose uncertainty is not a number.
+        """Tell which predictions of a batch to accept, (B,); never one whose uncertainty is not a number.
 
         Args:
             prediction: What `predict` gave, at the width and with the samples that the threshold was fitted for.
@@ -89,7 +89,7 @@ def selective(
             keyword arguments; or batches, each (inputs, labels), (a, b, …, labels) or a dict with "labels" in it.
         y: Classes (N,); None where `x` is batches.
         risk: Largest share of wrong ones among the accepted.
-        width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
+        width: A `Shape`, a fraction in (0, 1], or None: no width given; the one that is set.
         samples: Draws of the weights, as `predict` takes them; 0 for posterior means.
         score: The uncertainty: "entropy" of the averaged probabilities, "mutual_information" between samples, or
             "confidence", one minus the largest probability.
@@ -125,7 +125,7 @@ def selective(
 
 
 def uncertainty_of(prediction: Prediction, score: Score, who: str) -> Tensor:
-    """How unsure a prediction of classes is of each example, (B,); larger is less sure."""
+    """Uncertainty of a prediction of classes, of each example, (B,); larger is less sure."""
     if prediction.probs.dim() != 2 or prediction.entropy is None or prediction.mutual_information is None:
         shape = tuple(prediction.probs.shape)
         raise ValueError(f"{who}: the network must give class scores of shape (B, C), link 'softmax'; got {shape}")
@@ -168,7 +168,7 @@ WIDTHS = (0.1, 0.4, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class Cascade:
-    """What a cascade says of a batch of B examples, and what it spent.
+    """Answers of a cascade to a batch of B examples, and their cost.
 
     `probs` (B, C) and `uncertainty` (B,) are those of the step that answered, `step` (B,) is its index, and `macs`
     (B,) counts the multiply-accumulates of all steps that the example went through, times their samples.

@@ -54,14 +54,14 @@ class TrainableSubnet:
 
 
 def can_be_trained_small(net: nn.Module) -> bool:
-    """Whether slices of a nested network compute what it does when masked."""
+    """Tell if slices of a nested network compute what it does when masked."""
     state = state_of(net)
     exact = state.options["placement"] != "before_norm" and not (state.rows or state.elements)
     return exact and not state.options["rescale"]
 
 
 def _selection(places: Tensor, parameter: Tensor) -> Selection:
-    """Which entries along each dimension of a parameter a smaller one was cut from, given their places in it."""
+    """Entries along each dimension of a parameter that a smaller one was cut from, given their places in it."""
     found: list[Tensor | int | None] = []
     stride = parameter.numel()
     for dim, size in enumerate(parameter.shape):

@@ -15,10 +15,10 @@ from torch import nn
 from vnd.functional import log_survival
 from vnd.nn import context
 from vnd.nn.compiled import as_defaults, is_compiled, serve
-from vnd.nn.ordering import OrderingUnit, sampling_posterior
+from vnd.nn.ordering import OrderingUnit, pin, sampling_posterior
 from vnd.nn.state import NestedState, Setting, Shape, lock_of, nested_part, state_of
 
-Width = Shape | float | None
+Width = Shape | float | None  # None: no width given; the one that is set, full if none is
 
 
 def shape(
@@ -88,11 +88,8 @@ def _check_share(name: str, value: float) -> None:
 
 @torch.no_grad()
 def _level_shape(state: NestedState, level: float) -> Shape:
-    log_u = math.log1p(-level) if level < 1 else -math.inf
-    groups = {}
-    for name, unit in state.units.items():
-        groups[name] = unit.base + int((log_survival(unit.keep_logits) > log_u).sum())
-    return Shape(groups)
+    log_u, units = math.log1p(-level) if level < 1 else -math.inf, state.units.items()
+    return Shape({name: unit.base + int((log_survival(unit.keep_logits) > log_u).sum()) for name, unit in units})
 
 
 @torch.no_grad()
@@ -114,15 +111,12 @@ def sample_shapes(net: nn.Module, count: int, seed: int = 0) -> list[Shape]:
     if state.quantile is not None:
         start = float(torch.rand((), generator=generator, dtype=torch.float64))
         return [_level_shape(state, 1 - (k + start) / count) for k in range(count)]
-    shapes = []
-    for _ in range(count):
-        groups = {}
-        for name, unit in state.units.items():
-            log_u = float(torch.rand((), generator=generator, dtype=torch.float64).log())
-            survival = sampling_posterior([unit]).chain.log_survival
-            groups[name] = unit.base + int((survival > log_u).sum())
-        shapes.append(Shape(groups))
-    return shapes
+
+    def draw(unit: OrderingUnit) -> int:
+        log_u = float(torch.rand((), generator=generator, dtype=torch.float64).log())
+        return unit.base + int((sampling_posterior([unit]).chain.log_survival > log_u).sum())
+
+    return [Shape({name: draw(unit) for name, unit in state.units.items()}) for _ in range(count)]
 
 
 @torch.no_grad()
@@ -154,7 +148,7 @@ def _longest_prefix(state: NestedState, cost: Callable[[Shape], float], budget: 
 
 
 def as_shape(net: nn.Module, width: Width) -> Shape:
-    """A shape from a shape, a fraction in (0, 1], or None for the width that is set (full width if none is).
+    """A shape from a shape, a fraction in (0, 1], or None: no width given; the one that is set, full if none is.
 
     The whole number 1 is all of the network, as 1.0 is; others might count groups or channels, and are refused.
     """
@@ -182,6 +176,8 @@ def _check_shape(state: NestedState, width: Shape) -> None:
 
 def setting_of(net: nn.Module, width: Width, samples: bool = False) -> Setting:
     """A width as it was asked for; see `as_shape`."""
+    if not isinstance(samples, bool):
+        raise ValueError(f"width: samples must be True or False; got {samples!r}")
     if width is None:
         return replace(state_of(net).setting(), sampled=samples)
     return Setting(as_shape(net, width), "shape" if isinstance(width, Shape) else f"{width:g}", sampled=samples)
@@ -195,8 +191,8 @@ def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool
 
     Args:
         net: A nested network.
-        width: A `Shape`, a fraction in (0, 1], or None for none, as after the conversion: training draws widths,
-            evaluation keeps everything.
+        width: A `Shape` or a fraction in (0, 1]. None takes the setting back, as after the conversion: training draws
+            widths, evaluation keeps everything.
         samples: Use the statistics of sampled weights instead of those of the means.
         warn: Warn of a shape that was not recalibrated.
 
@@ -208,11 +204,12 @@ def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool
     27
     """
     state, part = state_of(net), nested_part(net)
-    setting = Setting(state.full, free=True, sampled=samples) if width is None else setting_of(net, width, samples)
+    setting = setting_of(net, width, samples)
+    if width is None:
+        setting = Setting(state.full, free=True, sampled=samples)
     with lock_of(part):
         state.default = setting
-        for name, unit in state.units.items():
-            unit.fixed_groups.fill_(-1 if setting.free else setting.shape[name])
+        pin([*state.units.values()], [-1 if setting.free else setting.shape[name] for name in state.units])
         state.activate(part, warn=warn and not part.training)
     if part.training:
         state.settled = False  # look again, and warn, at the next evaluation
@@ -220,7 +217,7 @@ def set_width(net: nn.Module, width: Width, *, samples: bool = False, warn: bool
 
 @contextmanager
 def width(net: nn.Module, width: Width, *, samples: bool = False) -> Iterator[nn.Module]:
-    """Run a nested network at a width within a block; see `set_width`. None leaves the width as it is.
+    """Run a nested network at a width within a block; see `set_width`. None: no width given; the one that is set.
 
     The width belongs to the thread or task that opened the block, and others run the network at widths of their own
     meanwhile. Tasks and `asyncio.to_thread` that start within the block have it, too. The workers of a thread pool do

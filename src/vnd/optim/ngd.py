@@ -194,7 +194,7 @@ class NGD(Optimizer):
             self._end()
 
     def _layout(self) -> Any:
-        """What groups are made of: options, parameters with gradients, their state, and how often it was written."""
+        """Layout of groups: options, parameters with gradients, their state, and how often it was written."""
         states, found = self.__dict__["state"], list[Any]()
         for group in self.param_groups:
             options = *(group[name] for name in OPTIONS), group["precondition"]
@@ -344,7 +344,7 @@ def _empty(p: Tensor) -> Tensor:
 
 
 def _stacked(states: list[dict[str, Any]], name: str, made: Tensor) -> Tensor:
-    """What states hold under a name, or what is `made` for them, in one tensor; they now hold its parts."""
+    """Stack what states hold under a name, or what is `made` for them, in one tensor; they now hold its parts."""
     stack = torch.stack([state[name] for state in states]).to(made.device) if name in states[0] else made
     for state, part in zip(states, stack.unbind(), strict=True):
         state[name] = part

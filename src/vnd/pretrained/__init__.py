@@ -87,6 +87,10 @@ class FromPixels(nn.Module):
 
     Note: Values beyond [0, 1] are refused on a CPU. On a GPU to look at them would stop it, and only their dtype is
         looked at.
+
+    >>> net = load_pretrained("cifar10-bn3-small")
+    >>> net.card["data"]["name"], net.description["image"]
+    ('cifar10', [3, 32, 32])
     """
 
     scale: Tensor

@@ -10,7 +10,7 @@ import numpy as np
 
 from vnd.metrics import confidence_interval
 from vnd.report import theory
-from vnd.report.html import NONE, Cell, Drawing, Items, Options, Part, Table, caption, each, interval, part, section
+from vnd.report.html import NONE, Cell, Drawing, Items, Options, Panel, Table, caption, each, interval, part, section
 from vnd.report.results import Column
 from vnd.report.series import Block, Point, Series, points_of, rows_of
 from vnd.report.sizes import answering, described, drawn_columns, first_of, has_several, headline, other_of
@@ -60,7 +60,7 @@ ACROSS, PIXELS = 8, 96  # examples in a row; a larger one is thinned: it is show
 
 
 @section("curves", "page", "markdown")
-def curves(block: Block, options: Options) -> list[Part]:
+def curves(block: Block, options: Options) -> list[Panel]:
     """Each measure of all series over sizes."""
     found = []
     for index, column in enumerate(drawn_columns(block)):
@@ -70,7 +70,9 @@ def curves(block: Block, options: Options) -> list[Part]:
         draw = over_sizes if on_page else over_parameters
         heading = column.title if on_page else f"{column.title}, over parameters"
         note = f"{note} {caption(f'curves_{options.view}')}" if index == 0 else note
-        found.append(Part(column.key, heading, note.strip(), [options.drawing(column.key, draw, block.series, column)]))
+        found.append(
+            Panel(column.key, heading, note.strip(), [options.drawing(column.key, draw, block.series, column)])
+        )
     return found
 
 
@@ -170,8 +172,8 @@ def _width_axis(axis: Axes) -> None:
 
 
 @section("statistics", "page")
-def statistics(block: Block, options: Options) -> list[Part]:
-    """What more images for BatchNorm's statistics are worth."""
+def statistics(block: Block, options: Options) -> list[Panel]:
+    """Worth of more images for BatchNorm's statistics."""
     some = [own for own in block.main if len(image_counts(own)) > 1]
     drawings = each(some, "statistics", draw_statistics, options.prefix)
     return [part("statistics", drawings)]
@@ -233,8 +235,8 @@ def learned_layers(own: Series) -> dict[str, list[float]]:
 
 
 @section("survival", "run", "page", "markdown")
-def survival(block: Block, options: Options) -> list[Part]:
-    """What a network learned to keep: unit by unit for one run, and how many for many."""
+def survival(block: Block, options: Options) -> list[Panel]:
+    """Units that a network learned to keep: one by one for one run, their number for many."""
     if options.view == "page":
         drawings = each([own for own in block.main if learned_layers(own)], "lengths", tail_index, options.prefix)
         return [part("lengths", drawings, caption_of="layers", first=first_of(block))]
@@ -270,7 +272,7 @@ def draw_survival(layers: dict[str, list[float]]) -> Figure:
 
 
 def tail_index(own: Series) -> Figure:
-    """How many units a layer keeps, as learned, after two laws of the literature that are fixed for all layers.
+    """Probabilities of a layer's numbers of units, as learned, after two laws of the literature that are fixed.
 
     Paper: the first figure, on the probabilities of the tail index.
     """
@@ -293,8 +295,8 @@ def tail_index(own: Series) -> Figure:
 
 
 @section("correlation", "page")
-def correlation(block: Block, options: Options) -> list[Part]:
-    """How alike the uncertainties of two widths are: Pearson's correlation of their entropies, mean over runs."""
+def correlation(block: Block, options: Options) -> list[Panel]:
+    """Correlation of the uncertainties of two widths: Pearson's, of their entropies, mean over runs."""
     some = [own for own in block.main if own.first("correlation")]
     drawings = each(some, "correlation", lambda own: heat_maps(*mean_correlation(own), own.name), options.prefix)
     return [part("correlation", drawings, other=other_of(block), several=has_several(block))]
@@ -341,7 +343,7 @@ def heat_maps(labels: Sequence[str], maps: dict[str, Any], name: str) -> Figure:
 
 
 @section("trust", "run", "page")
-def trust(block: Block, options: Options) -> list[Part]:
+def trust(block: Block, options: Options) -> list[Panel]:
     """Answers withheld, and narrow networks first."""
     withholding = [own for own in block.main if answers(own)]
     growing = [own for own in block.main if own.runs[0].results.get("cascade")]
@@ -437,7 +439,7 @@ def withheld(block: Block) -> Table:
 
 
 @section("reliability", "run", "page", "markdown")
-def reliability(block: Block, options: Options) -> list[Part]:
+def reliability(block: Block, options: Options) -> list[Panel]:
     """Confidence against accuracy, at a few sizes."""
     some = [own for own in block.main if own.parts("reliability")]
     if options.view == "page":
@@ -491,7 +493,7 @@ def spread_out(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]
 
 
 @section("theory", "bottom")
-def laws(block: Block, options: Options) -> list[Part]:
+def laws(block: Block, options: Options) -> list[Panel]:
     """The figures that are the same whatever was run."""
     return [
         part("downhill", [options.drawing("downhill", theory.downhill)]),
@@ -503,7 +505,7 @@ def laws(block: Block, options: Options) -> list[Part]:
 
 
 @section("examples", "run")
-def examples(block: Block, options: Options) -> list[Part]:
+def examples(block: Block, options: Options) -> list[Panel]:
     """The images a network is most and least sure of."""
     groups = {key: (block.first("examples") or {}).get(key) for key in EXAMPLES}
     shown = {EXAMPLES[key]: (some, key == "ood") for key, some in groups.items() if some}
@@ -536,8 +538,8 @@ def draw_examples(shown: dict[str, tuple[list[dict[str, Any]], bool]]) -> Figure
 
 
 @section("training", "run")
-def training(block: Block, options: Options) -> list[Part]:
-    """What fell over the steps of training, and what it costs in a panel of its own, since its scale is."""
+def training(block: Block, options: Options) -> list[Panel]:
+    """Loss over the steps of training, and the price in a panel of its own, since it has another scale."""
     curves = block.first("curves") or []
     known = [key for key in LINES_OF_TRAINING if any(point.get(key) is not None for point in curves)][:1]
     drawn = [options.drawing("training", draw_training, curves, *known)] if known else []

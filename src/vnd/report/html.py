@@ -13,21 +13,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from html import escape
-from importlib.resources import files
 from io import StringIO
-from itertools import count, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
-
-import yaml
 
 from vnd._files import put, write_text
 from vnd._text import nearest, short
 from vnd.metrics import Interval
 from vnd.report import style
-from vnd.report.results import FORMAT, RESULTS, Column, Run, find, open_run, origin
-from vnd.report.series import Block, Point, Series, blocks_of, is_certain
+from vnd.report.results import CAPTIONS, FORMAT, RESULTS, Column, Run, declared, find, open_run, origin
+from vnd.report.series import Block, Point, Series, blocks_of, is_certain, numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,8 +90,8 @@ Content = Sequence[Table | Drawing | Items]
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of a page: heading, note, and what it shows. Without a heading it stands above all others."""
+class Panel:
+    """A panel of a page: heading, note, and what it shows. Without a heading it stands above all others."""
 
     key: str
     heading: str
@@ -124,7 +121,7 @@ class Options:
         return Drawing(self.prefix + key, partial(draw, *given))
 
 
-View = Callable[[Block, Options], list[Part]]
+View = Callable[[Block, Options], list[Panel]]
 SECTIONS: dict[str, dict[str, View]] = {}  # by the names that result files have under "sections"
 
 
@@ -140,7 +137,7 @@ def section(name: str, *views: str) -> Callable[[View], View]:
 
 @dataclass(frozen=True)
 class Compared:
-    """What is compared: blocks of runs, and the names of runs that are left out."""
+    """Runs that are compared, in blocks, and the names of runs that are left out."""
 
     blocks: tuple[Block, ...]
     left_out: tuple[str, ...] = ()
@@ -168,7 +165,7 @@ def read(places: Sequence[Path], say: Callable[[str], object] | None = None) -> 
     return Compared(tuple(blocks_of(runs)), tuple(path.name for path in left_out))
 
 
-def parts_of(block: Block, options: Options) -> list[Part]:
+def parts_of(block: Block, options: Options) -> list[Panel]:
     """The parts of a page that a block has numbers for, in the order that its files say."""
     from vnd.report import curves, lengths, masks  # noqa: F401  they register sections, and draw and compute
 
@@ -227,20 +224,19 @@ def write(found: Compared, out: Path, title: str | None = None) -> Path:
     return out / PAGE
 
 
-def html(title: str, groups: Sequence[tuple[str, str, Sequence[Part]]], pictures: dict[str, str]) -> str:
+def html(title: str, groups: Sequence[tuple[str, str, Sequence[Panel]]], pictures: dict[str, str]) -> str:
     """The page, of groups of parts, each with a heading and a mark, and of each figure as SVG."""
     shown = []
     for heading, mark, parts in groups:
-        lines: list[list[Part]] = []
+        lines: list[list[Panel]] = []
         for is_half, some in groupby(parts, key=lambda part: part.is_half):
             own = list(some)
             lines += [own[at : at + 2] for at in range(0, len(own), 2)] if is_half else [[part] for part in own]
         shown.append({"heading": heading, "mark": mark, "lines": lines})
+    template = _templates().get_template("report.html.j2")
     from markupsafe import Markup
 
-    template = _templates().get_template("report.html.j2")
-
-    def picture(part: Part, one: Drawing) -> Any:
+    def picture(part: Panel, one: Drawing) -> Any:
         label = Markup.escape(f"{part.heading} {one.series}".strip())
         return Markup(pictures[one.name].replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
 
@@ -256,26 +252,23 @@ def _templates() -> Any:
         message = "pages of the report need Jinja2; pip install 'variational-nested-dropout[report]'"
         raise ModuleNotFoundError(message) from None
     loader = PackageLoader("vnd.report", "")
-    return Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-
-
-@cache
-def _captions() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = yaml.safe_load(files("vnd.report").joinpath("captions.yaml").read_text("utf-8"))
+    found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    found.filters["short"] = short
     return found
 
 
 def caption(of: str, key: str = "note", /, **given: object) -> str:
     """The note of a name in captions.yaml, or its heading, with what it speaks of."""
-    template = _templates().overlay(autoescape=False, trim_blocks=False).from_string(_captions()[of].get(key, ""))
-    return re.sub("[ \n]+", " ", template.render(given)).strip()
+    text = declared(CAPTIONS)[of].get(key, "")
+    template = _templates().overlay(autoescape=False, trim_blocks=False).from_string(text)
+    return re.sub(" *(\n| ) *", r"\1", template.render(given)).strip()
 
 
-def part(key: str, content: Content, /, is_half: bool = False, caption_of: str = "", **given: object) -> Part:
+def part(key: str, content: Content, /, is_half: bool = False, caption_of: str = "", **given: object) -> Panel:
     """A part with heading and note of captions.yaml, of its key or another name; without tables that have no line."""
     heading, note = (caption(caption_of or key, which, **given) for which in ("heading", "note"))
     shown = [one for one in content if not isinstance(one, Table) or one.lines]
-    return Part(key, heading, note, shown, is_half)
+    return Panel(key, heading, note, shown, is_half)
 
 
 def rows(block: Block) -> list[dict[str, Any]]:
@@ -373,18 +366,14 @@ def slug(text: str) -> str:
 
 def each(series: Sequence[Series], name: str, draw: Callable[[Series], Figure], prefix: str) -> list[Drawing]:
     """A figure for each series that has one, of different names; all but the first are folded."""
-    found: list[Drawing] = []
-    for own in series:
-        plain = f"{prefix}{name}-{slug(own.name)}"
-        numbered = (f"{plain}-{number}" if number > 1 else plain for number in count(1))
-        stem = next(stem for stem in numbered if all(one.name != stem for one in found))
-        found.append(Drawing(stem, partial(draw, own), own.name, fold=bool(found)))
-    return found
+    names = numbered([f"{prefix}{name}-{slug(own.name)}" for own in series], "-")
+    draws = [(stem, partial(draw, own), own.name) for stem, own in zip(names, series, strict=True)]
+    return [Drawing(*one, fold=index > 0) for index, one in enumerate(draws)]
 
 
-def paragraphs(*lines: str) -> Items:
-    """Paragraphs of text."""
-    return Items([[Cell(line)] for line in lines if line], "paragraphs")
+def paragraphs(*texts: str) -> Items:
+    """Paragraphs, a line each."""
+    return Items([[Cell(line)] for text in texts for line in text.splitlines() if line], "paragraphs")
 
 
 def of_split(results: dict[str, Any], where: str) -> str:
@@ -401,18 +390,18 @@ def images_of(results: dict[str, Any]) -> str:
     return f"{count}“{results['data']['name']}”"
 
 
-def _introduction(found: Compared) -> Part:
-    """What is compared, of which images its numbers are, and what is missing; with ways to the blocks."""
+def _introduction(found: Compared) -> Panel:
+    """Say what is compared, of which images its numbers are, and what is missing; with links to the blocks."""
     names = dict.fromkeys(own.name for block in found.blocks for own in block.series)
     runs, where = found.runs, "; ".join(dict.fromkeys(block.name for block in found.blocks))
     lines = [f"{len(runs)} run{'s' * (len(runs) > 1)} of {where}. Shown: {', '.join(names)}."]
     lines += [NOT_TEST] if runs[0].split != "test" else []
     lines += [f"Left out: {', '.join(found.left_out)}, not evaluated."] if found.left_out else []
-    return Part("top", "", "", [paragraphs(*lines)])
+    return Panel("top", "", "", [paragraphs(*lines)])
 
 
-def _origins(runs: Sequence[Run]) -> Part:
-    """Where the numbers come from: every run."""
+def _origins(runs: Sequence[Run]) -> Panel:
+    """Provenance of the numbers: every run."""
     head = ["Run", "Method", "Recipe", "Data", "Network", "Seed", "Samples", "Machine", "File"]
     lines = []
     for run in runs:
@@ -423,7 +412,7 @@ def _origins(runs: Sequence[Run]) -> Part:
 
 
 def _made(run: Run) -> Items:
-    """Where the numbers of a run come from."""
+    """Provenance of the numbers of a run."""
     results, chosen, samples = run.results, run.results.get("chosen") or {}, _samples(run)
     data = results["data"]
     sizes = ", ".join(f"{data[part]:,} {part}" for part in ("train", "validation", "test") if data.get(part))
@@ -447,7 +436,7 @@ def _samples(run: Run) -> str | None:
     return ", ".join(map(str, samples)) if isinstance(samples, list) else str(samples)
 
 
-def _figures(parts: Sequence[Part]) -> dict[str, Figure]:
+def _figures(parts: Sequence[Panel]) -> dict[str, Figure]:
     return {one.name: one.draw() for part in parts for one in part.drawings}
 
 
@@ -490,7 +479,7 @@ def write_markdown(found: Compared, path: Path, sizes: Sequence[float] = (), com
 
 
 def marked(path: Path) -> tuple[bytes, bytes]:
-    """What lies before and after the marks of a file, each of which it must have once; nothing where there is none."""
+    """Split a file at its marks, each of which it must have once; nothing where there is no file."""
     if not path.exists():
         return b"", b"\n"
     contents = path.read_bytes()
@@ -504,7 +493,7 @@ def marked(path: Path) -> tuple[bytes, bytes]:
 
 
 def made(block: Block) -> list[str]:
-    """Where the numbers come from: a line a training, however it is read, and the commands of every run."""
+    """Provenance of the numbers: a line a training, and the commands of every run."""
     named: dict[tuple[int, ...], list[Series]] = {}
     for own in block.series:
         named.setdefault(tuple(map(id, own.runs)), []).append(own)
@@ -560,7 +549,7 @@ def spread(found: Interval, shape: str) -> str:
     return shape.format(found.mean) + (f" ± {shape.format((found.high - found.low) / 2)}" if found.count > 1 else "")
 
 
-def _tables(part: Part) -> list[str]:
+def _tables(part: Panel) -> list[str]:
     """The tables of a part, after what they show."""
     found = []
     for one in part.content:

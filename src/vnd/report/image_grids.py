@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from vnd.report.style import BLUE, GRID, HALF, INK, MUTED, ORANGE, WIDE, canvas, one_line
 
@@ -61,11 +62,10 @@ class Sheet:
     width: int
     height: int
     pixels: Pixels = field(init=False)
-    words: list[tuple[float, float, str, dict[str, Any]]] = field(default_factory=list)
-    lines: list[tuple[tuple[float, float], tuple[float, float], str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.pixels = np.full((self.height, self.width, 3), 255, np.uint8)
+        self._figure, self.axis = canvas(self.width / DPI, self.height / DPI)
 
     def paste(self, image: Pixels, left: int, top: int, factor: int) -> None:
         """Lay an image (channels, height, width) down, enlarged, with a hair-line around it."""
@@ -81,20 +81,16 @@ class Sheet:
     def write(self, x: float, y: float, text: str, size: float = 8, colour: str = INK, **look: Any) -> None:
         """Words at a place; their middle is there but for what `look` says."""
         style = {"ha": "center", "va": "center", "fontsize": size, "color": colour}
-        self.words.append((x, y, one_line(text, 400), style | look))
+        self.axis.text(x, y, one_line(text, 400), **style | look)
 
     def figure(self) -> Figure:
         """The sheet as a figure of exactly its pixels."""
-        figure, axis = canvas(self.width / DPI, self.height / DPI)
+        figure, axis = self._figure, self.axis
         figure.set_layout_engine("none")
         figure.set_dpi(DPI)
         axis.set_position((0, 0, 1, 1))
         axis.set_axis_off()
         axis.imshow(self.pixels, interpolation="nearest", aspect="auto", extent=(0, self.width, self.height, 0))
-        for (x, y), (to_x, to_y), colour in self.lines:
-            axis.plot([x, to_x], [y, to_y], color=colour, linewidth=1.3, solid_capstyle="round")
-        for x, y, text, look in self.words:
-            axis.text(x, y, text, **look)
         axis.set(xlim=(0, self.width), ylim=(self.height, 0))
         return figure
 
@@ -110,7 +106,7 @@ def enlarged(image: Pixels, factor: int) -> Pixels:
 
 
 def factor_of(side: int, across: int) -> int:
-    """How much to enlarge images of a longer side: as much as so many of them side by side have room for.
+    """Factor to enlarge images by: as much as so many of them side by side have room for.
 
     >>> factor_of(28, 8), factor_of(28, 16), factor_of(32, 12), factor_of(64, 16), factor_of(300, 4)
     (4, 3, 3, 1, 1)
@@ -208,7 +204,8 @@ def tree(levels: Sequence[Pixels], heading: str, about: str, values: tuple[str, 
             if level:
                 above = MARGIN + gutter + step * (leaves >> (level - 1)) * (index // 2 + 0.5)
                 colour = HIGH if index % 2 else LOW
-                sheet.lines.append(((above, y - pitch + high + 3), (middle, y - BLOCK - 7), colour))
+                ends = (y - pitch + high + 3, y - BLOCK - 7)
+                sheet.axis.plot((above, middle), ends, color=colour, linewidth=1.3, solid_capstyle="round")
     return sheet.figure()
 
 
@@ -298,9 +295,7 @@ def tinted(image: Pixels, mask: NDArray[np.bool_]) -> Pixels:
     (3, 3, 3)
     """
     three = np.broadcast_to(image[..., None] if image.ndim == 2 else image, (*image.shape[:2], 3)).astype(np.float64)
-    around = np.pad(mask, 1, mode="edge")
-    inside = around[:-2, 1:-1] & around[2:, 1:-1] & around[1:-1, :-2] & around[1:-1, 2:]
-    share = np.where(mask & ~inside, 1.0, np.where(mask, TINT, 0.0))[..., None]
+    share = np.where(mask & ~ndimage.binary_erosion(mask, border_value=1), 1.0, np.where(mask, TINT, 0.0))[..., None]
     colour = np.array(tuple(bytes.fromhex(ORANGE[1:])), np.float64)
     return np.asarray((1 - share) * three + share * colour).round().astype(np.uint8)
 

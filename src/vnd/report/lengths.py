@@ -10,8 +10,9 @@ from vnd.report.html import (
     NOT_TEST,
     Cell,
     Options,
-    Part,
+    Panel,
     Table,
+    caption,
     images_of,
     listed,
     of_split,
@@ -20,8 +21,8 @@ from vnd.report.html import (
     section,
     spread,
 )
-from vnd.report.results import RULES, Run, measure_names
-from vnd.report.series import Block, Point, Series
+from vnd.report.results import Run, measure_names
+from vnd.report.series import RULES, Block, Point, Series
 from vnd.report.style import BLUE, ORANGE, WIDE, Look, canvas, legend, looks, one_line, plot
 
 if TYPE_CHECKING:
@@ -33,22 +34,19 @@ WORDS = {"posterior": "by image", "target": "by target"}
 
 
 @section("code_lengths", "run")
-def overview(block: Block, options: Options) -> list[Part]:
-    """What was trained, at how many lengths it is measured, and what came of it."""
+def overview(block: Block, options: Options) -> list[Panel]:
+    """Summary of what was trained, at how many lengths it is measured, and what came of it."""
     results, own = block.runs[0].results, block.series[0]
     rows, code = sorted(results["rows"], key=lambda row: row["length"]), results["latent_dim"]
-    trained = f"An auto-encoder with a code of {code} numbers was trained on {images_of(results)}."
-    if not own.is_separate:
-        trained += " Its numbers stand in an order, so that a code can end after any of them."
     errors = listed([f"{row['mse']:.5f} with {row['length']:g}" for row in rows])
-    said = f"The mean squared error of a pixel is {errors} of {code} numbers."
-    where = f" at {len(rows)} lengths" if len(rows) > 1 else ""
-    lines = [f"{trained} {of_split(results, where)}", said, *(results.get("notes") or [])]
-    return [Part("summary", "", "", [paragraphs(*lines)]), *numbers(block, options)]
+    measured = of_split(results, f" at {len(rows)} lengths" if len(rows) > 1 else "")
+    given = {"images": images_of(results), "measured": measured, "errors": errors, "ordered": not own.is_separate}
+    text = paragraphs(caption("trained_codes", code=code, **given), *(results.get("notes") or []))
+    return [Panel("summary", "", "", [text]), *numbers(block, options)]
 
 
 @section("code_lengths", "page", "markdown")
-def numbers(block: Block, options: Options) -> list[Part]:
+def numbers(block: Block, options: Options) -> list[Panel]:
     """The table of lengths: one line a series and length, the best of each length bold."""
     extractors, named, columns = distances(block.series), _named(block.runs), block.columns
     wanted = [*(key for key in columns if key not in named), *extractors, *distances(block.series, "score_name")]
@@ -73,7 +71,7 @@ def numbers(block: Block, options: Options) -> list[Part]:
 
 
 def spoken_of(series: Sequence[Series]) -> dict[str, Any]:
-    """What the note of the table speaks of."""
+    """Names that the note of the table needs."""
     runs = [run for own in series for run in own.runs]
     targets = {f"{row['target']:.4g}" for run in runs for row in run.rows if row.get("target")}
     real = {f"{one['real_diversity']:.3g}" for run in runs if (one := run.results.get("features"))}
@@ -89,13 +87,13 @@ def spoken_of(series: Sequence[Series]) -> dict[str, Any]:
 
 
 def distances(series: Sequence[Series], key: str = "distance_name") -> list[str]:
-    """What the Fréchet distances of some series are called, one name an extractor; or their scores."""
+    """Names of the Fréchet distances of some series, one an extractor; or of their scores."""
     features = [run.results.get("features") or {} for own in series for run in own.runs]
     return list(dict.fromkeys(one[key] for one in features if key in one))
 
 
 @section("code_error", "run", "page", "markdown")
-def error(block: Block, options: Options) -> list[Part]:
+def error(block: Block, options: Options) -> list[Panel]:
     """The error at every length, and generated images against real ones."""
     found = []
     if _many(block.series, "mse"):
@@ -111,15 +109,15 @@ def error(block: Block, options: Options) -> list[Part]:
 
 
 @section("rate_distortion", "run", "page", "markdown")
-def rate(block: Block, options: Options) -> list[Part]:
+def rate(block: Block, options: Options) -> list[Panel]:
     """Rate, distortion and their sum."""
     drawing = options.drawing("rate", rate_distortion, block.series)
     return [part("rate", [drawing] if _many(block.series, "negative_elbo") else [])]
 
 
 @section("image_lengths", "run", "page", "markdown")
-def image_lengths(block: Block, options: Options) -> list[Part]:
-    """How long the codes of images are, a part for each series that has a length for each image."""
+def image_lengths(block: Block, options: Options) -> list[Panel]:
+    """Lengths of the codes of images, a part for each series that has a length for each image."""
     found = []
     for index, own in enumerate(own for own in block.series if own.runs[0].results.get("lengths")):
         results, name = own.runs[0].results, own.name if len(block.series) > 1 else ""
@@ -150,7 +148,7 @@ def rate_distortion(series: Sequence[Series]) -> Figure:
 
 
 def draw_lengths(results: dict[str, Any]) -> Figure:
-    """How long the codes of images are, and on the right their lengths against the images' sizes as PNG files."""
+    """Draw the lengths of codes, and on the right these against the images' sizes as PNG files."""
     from matplotlib.ticker import MaxNLocator
 
     complexity = results.get("complexity")
@@ -214,7 +212,7 @@ def _named(runs: Sequence[Run]) -> set[str]:
 
 
 def _counts(series: Sequence[Series]) -> str:
-    """How many images were generated, and how many real ones they are held against."""
+    """Numbers of generated images, and of real ones that they are held against."""
     features = [run.results.get("features") for own in series for run in own.runs]
     found = sorted({(one["num_generated"], one["real"]) for one in features if one})
     said = " or ".join(f"{drawn:,} drawn images against {real:,} real ones" for drawn, real in found)

@@ -19,8 +19,9 @@ from vnd.report.html import (
     ROWS_OF,
     Cell,
     Options,
-    Part,
+    Panel,
     Table,
+    caption,
     images_of,
     listed,
     of_split,
@@ -85,7 +86,7 @@ def each_image(point: Point, count: int) -> list[float]:
 
 
 def groups_of(own: Series) -> tuple[str | int, ...] | None:
-    """Whose the images are, as all runs say, empty where nobody's; None where they do not agree."""
+    """Groups of the images, as all runs say, empty where there are none; None where runs do not agree."""
     said = {tuple(run.results.get("groups") or ()) for run in own.runs}
     return said.pop() if len(said) == 1 else None
 
@@ -97,7 +98,7 @@ def _bootstrap(values: tuple[tuple[float, ...], ...], groups: tuple[str | int, .
 
 
 def span(own: Series, point: Point, count: int) -> tuple[float, float] | None:
-    """Where the mean would lie, by 95 %, with other groups, or images where nobody owns them.
+    """Interval of 95 % of the mean, by resampling groups, or images where there are none.
 
     As the file says; of several runs on the same images, of their mean.
     """
@@ -116,20 +117,20 @@ def span(own: Series, point: Point, count: int) -> tuple[float, float] | None:
 
 
 def expected(block: Block) -> dict[int, float]:
-    """What samples of the true distribution would reach, by number of samples; nothing where it is not known."""
+    """Distances of samples of the true distribution, by number of samples; nothing where it is not known."""
     found = {n: [point.mean(f"expected_ged_{n}") for _, point in block.points] for n in counts(block)}
     known = {count: [value for value in some if value is not None] for count, some in found.items()}
     return {count: sum(some) / len(some) for count, some in known.items() if some}
 
 
 def published(block: Block) -> tuple[str, dict[int, float]]:
-    """What others reached on the data set: their name, and energy distances by number of samples."""
+    """Published results on the data set: a name, and energy distances by number of samples."""
     said = block.first("published") or {"name": "", "ged": {}}
     return said["name"], {int(count): value for count, value in said["ged"].items()}
 
 
 def graders_own(block: Block, key: str) -> float | None:
-    """What the graders measure among themselves, as the first run that does says."""
+    """Measures of the graders among themselves, of the first run that has them."""
     known = [(run.results.get("graders_own") or {}).get(key) for own in block.series for run in own.runs]
     return next((value for value in known if value is not None), None)
 
@@ -146,7 +147,7 @@ def several(block: Block) -> list[Series]:
 
 
 def group_noun(block: Block) -> str:
-    """What a group of images is called."""
+    """Noun for a group of images."""
     return str(block.first("group_noun") or "owner")
 
 
@@ -161,7 +162,7 @@ def named(own: Series, point: Point) -> str:
 
 
 def reference(block: Block) -> Series | None:
-    """What the others are held against: the first reference, or else the first; nothing where one is alone."""
+    """Series that the others are held against: the first reference, or else the first; nothing where one is alone."""
     if len(block.series) < 2:
         return None
     return next((own for own in block.series if own.method.get("reference")), block.series[0])
@@ -187,29 +188,24 @@ def differences(block: Block) -> list[tuple[Series, Point, Interval | None]]:
 
 
 @section("mask_tables", "run")
-def overview(block: Block, options: Options) -> list[Part]:
-    """What was trained, at how many sizes it is measured, and what came of it."""
+def overview(block: Block, options: Options) -> list[Panel]:
+    """Summary of what was trained, at how many sizes it is measured, and what came of it."""
     results, own = block.runs[0].results, block.series[0]
-    trained = (
-        f"A network was trained on {images_of(results)}, each with the masks of {results['graders']} graders, who need "
-        "not agree. Every sample that it draws for an image is a whole mask, such as one grader might have made."
-    )
     sized, most = sum(not point.is_drawn for point in own.points), counts(block)[-1]
     said = []
     for point in own.points:
         place = " with lengths that are drawn" if point.is_drawn else f" at {point.label}"
         said.append(f"{point.measures[f'ged_{most}'].mean:.3f}{place * (len(own.points) > 1)}")
-    words = f"The energy distance between {most} sample{'s' * (most > 1)} and the graders is {listed(said)}"
     truth, apart, between = expected(block).get(most), own.full.mean("diversity"), graders_own(block, "diversity")
-    words += f"; samples of the true distribution would have {truth:.3f} on average." if truth is not None else "."
-    if apart is not None and between is not None:
-        words += f" Two samples are {apart:.2f} apart (1 − IoU), two graders {between:.2f}."
-    lines = [f"{trained} {of_split(results, f' at {sized} sizes' if sized > 1 else '')}", words]
-    return [Part("summary", "", "", [paragraphs(*lines, *(results.get("notes") or []))]), *tables(block, options)]
+    given: dict[str, Any] = {"images": images_of(results)}
+    given |= {"measured": of_split(results, f" at {sized} sizes" if sized > 1 else "")}
+    given |= {"graders": results["graders"], "most": most, "distances": listed(said)}
+    text = caption("trained_masks", truth=truth, apart=apart, between=between, **given)
+    return [Panel("summary", "", "", [paragraphs(text, *(results.get("notes") or []))]), *tables(block, options)]
 
 
 @section("mask_tables", "page", "markdown")
-def tables(block: Block, options: Options) -> list[Part]:
+def tables(block: Block, options: Options) -> list[Panel]:
     """Energy distances, their differences from the reference's, and what else was measured."""
     first, second = _columns(block)
     most, between = counts(block)[-1], graders_own(block, "diversity")
@@ -221,7 +217,7 @@ def tables(block: Block, options: Options) -> list[Part]:
     if options.view != "markdown":
         return found
     notes = [f"{one.heading}. {one.note}" if one.key == "differences" else one.note for one in found]
-    split = Part("split", "", "", [paragraphs(NOT_TEST)] if block.runs[0].split != "test" else [])
+    split = Panel("split", "", "", [paragraphs(NOT_TEST)] if block.runs[0].split != "test" else [])
     return [split, *(replace(one, heading="", note=note) for one, note in zip(found, notes, strict=True))]
 
 
@@ -278,7 +274,7 @@ def _table(block: Block, columns: Sequence[Column]) -> Table:
 
 
 def _spoken_of(block: Block, columns: Sequence[Column]) -> dict[str, Any]:
-    """What the note of the first table speaks of."""
+    """Names that the note of the first table needs."""
     keys, points = {column.key for column in columns}, [point for _, point in block.points]
     most, noun = counts(block)[-1], group_noun(block)
     unbiased, groups = f"ged_unbiased_{most}", Counter(next(filter(None, map(groups_of, block.series)), ()))
@@ -299,7 +295,7 @@ def _spoken_of(block: Block, columns: Sequence[Column]) -> dict[str, Any]:
     }
 
 
-def _against(block: Block) -> list[Part]:
+def _against(block: Block) -> list[Panel]:
     """The table of differences, where there is something to compare."""
     base, most, found = reference(block), counts(block)[-1], differences(block)
     if base is None or not any(one for _, _, one in found):
@@ -328,7 +324,7 @@ def signed(value: float) -> str:
 
 
 def more_rows(block: Block) -> dict[tuple[str, str], dict[str, Any]]:
-    """What the flat rows have beside: the ends of intervals over groups, or else images, and differences."""
+    """Add to the flat rows the ends of intervals over groups, or else images, and differences."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     base, key = reference(block), f"ged_{counts(block)[-1]} difference"
     for own, point in block.points:
@@ -350,11 +346,11 @@ ROWS_OF["mask_tables"] = more_rows
 
 
 @section("energy_distance", "run", "page", "markdown")
-def figures(block: Block, options: Options) -> list[Part]:
+def figures(block: Block, options: Options) -> list[Panel]:
     """The figures that there are numbers for."""
     some, lone = several(block), not several(block) and len(block.series) == 1
     drawn, repeated = any(p.is_drawn for own in some for p in own.points), any(len(s.runs) > 1 for s in block.series)
-    (name, others), found = published(block), list[Part]()
+    (name, others), found = published(block), list[Panel]()
 
     def add(key: str, draw: Any, is_half: bool, **given: Any) -> None:
         found.append(part(key, [options.drawing(key, draw, block)], is_half, **given))
@@ -435,7 +431,7 @@ def over_samples(block: Block) -> Figure:
 
 
 def draw_diversity(block: Block) -> Figure:
-    """How well samples match the graders against how far they are apart; those of a method are joined."""
+    """Draw how well samples match the graders against how far they are apart; those of a method are joined."""
     figure, axis = canvas()
     styles = looks(block.series)
     for own in block.series:

@@ -14,16 +14,18 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from vnd._files import write_text
 
 FORMAT = 2
-RESULTS = "results.json"
+RESULTS, SCHEMA, CAPTIONS = "results.json", "schema.yaml", "captions.yaml"
 SIGNS = ("recipe.yaml", "checkpoints", "metrics.jsonl")  # of a run's folder, evaluated or not
 LAST = "last"  # the network at the end of training
 PROGRAM = re.compile(r"(vnd|__main__\.py)$")  # what the command line calls itself
@@ -32,96 +34,12 @@ DROPPED = ("examples", "curves")
 FOLDER = re.compile(r"""^(\s*(?:- |[^\s:'"]+: ))['"]?/.*$""", re.MULTILINE)  # a path of one machine, in a recipe
 SLACK = 1e-6  # of a share, which was a float32 once
 
-TEXT, NUMBER, SHARE, FLAG = "text", "a finite number", "a number in 0 … 1", "true or false"
-COUNT, SIZE = "a whole number of at least 0", "a whole number of at least 1"
-NATURAL, POSITIVE = "a finite number of at least 0", "a finite number above 0"
-BIN, PART, PEARSON = "a number in 0 … 1, or null", "a number in (0, 1]", "a number in -1 … 1, or null"
-MAYBE, OWNER = "a finite number, or null", "text or a whole number"
-IMAGE = "rows of whole numbers in 0 … 255, H × W or H × W × 3"
-LINE = "text, or [offset, [lengths]]"
 
-KINDS = ("uniform", "learned", "sampled")
-RULES = ("fixed", "posterior", "target")  # by which codes have their lengths
-INFERENCE = ("mc", "mean", "mc_mask", "temperature_scaled")
-SIZES, ORDERS = ("many", "each", "found"), ("learned", "fixed", "none")
-
-# A key with "?" may be missing, null or empty. {"*": …} has keys of its own, […] holds one or more, (…) the choices.
-EXAMPLE = {"image": IMAGE, "prediction": TEXT, "confidence": SHARE, "label?": TEXT}
-LOOK = {"color": TEXT, "marker": TEXT, "line": LINE}
-METHOD = {
-    **{"key": TEXT, "name": TEXT, "about?": TEXT, "rank?": COUNT, "sizes?": SIZES, "order?": ORDERS},
-    **{"stochastic?": FLAG, "reference?": FLAG, "looks?": {"*": LOOK}},
-}
-COLUMN = {
-    **{"key": TEXT, "heading": TEXT, "digits?": COUNT, "form?": ("number", "percent", "short", "ms", "bytes")},
-    **{"better?": ("more", "less"), "description?": TEXT, "title?": TEXT, "axis?": TEXT, "headline?": TEXT},
-    **{"scaled?": FLAG, "chance?": TEXT},
-}
-ROW = {
-    **{"kind?": KINDS, "label?": TEXT, "fraction?": PART, "inference?": INFERENCE, "repeat?": COUNT},
-    **dict.fromkeys(("bn_images?", "macs?", "bytes?"), COUNT),
-    **dict.fromkeys(("parameters?", "dense_parameters?", "temperature?", "length?"), POSITIVE),
-    **dict.fromkeys(("latency_ms?", "test_seconds?", "seconds?", "usage_std?", "brier?", "aurc?"), NATURAL),
-    **dict.fromkeys(("accuracy?", "ece?", "classwise_ece?", "adaptive_ece?", "batch_ece?", "auroc?", "aupr?"), SHARE),
-    **dict.fromkeys(("fpr95?", "base_rate?", "reached?"), SHARE),
-    **{"nll?": NUMBER, "shape?": {"*": COUNT}, "length_rule?": RULES},
-    **dict.fromkeys(("mse?", "summed?", "frechet?", "inception_score?", "diversity?", "target?"), NATURAL),
-    **dict.fromkeys(("rate?", "distortion?", "negative_elbo?"), NUMBER),
-    **{key: {"*": NUMBER} for key in ("ged?", "ged_by_group?", "expected_ged?")},
-    **{"ged_unbiased?": {"*": MAYBE}, "ged_interval?": {"*": [NUMBER]}, "per_image?": {"*": [NUMBER]}},
-    **dict.fromkeys(("matched_iou?", "dice?", "calibration_error?"), SHARE),
-    **dict.fromkeys(("entropy?", "entropy_marked?"), NATURAL),
-}
-ROWS: dict[str, dict[str, Any]] = {  # what a row must have beside, by a key that rows of its kind have
-    "ged": {"label": TEXT, "per_image": {"*": [NUMBER]}},
-    "length": {"length": POSITIVE, "mse": NATURAL, "summed": NATURAL},
-    "": {"kind": KINDS, "label": TEXT, "parameters": POSITIVE},
-}
-SELECTIVE = {
-    **{"label": TEXT, "threshold?": NUMBER, "coverage": SHARE, "risk?": SHARE, "aurc?": NATURAL},
-    **{"curve?": {"coverage": [SHARE], "risk": [SHARE]}},
-}
-FILE: dict[str, Any] = {
-    **{"format": (FORMAT,), "title": TEXT, "task": {"name": TEXT, "noun": TEXT, "compare": [TEXT]}, "method": METHOD},
-    **{"columns": [COLUMN], "sections": [TEXT]},
-    "data": {
-        **{"name": TEXT, "train?": COUNT, "validation?": COUNT, "test?": COUNT},
-        **{"classes?": [TEXT], "image?": [COUNT]},
-    },
-    **{"rows": [ROW], "tidy?": [{}]},
-    **dict.fromkeys(("command?", "machine?", "ood?", "group_noun?"), TEXT),
-    **{"split?": ("test", "validation"), "notes?": [TEXT], "seconds?": {"*": NUMBER}, "inference?": [INFERENCE]},
-    "chosen?": {"label": TEXT, "parameters?": SIZE, "reason?": TEXT, "folder?": TEXT},
-    "survival?": {"*": [SHARE]},
-    "examples?": {"most_certain?": [EXAMPLE], "least_certain?": [EXAMPLE], "ood?": [EXAMPLE]},
-    "curves?": [{"step": COUNT, "loss?": NUMBER, "nll?": NUMBER, "kl?": NUMBER, "mse?": NUMBER, "rate?": NUMBER}],
-    "series?": {
-        **{"run": TEXT, "recipe?": TEXT, "method": TEXT, "network": TEXT, "data": TEXT, "seed?": COUNT},
-        "settings?": TEXT,
-    },
-    "correlation?": {"labels": [TEXT], "inside": [[PEARSON]], "outside?": [[PEARSON]]},
-    "selective?": {"risk": SHARE, "rows": [SELECTIVE]},
-    "cascade?": {
-        "levels": [TEXT],
-        "curve": [{"threshold?": NUMBER, "accuracy": SHARE, "macs": POSITIVE, "share": [SHARE]}],
-        "single": [{"label": TEXT, "accuracy": SHARE, "macs": POSITIVE}],
-    },
-    # of codes
-    **{"latent_dim?": SIZE, "likelihood_std?": POSITIVE, "lengths?": {"*": [COUNT]}},
-    "features?": {
-        **dict.fromkeys(("name", "sha256", "distance_name", "score_name"), TEXT),
-        **{"num_generated": SIZE, "real": SIZE, "real_diversity": NATURAL},
-    },
-    "complexity?": {
-        **{"measure": TEXT, "images": SIZE, "shown": {"*": [COUNT]}},
-        "correlation": {"*": {"spearman": NUMBER, "pearson": NUMBER}},
-    },
-    # of masks
-    **{"graders?": SIZE, "graders_own?": {"*": MAYBE}},
-    "published?": {"name": TEXT, "ged": {"*": NUMBER}},
-}
-DIAGRAM = {"label": TEXT, "count": [COUNT], "confidence": [BIN], "accuracy": [BIN]}
-PIXELS = {"count": [COUNT], "confidence": [BIN], "frequency": [BIN]}
+@cache
+def declared(name: str) -> dict[str, Any]:
+    """Read a YAML file of this package."""
+    found: dict[str, Any] = yaml.safe_load(files("vnd.report").joinpath(name).read_text("utf-8"))
+    return found
 
 
 @dataclass(frozen=True)
@@ -142,7 +60,7 @@ class Column:
 
     @property
     def factor(self) -> int:
-        """What its numbers are multiplied with to be shown."""
+        """Factor by which its numbers are multiplied to be shown."""
         return 100 if self.form == "percent" else 1
 
 
@@ -167,11 +85,11 @@ class Run:
         )  # hash of what else decides it, but a size of its own
         self.split = str(self.results.get("split") or "test")  # of the images it was measured on
         rows = self.results.get("tidy") or self.results["rows"]
-        self.inference = str((self.results.get("inference") or [rows[0].get("inference") or INFERENCE[0]])[0])  # main
+        self.inference = str((self.results.get("inference") or [rows[0].get("inference") or "mc"])[0])  # main
 
     @property
     def image(self) -> str:
-        """How large its images are, "64×64"; empty where nothing says."""
+        """Size of its images, "64×64"; empty where nothing says."""
         beside = self.beside.get("data")
         sides: Any = self.results["data"].get("image") or (beside.get("image") if isinstance(beside, dict) else None)
         known = isinstance(sides, list) and len(sides) == 3 and all(isinstance(n, int) and n > 0 for n in sides)
@@ -210,7 +128,7 @@ class Run:
 
 
 def measure_names(features: dict[str, Any]) -> dict[str, str]:
-    """What measures of generated images are called, by their key; with the extractor, so that no two are mixed."""
+    """Names of measures of generated images, by their key; with the extractor, so that no two are mixed."""
     if not features:
         return {}
     diversity = f"Diversity ({features['name']})"
@@ -332,7 +250,7 @@ def _json(path: Path) -> Any:
 
 def _checked(path: Path, contents: Any) -> dict[str, Any]:
     try:
-        check(contents, FILE, "")
+        check(contents, declared(SCHEMA)["file"], "")
         _check_rows(contents)
         _check_lengths(contents)
         if chosen_row(contents) is None:
@@ -347,16 +265,19 @@ def check(value: Any, wanted: Any, key: str) -> None:
     """Refuse a value that is not what the schema says, by its key."""
     if isinstance(wanted, dict):
         _check_dict(value, wanted, key)
-    elif isinstance(wanted, list):
-        if not isinstance(value, list) or not value:
-            raise ValueError(f"{key} must be a list that is not empty; got {_shown(value)}")
-        for index, item in enumerate(value):
-            check(item, wanted[0], f"{key}.{index}")
-    elif isinstance(wanted, tuple):
-        if value not in wanted or isinstance(value, bool):
-            raise ValueError(f"{key} must be {' or '.join(map(repr, wanted))}; got {_shown(value)}")
-    elif not _is(value, wanted):
-        raise ValueError(f"{key} must be {wanted}; got {_shown(value)}")
+        return
+    kind, _, null = str(wanted).partition(" or ")
+    if isinstance(wanted, list):
+        words, fits = "a list that is not empty", isinstance(value, list) and bool(value)
+    elif kind in KINDS:
+        words, fits = KINDS[kind][0] + ", or null" * bool(null), KINDS[kind][1](value) or (bool(null) and value is None)
+    else:
+        choices = wanted.split(" | ") if isinstance(wanted, str) else [wanted]
+        words, fits = " or ".join(map(repr, choices)), value in choices and not isinstance(value, bool)
+    if not fits:
+        raise ValueError(f"{key} must be {words}; got {_shown(value)}")
+    for index, item in enumerate(value if isinstance(wanted, list) else ()):
+        check(item, wanted[0], f"{key}.{index}")
 
 
 def _check_dict(value: Any, wanted: dict[str, Any], key: str) -> None:
@@ -376,17 +297,17 @@ def _check_dict(value: Any, wanted: dict[str, Any], key: str) -> None:
 
 def _check_rows(contents: dict[str, Any]) -> None:
     """Rows have what their kind needs, and a number in every declared column that is not empty."""
-    columns = [column["key"] for column in contents["columns"]]
+    schema, columns = declared(SCHEMA), [column["key"] for column in contents["columns"]]
     for part in ("rows", "tidy"):
         for index, row in enumerate(contents.get(part) or []):
-            kind = next((key for key in ROWS if key in row), "")
+            kind = next((key for key in schema["row_kinds"] if key in row), "")
             if kind == "ged" and part == "tidy":
                 continue  # the same once more, a line a number of samples
-            check(row, ROW, f"{part}.{index}")
-            check(row, ROWS[kind], f"{part}.{index}")
+            check(row, schema["file"]["rows"][0], f"{part}.{index}")
+            check(row, schema["row_kinds"][kind], f"{part}.{index}")
             for key in columns:
                 if isinstance(row.get(key), str | list | bool):
-                    raise ValueError(f"{part}.{index}.{key} must be {NUMBER}; got {_shown(row[key])}")
+                    raise ValueError(f"{part}.{index}.{key} must be {KINDS['number'][0]}; got {_shown(row[key])}")
 
 
 def _check_lengths(contents: dict[str, Any]) -> None:
@@ -394,10 +315,11 @@ def _check_lengths(contents: dict[str, Any]) -> None:
     if "ged" in contents["rows"][0]:
         _check_samples(contents)
     elif "length" in contents["rows"][0]:
-        check(contents, {"latent_dim": SIZE}, "")
+        check(contents, declared(SCHEMA)["codes"], "")
     reliability: Any = contents.get("reliability") or []
     by_label, labels = isinstance(reliability, dict), {row.get("label") for row in contents["rows"]}
-    check(reliability, {"*": PIXELS} if by_label else [DIAGRAM], "reliability") if reliability else None
+    if reliability:
+        check(reliability, declared(SCHEMA)["reliability_by_label" if by_label else "reliability"], "reliability")
     for place, width in reliability.items() if by_label else enumerate(reliability):
         if by_label and place not in labels:
             raise ValueError(f"reliability must have labels of rows as keys; got {_shown(place)}")
@@ -423,7 +345,7 @@ def _check_lengths(contents: dict[str, Any]) -> None:
 
 def _check_samples(contents: dict[str, Any]) -> None:
     """Rows of masks: one label each, the same numbers of samples, the same images."""
-    check(contents, {"samples": [SIZE], "graders": SIZE, "groups?": [OWNER]}, "")
+    check(contents, declared(SCHEMA)["masks"], "")
     counts, labels = {*map(str, contents["samples"])}, [row["label"] for row in contents["rows"]]
     if len(set(labels)) < len(labels):
         raise ValueError(f"rows must have one label each; got {_shown(labels)}")
@@ -449,16 +371,6 @@ def _same(place: str, values: dict[str, Any]) -> None:
         raise ValueError(f"{place}: {', '.join([*lists][:-1])} and {[*lists][-1]} must have one length")
 
 
-def _is(value: Any, wanted: str) -> bool:
-    if wanted in OTHERS:
-        return OTHERS[wanted](value)
-    if value is None:
-        return wanted in (BIN, PEARSON, MAYBE)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:  # NaN fails as well
-        return False
-    return NUMBERS[wanted](value)
-
-
 def _is_image(value: Any) -> bool:
     try:
         pixels = np.array(value)
@@ -470,24 +382,28 @@ def _is_image(value: Any) -> bool:
     )
 
 
-OTHERS: dict[str, Callable[[Any], bool]] = {
-    TEXT: lambda value: isinstance(value, str),
-    FLAG: lambda value: isinstance(value, bool),
-    OWNER: lambda value: isinstance(value, str | int) and not isinstance(value, bool),
-    LINE: lambda value: (
-        isinstance(value, str) or (isinstance(value, list) and len(value) == 2 and isinstance(value[1], list))
+def _number(fits: Callable[[float], bool]) -> Callable[[Any], bool]:
+    """Check for finite numbers that fit; NaN is none."""
+    return lambda x: isinstance(x, int | float) and not isinstance(x, bool) and -1e300 < x < 1e300 and fits(x)
+
+
+KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of values of the schema: in words, and what tells them
+    "text": ("text", lambda x: isinstance(x, str)),
+    "flag": ("true or false", lambda x: isinstance(x, bool)),
+    "name": ("text or a whole number", lambda x: isinstance(x, str | int) and not isinstance(x, bool)),
+    "line": (
+        "text, or [offset, [lengths]]",
+        lambda x: isinstance(x, str) or (isinstance(x, list) and len(x) == 2 and isinstance(x[1], list)),
     ),
-    IMAGE: _is_image,
-}
-NUMBERS: dict[str, Callable[[float], bool]] = {
-    **dict.fromkeys((NUMBER, MAYBE), lambda value: True),
-    **dict.fromkeys((SHARE, BIN), lambda value: -SLACK <= value <= 1 + SLACK),
-    PART: lambda value: 0 < value <= 1 + SLACK,
-    PEARSON: lambda value: abs(value) <= 1 + SLACK,
-    POSITIVE: lambda value: value > 0,
-    NATURAL: lambda value: value >= 0,
-    COUNT: lambda value: value == int(value) >= 0,
-    SIZE: lambda value: value == int(value) >= 1,
+    "image": ("rows of whole numbers in 0 … 255, H × W or H × W × 3", _is_image),
+    "number": ("a finite number", _number(lambda x: True)),
+    "natural": ("a finite number of at least 0", _number(lambda x: x >= 0)),
+    "positive": ("a finite number above 0", _number(lambda x: x > 0)),
+    "count": ("a whole number of at least 0", _number(lambda x: x == int(x) >= 0)),
+    "size": ("a whole number of at least 1", _number(lambda x: x == int(x) >= 1)),
+    "share": ("a number in 0 … 1", _number(lambda x: -SLACK <= x <= 1 + SLACK)),
+    "part": ("a number in (0, 1]", _number(lambda x: 0 < x <= 1 + SLACK)),
+    "correlation": ("a number in -1 … 1", _number(lambda x: abs(x) <= 1 + SLACK)),
 }
 
 
@@ -502,7 +418,7 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where one run was trained, in words; empty where nothing says."""
+    """Provenance of one run, in words; empty where nothing says."""
 
     machine: str  # its GPUs, or its CPU cores
     torch: str  # version
@@ -511,7 +427,7 @@ class Origin:
 
 
 def origin(run: Run) -> Origin:
-    """Where a run comes from, as its environment says, which may be missing or broken, or else its results."""
+    """Provenance of a run, as its environment says, which may be missing or broken, or else its results."""
     given: Any = run.beside.get("environment")
     said: dict[str, Any] = {"versions": {}, "git": {}, "gpus": [], "command": [], "cpus": 0}
     for key, empty in said.items() if isinstance(given, dict) else ():
@@ -547,7 +463,7 @@ def keep(runs: Sequence[Run], path: Path) -> int:
 
 
 def kept(run: Run, recipes: dict[str, str]) -> dict[str, Any]:
-    """What is kept of a run: "results", "environment", "data" and "recipe", those that there are."""
+    """Select what is kept of a run: "results", "environment", "data" and "recipe", those that there are."""
     results = {key: value for key, value in run.results.items() if key not in DROPPED}
     results |= {key: portable(results[key]) for key in ("command", "chosen") if results.get(key)}
     if run.recipe and isinstance(results.get("series"), dict):

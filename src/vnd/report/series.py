@@ -11,10 +11,11 @@ from itertools import count
 from typing import Any
 
 from vnd.metrics import Interval, confidence_interval
-from vnd.report.results import RULES, Column, Run
+from vnd.report.results import Column, Run
 
 FORMS = {"mc": "{}", "mean": "DT-{}", "mc_mask": "{}-MC", "temperature_scaled": "{}-TS"}  # names by way of inference
 DRAWN = ("mc", "mean")  # one, where no weight is drawn
+RULES = ("fixed", "posterior", "target")  # by which codes have their lengths
 RETRAINED = "retrained"  # for each length
 COMPARED = ("data", "network", "image")  # what a task may compare runs by
 MARK = re.compile(r"(?<![0-9]e)-|[/ ]")  # between the words of a name; not within 1e-05
@@ -50,12 +51,12 @@ class Point:
 
     @property
     def seeds(self) -> int:
-        """How many trainings it rests on."""
+        """Number of trainings that it rests on."""
         return len(self.rows)
 
     @property
     def is_drawn(self) -> bool:
-        """Whether each sample has a size of its own."""
+        """True if each sample has a size of its own."""
         return self.kind == "sampled"
 
 
@@ -80,7 +81,7 @@ class Series:
 
     @property
     def is_separate(self) -> bool:
-        """Whether each size was trained for itself."""
+        """True if each size was trained for itself."""
         return is_separate(self.method)
 
     @property
@@ -115,7 +116,7 @@ class Series:
         return [p for p in self.points if (not kinds or p.kind in kinds) and (not having or having in p.measures)]
 
     def parts(self, key: str) -> list[dict[str, Any]]:
-        """What its first run says of sizes under a key; with one training a size, the first of each."""
+        """Entries of its first run under a key, by size; with one training a size, the first of each."""
         runs = [run for run in self.runs if run.results.get(key)]
         found: dict[str, dict[str, Any]] = {}
         for run in runs if self.is_separate else runs[:1]:
@@ -125,7 +126,7 @@ class Series:
         return list(found.values())
 
     def first(self, key: str) -> Any:
-        """What the first of its runs that says something under a key says; None where none does."""
+        """Entry under a key of the first of its runs that has one; None where none does."""
         return next((run.results[key] for run in self.runs if run.results.get(key)), None)
 
 
@@ -139,7 +140,7 @@ class Block:
 
     @property
     def name(self) -> str:
-        """What it is of."""
+        """Name of what it is of."""
         return ", ".join(self.key)
 
     @property
@@ -163,17 +164,17 @@ class Block:
         return [own for own in self.series if own.main]
 
     def first(self, key: str) -> Any:
-        """What the first run that says something under a key says; None where none does."""
+        """Entry under a key of the first run that has one; None where none does."""
         return next((run.results[key] for run in self.runs if run.results.get(key)), None)
 
 
 def is_certain(method: dict[str, Any]) -> bool:
-    """Whether no weight is drawn: then draws and means are one."""
+    """Tell if no weight is drawn: then draws and means are one."""
     return method.get("stochastic") is False
 
 
 def is_separate(method: dict[str, Any]) -> bool:
-    """Whether a training has one size that was chosen before, so that runs of several sizes are one series."""
+    """Tell if a training has one size that was chosen before, so that runs of several sizes are one series."""
     return method.get("sizes") == "each"
 
 
@@ -222,7 +223,7 @@ def families(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 
 def display(method: dict[str, Any], inference: str) -> str:
-    """What a method is called when it is read in some way.
+    """Name a method when its inference is a given one.
 
     >>> names = {"key": "b", "name": "BN³"}
     >>> display(names, "mean"), display(names | {"stochastic": False}, "mean"), display(names, "temperature_scaled")
@@ -276,7 +277,7 @@ def point_of(runs: Rows) -> Point:
 
 
 def size_of(row: dict[str, Any], separate: bool = False) -> Hashable:
-    """What tells the size of a row from others of its kind: its length, its share of every layer, or its label."""
+    """Key of the size of a row among others of its kind: its length, its share of every layer, or its label."""
     if "length" in row:
         return (row["length"] if row["kind"] == RULES[0] else 0, row["latent_dim"])
     if row.get("fraction") is not None:
@@ -296,18 +297,27 @@ def differences(labels: Sequence[str]) -> list[str]:
     return found if len(set(found)) == len(found) else list(labels)
 
 
+def numbered(names: Sequence[str], between: str) -> list[str]:
+    """Names that are all different: the second of two equal ones has a number behind it.
+
+    >>> numbered(["a", "b", "a", "a"], "-")
+    ['a', 'b', 'a-2', 'a-3']
+    """
+    found: list[str] = []
+    for name in names:
+        others = (f"{name}{between}{number}".removeprefix(", ") if number > 1 else name for number in count(1))
+        found.append(next(other for other in others if other not in found))
+    return found
+
+
 def labels_of(parts: Sequence[list[Run]]) -> list[str]:
-    """What tells families apart: their recipes, else what differs in the names of their folders, else a number."""
+    """Labels that tell families apart: recipes, else what differs in the names of their folders, else a number."""
     stems = [_stem(part) for part in parts]
     for labels in ([part[0].recipe or "" for part in parts], stems, [part[0].name for part in parts]):
         if "" not in labels and len(set(labels)) == len(labels):
             return differences(labels)
     short = dict(zip(dict.fromkeys(stems), differences(list(dict.fromkeys(stems))), strict=True))
-    found: list[str] = []
-    for own in (short[stem] for stem in stems):
-        numbered = (f"{own}, no. {number}".removeprefix(", ") if number > 1 else own for number in count(1))
-        found.append(next(label for label in numbered if label not in found))
-    return found
+    return numbered([short[stem] for stem in stems], ", no. ")
 
 
 def _by_inference(added: str, runs: tuple[Run, ...]) -> list[Series]:
@@ -323,13 +333,13 @@ def _by_inference(added: str, runs: tuple[Run, ...]) -> list[Series]:
 
 
 def _clash(runs: Sequence[Run]) -> bool:
-    """Whether two runs have one seed and a size in common."""
+    """Tell if two runs have one seed and a size in common."""
     sizes = [{(run.seed, row["kind"], size_of(row, is_separate(run.method))) for row in run.rows} for run in runs]
     return len(set().union(*sizes)) < sum(map(len, sizes))
 
 
 def _stem(part: Sequence[Run]) -> str:
-    """What the names of the folders of a family have in common, without seed and hash."""
+    """Common part of the names of a family's folders, without seed and hash."""
     names = [re.sub(rf"-{run.seed}(-[0-9a-f]{{8}})?$", "", run.name) for run in part]
     first, *others = [name.split("-") for name in names]
     return "-".join(word for word in first if all(word in other for other in others)) or names[0]

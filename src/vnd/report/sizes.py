@@ -14,7 +14,7 @@ from vnd.report.html import (
     Drawing,
     Items,
     Options,
-    Part,
+    Panel,
     Table,
     caption,
     duration,
@@ -27,7 +27,7 @@ from vnd.report.html import (
     part,
     section,
 )
-from vnd.report.results import Column, chosen_row
+from vnd.report.results import CAPTIONS, Column, chosen_row, declared
 from vnd.report.series import Block, Point, Rows, Series, is_certain, point_of, rows_of, size_of
 from vnd.report.style import (
     BLUE,
@@ -59,21 +59,6 @@ INFERENCE = {
     "mc_mask": ("random masks", "a random width each pass, averaged"),
     "temperature_scaled": ("scaled", "temperature scaling: confidences are mended for each width on validation images"),
 }
-TERMS = {
-    "Nested": "The units of every layer are ordered by importance, so that the first few of each layer are a smaller "
-    "network that works without training again: one training gives all sizes.",
-    "Width": "The share of every layer that is kept. Half the width has about a quarter of the parameters.",
-    "Interval": "Where the mean of many repetitions would lie with 95 % confidence, by Student's t. It is over "
-    "trainings from other random starts (seeds), or where there is one training, over repeated evaluations of it.",
-}
-TRAINED = {  # by sizes and order of a method
-    ("many", "learned"): "One network was trained once on {images}. It learned which of its units matter most and "
-    "keeps them in that order, so that smaller networks are cut from it without training again.",
-    ("many", "fixed"): "One network was trained once on {images}. Its units stand in a fixed order and all its widths "
-    "were trained at once, so that smaller networks, of the first units of each layer, are cut from it without "
-    "training again.",
-    **dict.fromkeys((("each", "none"), ("found", "none")), "One network of one size was trained on {images}."),
-}
 PLACES = {
     "full": "Full width",
     "quarter": "A quarter of the width",
@@ -100,7 +85,7 @@ def other_of(block: Block) -> str:
 
 
 def has_several(block: Block) -> bool:
-    """Whether there are several trainings of a series, which figures do not average."""
+    """Tell if there are several trainings of a series, which figures do not average."""
     return any(point.over == "seeds" for own in block.main for point in own.points)
 
 
@@ -113,25 +98,23 @@ def first_of(block: Block) -> str:
 
 
 @section("summary", "run")
-def overview(block: Block, options: Options) -> list[Part]:
-    """What was trained, what came of it, and the full, the chosen and the smallest network in numbers."""
+def overview(block: Block, options: Options) -> list[Panel]:
+    """Summary of what was trained, what came of it, and the full, the chosen and the smallest network in numbers."""
     results, method, columns = block.runs[0].results, block.runs[0].method, headlines(block)
     rows, chosen = results["rows"], chosen_row(results)
     full = max(rows, key=lambda row: row["parameters"])
     classes = f", {len(results['data']['classes'])} classes" if results["data"].get("classes") else ""
-    trained = TRAINED.get((method.get("sizes", ""), method.get("order", "")), "A network was trained on {images}.")
-    at_one = " at one size" if (method.get("sizes") or "many") == "many" else ""
-    where = f" at {len(rows)} sizes" if len(rows) > 1 else at_one
-    lines = [f"{trained.format(images=images_of(results) + classes)} {of_split(results, where)}"]
-    if chosen is not None:
-        reason = f" ({results['chosen']['reason']})" if results["chosen"].get("reason") else ""
-        known = [c for c in columns if chosen.get(c.key) is not None]
-        numbers_of = [(c.heading, number(chosen[c.key], c), number(full.get(c.key), c)) for c in known]
-        said = listed([f"{name} {value} ({whole} at full size)" for name, value, whole in numbers_of])
-        lines.append(
-            f"The chosen network, {chosen['label']}{reason}, has {short(chosen['parameters'])} parameters, "
-            f"{_share(chosen, full)} of the full {short(full['parameters'])}. On these images it has {said}."
-        )
+    sizes, where = method.get("sizes") or "many", f" at {len(rows)} sizes" if len(rows) > 1 else ""
+    said = [
+        f"{c.heading} {number(chosen[c.key], c)} ({number(full.get(c.key), c)} at full size)"
+        for c in columns if chosen is not None and chosen.get(c.key) is not None
+    ]  # fmt: skip
+    text = caption(
+        "trained_sizes", sizes=sizes, order=method.get("order", ""), chosen=chosen, full=full, numbers=listed(said),
+        images=images_of(results) + classes, share=chosen and _share(chosen, full),
+        reason=(results.get("chosen") or {}).get("reason"),
+        measured=of_split(results, where or " at one size" * (sizes == "many")),
+    )  # fmt: skip
     smallest = min(rows, key=lambda row: (row["parameters"], *(-row.get(column.key, 0) for column in columns[:1])))
     named = {"Full size": full, "Chosen": chosen, "Smallest": smallest} if len(rows) > 1 else {"The network": full}
     cards = [
@@ -142,11 +125,11 @@ def overview(block: Block, options: Options) -> list[Part]:
         ]
         for name, row in named.items() if row is not None
     ]  # fmt: skip
-    return [Part("summary", "", "", [paragraphs(*lines), Items(cards, "cards")])]
+    return [Panel("summary", "", "", [paragraphs(text), Items(cards, "cards")])]
 
 
 @section("curves", "run")
-def against_size(block: Block, options: Options) -> list[Part]:
+def against_size(block: Block, options: Options) -> list[Panel]:
     """Each measure of a run against its size."""
     results = block.runs[0].results
     if len(results["rows"]) == 1:
@@ -155,7 +138,7 @@ def against_size(block: Block, options: Options) -> list[Part]:
     for column in drawn_columns(block):
         if not column.chance and any(row.get(column.key) is not None for row in results["rows"]):
             drawing = options.drawing(column.key, one_run, results, column)
-            found.append(Part(column.key, column.title, described(column, block), [drawing], is_half=True))
+            found.append(Panel(column.key, column.title, described(column, block), [drawing], is_half=True))
     return found
 
 
@@ -183,7 +166,7 @@ def one_run(results: dict[str, Any], column: Column) -> Figure:
 
 
 @section("numbers", "run")
-def numbers(block: Block, options: Options) -> list[Part]:
+def numbers(block: Block, options: Options) -> list[Panel]:
     """Every size of a run in numbers; the units of each layer under a fold."""
     results = block.runs[0].results
     rows, chosen = results["rows"], chosen_row(results)
@@ -203,24 +186,24 @@ def numbers(block: Block, options: Options) -> list[Part]:
         layers = dict.fromkeys(layer for row in shaped for layer in row["shape"])
         lines = [[layer, *(str(row["shape"].get(layer, NONE)) for row in shaped)] for layer in layers]
         tables.append(Table(["Layer", *(row["label"] for row in shaped)], lines, fold="Units kept in each layer"))
-    return [Part("numbers", "All sizes in numbers" if len(rows) > 1 else "In numbers", note, tables)]
+    return [Panel("numbers", "All sizes in numbers" if len(rows) > 1 else "In numbers", note, tables)]
 
 
 # Who is best where
 
 
 @section("summary", "top")
-def glossary(block: Block, options: Options) -> list[Part]:
-    """What the numbers mean."""
+def glossary(block: Block, options: Options) -> list[Panel]:
+    """Glossary of the numbers."""
     split = block.runs[0].split
-    said = {c.heading: c.description for c in block.columns.values() if c.description} | TERMS
+    said = {c.heading: c.description for c in block.columns.values() if c.description} | declared(CAPTIONS)["terms"]
     lines = [[Cell(name), Cell(text.format(split=split))] for name, text in said.items()]
     return [part("words", [Items(lines, "terms")])]
 
 
 @section("summary", "page")
-def summary(block: Block, options: Options) -> list[Part]:
-    """Who is best at each place, what cutting costs, the places in numbers, and what the methods are."""
+def summary(block: Block, options: Options) -> list[Panel]:
+    """Best method at each place, cost of cutting, the places in numbers, and what the methods are."""
     columns, found = headlines(block), places(block)
     verdicts = []
     for place, points in found.items():
@@ -274,7 +257,7 @@ def places(block: Block) -> dict[str, dict[str, Point]]:
 
 
 def comparable(points: dict[str, Point]) -> bool:
-    """Whether points are of one width, so that the best of them is best at something."""
+    """Tell if points are of one width, so that the best of them is best at something."""
     shares = [point.fraction for point in points.values()]
     return None not in shares and max(shares) - min(shares) < 2 * NEAR  # type: ignore[operator, type-var]
 
@@ -294,7 +277,7 @@ def best_of(block: Block, points: dict[str, Point], column: Column) -> list[tupl
 
 
 def verdict(first: Interval, second: Interval) -> str:
-    """Whether the difference of two means is more than chance may make."""
+    """Tell if the difference of two means is more than chance may make."""
     if min(first.count, second.count) < 2:
         return "single"
     return "overlap" if first.low <= second.high and second.low <= first.high else "apart"
@@ -314,7 +297,7 @@ def lead(block: Block, points: dict[str, Point], column: Column) -> list[Cell]:
 
 
 def _shrunk(own: Series, quarter: Point | None) -> list[Cell]:
-    """What a nested network loses when it is cut; nothing where it has one width."""
+    """Loss of a nested network when it is cut; nothing where it has one width."""
     widths = [point for point in own.of("uniform") if point.fraction is not None]
     column = next((c for c in own.columns.values() if c.headline), None)
     if own.is_separate or len(widths) < 2 or column is None:
@@ -332,8 +315,8 @@ def _shrunk(own: Series, quarter: Point | None) -> list[Cell]:
 
 
 @section("efficiency", "page")
-def efficiency(block: Block, options: Options) -> list[Part]:
-    """What little networks can do, and what they use; the order is the paper's."""
+def efficiency(block: Block, options: Options) -> list[Panel]:
+    """Accuracy and weight usage of small networks; the order is the paper's."""
     lines = efficiencies(block)
     columns = [c for key in ("accuracy", "ece", "auroc", "aupr") if (c := block.columns.get(key))]
     table: list[list[Cell | str]] = [
@@ -371,8 +354,8 @@ def efficiencies(block: Block) -> list[tuple[str, Point, str]]:
 
 
 @section("times", "page")
-def times(block: Block, options: Options) -> list[Part]:
-    """What training and testing took."""
+def times(block: Block, options: Options) -> list[Panel]:
+    """Times of training and testing."""
     lines: list[list[Cell | str]] = []
     for own in block.series:
         train, trainings = training_time(own)
@@ -408,7 +391,7 @@ def training_time(own: Series) -> tuple[float | None, int]:
 
 
 @section("summary", "markdown")
-def budget(block: Block, options: Options) -> list[Part]:
+def budget(block: Block, options: Options) -> list[Panel]:
     """The table of methods at some numbers of parameters, and that of all sizes of the first run's method."""
     split, own = block.runs[0].split, headline(block)
     other = block.first("ood") or "unfamiliar"
@@ -561,12 +544,12 @@ def _spread(found: Interval, column: Column, below: str = "", sign: str = "", ha
 
 
 def _count(point: Point) -> int:
-    """How many trainings a point rests on."""
+    """Number of trainings that a point rests on."""
     return point.measures["accuracy"].count if point.over == "seeds" else 1
 
 
 def _shape(row: dict[str, Any]) -> Hashable:
-    """What tells shapes of a network apart without the shape itself, which not all rows have."""
+    """Key of a network's shape without the shape itself, which not all rows have."""
     return row["parameters"], row.get("macs")
 
 
@@ -579,5 +562,5 @@ def _share(row: dict[str, Any], full: dict[str, Any]) -> str:
 
 
 def described(column: Column, block: Block) -> str:
-    """What a column means, of the images that runs were measured on."""
+    """Describe a column, of the images that runs were measured on."""
     return column.description.format(split=block.runs[0].split)

@@ -1,4 +1,4 @@
-"""What all figures share: colors, looks of series, axes, legends, text that is safe to draw, and PNG and SVG of them.
+"""Style of all figures: colors, looks of series, axes, legends, text that is safe to draw, and PNG and SVG of them.
 
 Nothing here touches pyplot or its global state. Colours are those of Okabe and Ito, which colour-blind readers can tell
 apart; every series has a marker or a line style of its own besides.

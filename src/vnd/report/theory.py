@@ -125,7 +125,7 @@ def noise_costs() -> Figure:
 
 @dataclass(frozen=True)
 class Simplex:
-    """What teacher and student say of one input, of three classes."""
+    """Answers of teacher and student to one input, of three classes."""
 
     points: np.ndarray  # the teacher's probabilities, (S, 3), a row for each draw of its weights
     concentration: np.ndarray  # the three concentrations of the student's Dirichlet
@@ -173,7 +173,7 @@ def merged(concentration: np.ndarray, chosen: tuple[int, int, int]) -> np.ndarra
 
 
 def place(probs: np.ndarray) -> np.ndarray:
-    """Where probabilities of three classes, (…, 3), lie in the plane: (…, 2)."""
+    """Places in the plane, (…, 2), of probabilities of three classes, (…, 3)."""
     return np.asarray(np.asarray(probs, dtype=float) @ CORNERS)
 
 

@@ -1,4 +1,4 @@
-"""What networks are for, one file each: a task registers itself, and no other package knows it by name."""
+"""Tasks of networks, one file each: a task registers itself, and no other package knows it by name."""
 
 from vnd.tasks import autoencoding, classification, segmentation
 from vnd.tasks.base import TASKS, Evaluation, Task, register, task_of

@@ -39,7 +39,7 @@ Done = Callable[[int], None]  # called with a number of images that were worked 
 
 @dataclass(frozen=True)
 class AutoencodingEvaluation(Evaluation):
-    """What is evaluated of an auto-encoder.
+    """Options of the evaluation of an auto-encoder.
 
     Args:
         num_generated: Images that are drawn at each length, to be held against test images; 0 for none.
@@ -193,7 +193,7 @@ def _half(found: Coded, rows: list[dict[str, Any]]) -> float:
 def _gallery(
     method: AutoencoderMethod, model: nn.Module, device: torch.device, options: AutoencodingEvaluation, notes: list[str]
 ) -> Gallery | None:
-    """What generated images are measured by; None, and a note that says why, where none can be."""
+    """Measure of generated images; None, and a note that says why, where none can be."""
     if not options.num_generated:
         return None
     try:
@@ -211,7 +211,7 @@ def _gallery(
 
 
 def _complexity(test: Images, lengths: dict[str, Tensor], notes: list[str]) -> dict[str, Any] | None:
-    """How the length of an image's code goes with its size as a PNG: correlations, and some images to draw."""
+    """Correlate the lengths of codes with the sizes of images as PNG; with some images to draw."""
     if not lengths or len(test) < 2:
         return None
     try:
@@ -376,7 +376,7 @@ class Autoencoding(Task):
         return of_pixel(total / len(images), int(images.pixels[0].size))
 
     def score(self, mean: float) -> float:
-        """What the error lacks to 1."""
+        """Difference of the error to 1."""
         return 1 - mean
 
     @torch.no_grad()

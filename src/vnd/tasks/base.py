@@ -19,6 +19,7 @@ from vnd.data.batches import Normalise, statistics
 from vnd.data.images import Images
 from vnd.methods import Method, Size, Sizes
 from vnd.methods.base import describe, refuse_unless
+from vnd.nn.extract import Keep
 from vnd.tasks.trained import BestOrLast, TrainedRun
 
 PERCENT: dict[str, Any] = {"form": "percent", "digits": 1}
@@ -34,7 +35,7 @@ BATCH = 512  # images in a batch that statistics are collected from
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is evaluated, whatever the task; a task with options of its own has a subclass of this.
+    """Options of an evaluation, whatever the task; a task with options of its own has a subclass of this.
 
     Args:
         sizes: The sizes that the network is run at.
@@ -61,14 +62,14 @@ def check_bn_images(name: str, *counts: int) -> None:
 
 
 def machine(device: torch.device) -> str:
-    """Where the times were measured, in words."""
+    """Machine that times were measured on, in words."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
     return f"{torch.get_num_threads()} CPU threads ({platform.machine()}), torch {torch.__version__}"
 
 
 class Task(ABC):
-    """What a network does with an image: one object a task, which registers itself by `register`.
+    """Task of a network, what it does with an image: one object a task, which registers itself by `register`.
 
     Attributes:
         name: What methods give as their `task`.
@@ -98,13 +99,13 @@ class Task(ABC):
     has_masks: ClassVar[bool] = False
     validates_draws: ClassVar[bool] = False
     widths: ClassVar[tuple[str, tuple[str, ...]]] = ("method", ())
-    not_extracted: ClassVar[str] = ""
+    not_extracted: ClassVar[str] = "its task measures no network that was cut out"
 
     def check_data(self, images: Images, recipe: Any) -> None:  # noqa: B027
         """Refuse training images that nobody could learn it from; `recipe` is the section `data`."""
 
     def moments(self, train: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """What is taken from pixels between 0 and 1, and what they are divided by: mean 0 and std 1 unless said."""
+        """Mean and std that pixels between 0 and 1 are normalised by: mean 0 and std 1 unless said."""
         return statistics(train)
 
     def check_network(self, network: nn.Module, recipe: Any, images: Images) -> None:  # noqa: B027
@@ -132,20 +133,28 @@ class Task(ABC):
     def evaluate(self, run: TrainedRun, options: Any, test: Images, done: Callable[[int], None]) -> dict[str, Any]:
         """Measure a network at its sizes: `rows`, `tidy` rows, and what else its sections draw."""
 
+    def cut_row(self, run: TrainedRun, size: Size, small: nn.Module, keep: Keep, samples: int) -> dict[str, Any]:
+        """Measure a network that `vnd extract` cut out of a run, on the test images: a row of `cut_table`."""
+        raise ValueError(f"extract: {self.not_extracted}")
+
+    def cut_table(self, row: dict[str, Any], title: str) -> Table:
+        """Table of such a row, for a terminal."""
+        raise ValueError(f"extract: {self.not_extracted}")
+
     @abstractmethod
     def work(self, run: TrainedRun, options: Any, test: Images) -> int:
         """The sum of what `evaluate` reports to `done`, for a progress bar."""
 
     @abstractmethod
     def tables(self, results: dict[str, Any], split: str, options: Any) -> list[Table]:
-        """What `vnd evaluate` prints of its results."""
+        """Tables that `vnd evaluate` prints."""
 
     def of_data(self, name: str) -> dict[str, Any]:
-        """What results say of a data set beside these."""
+        """Further entries of results on a data set."""
         return {}
 
     def describe(self) -> dict[str, Any]:
-        """What a result file says of it."""
+        """Entries of a result file on it."""
         about = {"name": self.name, "noun": self.noun, "compare": list(self.compare)}
         return {"task": about, "columns": self.columns, "sections": list(self.sections)}
 
@@ -194,5 +203,5 @@ def task_of(method: Method | type[Method]) -> Task:
 
 
 def declare(task: Task, method: str, data: str) -> dict[str, Any]:
-    """What a result file begins with: format, task, method, columns and sections."""
+    """Beginning of a result file: format, task, method, columns and sections."""
     return copy.deepcopy({"format": 2, **task.describe(), "method": describe(method), **task.of_data(data)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -23,7 +23,8 @@ from vnd.methods.base import refuse_unless
 from vnd.methods.classification_baselines import fit_temperature, scaled
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import BayesLayer, OrderingUnit
-from vnd.nn.profile import latency
+from vnd.nn.extract import Keep
+from vnd.nn.profile import latency, profile
 from vnd.nn.state import Shape, unwrap
 from vnd.nn.width import sample_shapes
 from vnd.tasks.base import COSTS, PERCENT, SHAPED, Evaluation, Task, check_bn_images, register, rows_table
@@ -34,7 +35,7 @@ Inference = Literal["mc", "mean", "mc_mask", "temperature_scaled"]
 
 @dataclass(frozen=True)
 class ClassificationEvaluation(Evaluation):
-    """What is evaluated of a classifier.
+    """Options of the evaluation of a classifier.
 
     Args:
         samples: Draws of the weights a prediction averages over; 0 for their means.
@@ -75,7 +76,7 @@ class ClassificationEvaluation(Evaluation):
 
 @dataclass(frozen=True)
 class Answers:
-    """What a network says of a set, (images, classes) and (images,), on the CPU."""
+    """Answers of a network to a set, (images, classes) and (images,), on the CPU."""
 
     probs: Tensor
     entropy: Tensor
@@ -114,7 +115,7 @@ def accuracy_of(
 
 
 def row_of(method: Method, small: nn.Module, size: Size, example: Tensor) -> dict[str, Any]:
-    """What a size is and costs: of the network that was extracted, and its time for one image here and now."""
+    """Describe a size and its cost: of the network that was extracted, with its time for one image here and now."""
     return {**_about(size), **method.cost(small, example), "latency_ms": latency(small, example_input=example)}
 
 
@@ -158,7 +159,7 @@ def check_inference(model: nn.Module, options: ClassificationEvaluation) -> None
 
 
 class _Measurements:
-    """What all measurements have in common: the images, which go to the device once, and the costs."""
+    """Images, which go to the device once, and costs that all measurements have in common."""
 
     def __init__(
         self,
@@ -229,7 +230,7 @@ class _Measurements:
         return self._measured(row, size, _mixed(said), _mixed(strange) if strange else None)
 
     def _cost(self, size: Size, network: nn.Module) -> dict[str, Any]:
-        """What a size costs, measured once; by the network that was cut, where that is a plain one."""
+        """Cost of a size, measured once; by the network that was cut, where that is a plain one."""
         if size not in self.costs:
             is_plain = not any(isinstance(module, BayesLayer) for module in network.modules())
             own = network if is_plain else self.run.method.extract(self.run.model, size.width)
@@ -372,7 +373,7 @@ def _diagram(one: Measured, labels: Tensor, bins: int) -> dict[str, Any]:
 
 
 def _of_validation(run: TrainedRun, one: Measured, options: ClassificationEvaluation, validation: Images) -> Answers:
-    """What the network of a size says of the validation images."""
+    """Answers of the network of a size to the validation images."""
     samples = 0 if one.row["inference"] == "mean" else options.samples
     network = run.extract(one.size, "posterior" if samples else "mean", one.row["bn_images"])
     said = answer(run.method, network, run.batches(validation), samples)
@@ -567,6 +568,7 @@ class Classification(Task):
         "theory",
     )
     columns = COLUMNS
+    not_extracted = ""
 
     def check_data(self, images: Images, recipe: Any) -> None:
         """Refuse images without labels, or of one class."""
@@ -614,6 +616,21 @@ class Classification(Task):
         """Rows of sizes and ways of inference; `done` counts rows."""
         found = evaluate(run, options, test, run.splits.validation, run.outside(options), lambda row: done(1))
         return found | {"augmented": run.recipe.augmented(run.augmented)}
+
+    def cut_row(self, run: TrainedRun, size: Size, small: nn.Module, keep: Keep, samples: int) -> dict[str, Any]:
+        """Costs and scores."""
+        test = run.test()
+        example = next(iter(in_order(test, run.normalise, run.device, batch=1)))
+        said = answer(run.method, small, run.batches(test), samples)
+        row = row_of(run.method, run.method.extract(run.model, size.width), size, example)
+        if keep != "mean":  # what is saved, which has log α too
+            row |= asdict(profile(small, example_input=example)) | {"latency_ms": latency(small, example_input=example)}
+        row |= scores(said.probs, said.entropy, torch.as_tensor(test.labels), run.recipe.evaluate.bins)
+        return row | {"classes": list(test.classes)}
+
+    def cut_table(self, row: dict[str, Any], title: str) -> Table:
+        """As `vnd evaluate` prints one."""
+        return sizes_table([row], title)
 
     def work(self, run: TrainedRun, options: ClassificationEvaluation, test: Images) -> int:
         """Rows."""

@@ -48,12 +48,12 @@ class Extractor:
 
     @property
     def distance_name(self) -> str:
-        """What a Fréchet distance of its features is called: FID with the weights of FID's Inception alone."""
+        """Name of a Fréchet distance of its features: FID with the weights of FID's Inception alone."""
         return "FID" if self.sha256 == INCEPTION_SHA256 else f"Fréchet distance ({self.name})"
 
     @property
     def score_name(self) -> str:
-        """What the score of its probabilities is called; without Inception the extractor's name stands beside it."""
+        """Name of the score of its probabilities; without Inception the extractor's name stands beside it."""
         return "Inception Score" if self.sha256 == INCEPTION_SHA256 else f"Inception Score ({self.name})"
 
     @torch.no_grad()

@@ -33,7 +33,7 @@ Truth = tuple[Tensor, Tensor]  # masks (images, kinds, height, width), and how l
 
 @dataclass(frozen=True)
 class SegmentationEvaluation(Evaluation):
-    """What is evaluated of a network that segments.
+    """Options of the evaluation of a network that segments.
 
     Args:
         num_mask_samples: Numbers of masks that are drawn for an image and held against its graders', from few to many.
@@ -52,12 +52,12 @@ class SegmentationEvaluation(Evaluation):
 
 
 def groups_of(images: Images) -> list[str] | list[int] | None:
-    """Whose each image is, by name where they have names, else by number; None where nobody's is known."""
+    """Group of each image, by name where they have names, else by number; None where none is known."""
     return None if images.groups is None else named_groups(images, images.groups)
 
 
 def ready(run: TrainedRun, size: Size, bn_images: int) -> Drawer:
-    """What draws masks of a size, its statistics collected as if it were the only one."""
+    """Function that draws masks of a size, its statistics collected as if it were the only one."""
     assert isinstance(run.method, Segmenter)
     run.recalibrate(size, samples=True, bn_images=bn_images)
     return run.method.drawer(run.model, size)
@@ -103,7 +103,7 @@ def tidy(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 @dataclass
 class _Measured:
-    """What has been measured at a size so far: numbers of images, and sums over pixels."""
+    """Measurements at a size so far: numbers of images, and sums over pixels."""
 
     counts: tuple[int, ...]
     distinct: int | None
@@ -171,7 +171,7 @@ def _sizes(run: TrainedRun, options: SegmentationEvaluation) -> list[Size]:
 
 
 def _name(method: object) -> str:
-    """What recipes call a method."""
+    """Name of a method in recipes."""
     return next((name for name, kind in METHODS.items() if type(method) is kind), type(method).__name__)
 
 
@@ -212,7 +212,7 @@ def _rounded(values: Tensor) -> list[float]:
 
 
 def _of_groups(results: dict[str, Any]) -> str:
-    """How sure the distance of the largest size is, and what it is where every group of images counts once."""
+    """Interval of the distance of the largest size, and the distance where every group of images counts once."""
     count, groups = str(results["samples"][-1]), results["groups"]
     row = next((row for row in reversed(results["rows"]) if row["kind"] != "sampled"), results["rows"][-1])
     if row["ged_interval"] is None:
@@ -365,5 +365,5 @@ class Segmentation(Task):
         return [rows_table(shown, {"size": lambda row: row["label"]}, cells, f"{results['title']}: {split}", caption)]
 
     def of_data(self, name: str) -> dict[str, Any]:
-        """What was published of a data set."""
+        """Published results on a data set."""
         return OF_DATA.get(name, {})

@@ -42,14 +42,14 @@ class Splits:
         return Normalise(self.mean, self.std, device)
 
     def about(self, name: str) -> dict[str, Any]:
-        """What a run says of its images, which are of the data set of a name."""
+        """Describe the images of a run, which are of the data set of a name."""
         return {
             "name": name, "train": len(self.train), "validation": len(self.validation),
             "classes": list(self.train.classes), "image": list(self.train.pixels.shape[1:]),
         }  # fmt: skip
 
     def groups(self) -> dict[str, Any]:
-        """Whose images are on which side, where they have groups, such as patients: by name, or else by number.
+        """Groups on either side of the split, such as patients: by name, or else by number.
 
         Those of the test images are known by name only: all that are not of the training split.
         """
@@ -145,7 +145,7 @@ class TrainedRun:
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
+        """Device of the network."""
         return next(self.model.parameters()).device
 
     @property
@@ -174,7 +174,7 @@ class TrainedRun:
         return fit_to(load(options.ood, "test", folder), channels, size)
 
     def truth(self, images: Images) -> tuple[Tensor, Tensor] | None:
-        """What the graders of the test images draw from, where that is known, in the size that it is known in."""
+        """Distribution that the test images' graders draw from, where it is known, in the size that it is known in."""
         if (data := self.recipe and self.recipe.data) is None:
             return None
         known = DATASETS[data.name].truth
@@ -184,12 +184,12 @@ class TrainedRun:
         return torch.from_numpy(masks), torch.from_numpy(probs)
 
     def bn_images(self, wanted: int) -> int:
-        """How many images the statistics are collected from where so many are wanted, 0 for all."""
+        """Number of images that the statistics are collected from where so many are wanted, 0 for all."""
         available = wanted if self.read is None else len(self.splits.train)
         return min(wanted or available, available)
 
     def about(self) -> dict[str, Any]:
-        """What is said of a run beside what was made of it: method, data and network, with the checksum of this."""
+        """Describe a run beside what was made of it: method, data and network, with the checksum of this."""
         manifest = json.loads((self.folder / self.checkpoint / "network.json").read_text(encoding="utf-8"))
         network = {"name": self.recipe.network.name, "checksum": manifest["checksum"]}
         return {

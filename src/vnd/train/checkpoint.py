@@ -34,7 +34,7 @@ STRAY = re.compile(r"\.step-[0-9]{8,18}\.part")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `write` was given, and where it lies; the tensors are on the CPU."""
+    """Contents that `write` was given, and their folder; the tensors are on the CPU."""
 
     step: int
     tensors: dict[str, Tensor]
@@ -201,7 +201,7 @@ def _clear(folder: Path, step: int, keep: int) -> None:
 
 
 def _whole(path: Path) -> bool:
-    """Whether a checkpoint has both its files; its tensors are not read."""
+    """Tell if a checkpoint has both its files; its tensors are not read."""
     try:
         return (path / str(_manifest.read_manifest(CHECKPOINT, path)["tensors"])).is_file()
     except ValueError:

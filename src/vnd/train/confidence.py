@@ -35,37 +35,37 @@ FEWEST = 50  # validation images that say anything of calibration
 class ConfidenceController:
     """Loss temperatures of a run's networks of fixed size."""
 
-    def __init__(self, session: TrainState) -> None:
-        self.session, self.rate = session, session.recipe.train.loss_temperature
+    def __init__(self, train_state: TrainState) -> None:
+        self.train_state, self.rate = train_state, train_state.recipe.train.loss_temperature
         self.log: Tensor | None = None
         if not self.rate:
             return
-        networks = session.method.num_loss_temperatures
+        networks = train_state.method.num_loss_temperatures
         if not networks:
             raise ValueError(
-                f"train.loss_temperature: {session.recipe.method_name} trains no network of a fixed size in every step;"
-                " use 0"
+                f"train.loss_temperature: {train_state.recipe.method_name} trains no network of a fixed size in every "
+                "step; use 0"
             )
-        if session.recipe.train.ema is not None:
+        if train_state.recipe.train.ema is not None:
             raise ValueError(
                 "train.loss_temperature and train.ema exclude each other: it is the moving average that is kept"
             )
-        images, device = session.splits.validation, session.accelerator.device
+        images, device = train_state.splits.validation, train_state.accelerator.device
         if images.labels is None or len(images) < FEWEST:
             raise ValueError(f"train.loss_temperature needs data.validation to be at least {FEWEST}; got {len(images)}")
-        mixed = session.recipe.data.augment.cutmix if session.recipe.augmented() else 0.0
+        mixed = train_state.recipe.data.augment.cutmix if train_state.recipe.augmented() else 0.0
         if mixed == 1:
             raise ValueError(
                 "train.loss_temperature needs images that are not mixed; use data.augment.cutmix below 1, got 1"
             )
         size = math.ceil(len(images) / math.ceil(len(images) / IMAGES))  # as even as can be
         self.beside = round(size * mixed / (1 - mixed))  # mixed ones
-        self.batches = Passes(images, session.splits.normalise(device), device, size)
+        self.batches = Passes(images, train_state.splits.normalise(device), device, size)
         self.labels = torch.from_numpy(images.labels).to(device).long().split(size)
         self.log = torch.zeros(networks, device=device)
 
     def state(self) -> list[float] | None:
-        """What a checkpoint keeps."""
+        """State that a checkpoint keeps."""
         return None if self.log is None else list(self.log.tolist())
 
     def restore(self, state: list[float] | None) -> None:
@@ -78,17 +78,17 @@ class ConfidenceController:
         """Compare confidence with accuracy on the validation images, and move every loss temperature."""
         if self.log is None:
             return
-        session, sums = self.session, torch.zeros_like(self.log)
-        before = [(buffer, buffer.clone()) for buffer in session.root.buffers()]
+        train_state, sums = self.train_state, torch.zeros_like(self.log)
+        before = [(buffer, buffer.clone()) for buffer in train_state.root.buffers()]
         for images, labels in zip(self.batches, self.labels, strict=True):
-            with session.accelerator.autocast():
-                answers = session.method.answers(session.root, self._among_mixed(images))
+            with train_state.accelerator.autocast():
+                answers = train_state.method.answers(train_state.root, self._among_mixed(images))
             if not answers:
                 return
             sums += torch.stack([_excess(logits[: len(labels)], labels) for logits in answers])
         for buffer, value in before:  # BatchNorm's: it has been shown images that are not for training
             buffer.copy_(value)
-        self.log += self.rate * session.average(sums / sum(map(len, self.labels)))
+        self.log += self.rate * train_state.average(sums / sum(map(len, self.labels)))
 
     def _among_mixed(self, images: Tensor) -> Tensor:
         """The images, and as many mixed ones as stand beside them in training, always with the same boxes."""

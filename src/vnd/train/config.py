@@ -186,7 +186,7 @@ def _named(overrides: list[str], option: str) -> str | None:
 
 
 def _of_group(error: BaseException, leaves: set[str]) -> str | None:
-    """What to say where a whole section was given on the command line, and has a key that nobody knows."""
+    """Refusal of a whole section on the command line that has a key that nobody knows."""
     said = re.fullmatch(r"Group '(.+)' does not accept option '(.+)'", on_one_line(error))
     return said and f"unknown key '{said[1]}.{said[2]}'{_like(f'{said[1]}.{said[2]}', leaves)}"
 
@@ -224,7 +224,7 @@ def find(source: str | Path, beside: Path = Path(), kind: str = "recipe") -> Pat
 
 
 def read(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """What a recipe says, with what it takes over from the one that it is `like`, and what to call it in a message.
+    """Read a recipe, with what it takes over from the one that it is `like`, and what to call it in a message.
 
     Args:
         source: The name of a shipped recipe, the path of a YAML file, or what such a file holds.
@@ -255,7 +255,7 @@ def read(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def _over(own: dict[Any, Any], other: dict[Any, Any], path: tuple[str, ...] = ()) -> dict[Any, Any]:
-    """What one mapping says, and what the other says where it is silent.
+    """Merge two mappings: one, and the other where it is silent.
 
     Sections are merged key by key, values replaced. An empty section says nothing. Where `name` or `kind` changes,
     nothing is taken over: the other's settings were meant for something else.
@@ -277,7 +277,7 @@ def _over(own: dict[Any, Any], other: dict[Any, Any], path: tuple[str, ...] = ()
 
 
 def _default(section: str, *keys: str) -> Any:
-    """What a key has where nothing is said; None if nobody knows it."""
+    """Default of a key; None if nobody knows it."""
     found: Any = SECTIONS[section]() if section in SECTIONS else None
     for key in keys:
         found = getattr(found, key, None)
@@ -290,7 +290,7 @@ def _name(given: dict[Any, Any], section: str) -> Any:
 
 
 def read_yaml(path: Path, where: str, wanted: str) -> dict[str, Any]:
-    """What a YAML file holds, which must be a mapping; in a refusal `where` names it and `wanted` says what of."""
+    """Read a YAML file, which must be a mapping; in a refusal `where` names it and `wanted` says what of."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -304,7 +304,7 @@ def read_yaml(path: Path, where: str, wanted: str) -> dict[str, Any]:
 
 
 def load_yaml(text: str, where: str = "it") -> Any:
-    """What YAML says, by the safe loader; a key given twice, an anchor or an alias is refused, too.
+    """Parse YAML by the safe loader; a key given twice, an anchor or an alias is refused, too.
 
     An alias can stand for more than memory holds, and recipes have `like` for what they share.
 

@@ -41,68 +41,68 @@ def fit(recipe: Recipe, folder: Path, *, quiet: bool = False, new_epochs: bool =
     with held, deterministic(recipe.train.deterministic):
         accelerator.wait_for_everyone()  # a refusal of the lock comes before anything is touched
         check_same(recipe, folder, new_epochs)
-        session = TrainState(recipe, folder, accelerator)
-        if not session.resume(new_epochs):
-            session.begin()
-        done = _train(session, quiet)
+        state = TrainState(recipe, folder, accelerator)
+        if not state.resume(new_epochs):
+            state.begin()
+        done = _train(state, quiet)
         if done:
-            session.finish()
+            state.finish()
         accelerator.wait_for_everyone()  # gloo aborts where a process leaves while another still speaks
     accelerator.end_training()
     return done
 
 
-def _train(session: TrainState, quiet: bool) -> bool:
+def _train(state: TrainState, quiet: bool) -> bool:
     """The steps of a run; False if it was stopped."""
-    recipe, accelerator, method = session.recipe, session.accelerator, session.method
-    model, optimizer, options = session.model, session.optimizer, recipe.train
-    objective, measured = (_compiled(x, session) for x in (method.loss, session.root))
-    seed, rank, epoch_length = options.seed, accelerator.process_index, len(session.batches)
+    recipe, accelerator, method = state.recipe, state.accelerator, state.method
+    model, optimizer, options = state.model, state.optimizer, recipe.train
+    objective, measured = (_compiled(x, state) for x in (method.loss, state.root))
+    seed, rank, epoch_length = options.seed, accelerator.process_index, len(state.batches)
     kl_weight = torch.zeros((), device=accelerator.device)
     model.train()
-    with GracefulStop() as stop, ProgressLogger(session, quiet) as progress:
-        for index, batch in enumerate(session.batches.run(session.step, session.steps), session.step):
-            epoch = session.epoch(index)
+    with GracefulStop() as stop, ProgressLogger(state, quiet) as progress:
+        for index, batch in enumerate(state.batches.run(state.step, state.steps), state.step):
+            epoch = state.epoch(index)
             rate, temperature, weight = (
-                value(schedule, index, session.steps, epoch)
+                value(schedule, index, state.steps, epoch)
                 for schedule in (recipe.schedule.lr, recipe.schedule.temperature, recipe.schedule.kl_weight)
             )
             set_rates(optimizer, rate)
             step = Step(
-                index, kl_weight.fill_(weight), temperature, len(session.splits.train), index / session.steps,
-                session.confidence.log, session.batches.number(index) if recipe.data.repeat_epochs else None,
+                index, kl_weight.fill_(weight), temperature, len(state.splits.train), index / state.steps,
+                state.confidence.log, state.batches.number(index) if recipe.data.repeat_epochs else None,
             )  # fmt: skip
 
             _seed(key(seed, "common", index))  # all processes draw alike: which unit is measured
             with accelerator.autocast():
-                method.prepare(measured, batch, step, session.average)
+                method.prepare(measured, batch, step, state.average)
             _seed(key(seed, "noise", index, rank))  # each process draws its own: the weights
             with accelerator.autocast():
                 terms = objective(model, batch, step)
             finite = arrival(terms.total)  # on its way to the CPU while the gradient is computed
             accelerator.backward(terms.total)
             if not finite():
-                raise FloatingPointError(diagnosis(session, batch, step, key(seed, "noise", index, rank)))
+                raise FloatingPointError(diagnosis(state, batch, step, key(seed, "noise", index, rank)))
             norm = None if options.clip is None else accelerator.clip_grad_norm_(model.parameters(), options.clip)
             optimizer.step()
             progress.gradients(index + 1)
             optimizer.zero_grad(set_to_none=True)
-            session.move_average()
-            session.step = index + 1
+            state.move_average()
+            state.step = index + 1
 
-            progress.step(session.step, terms, {"lr": rate, "temperature": temperature, "kl_weight": weight}, norm)
-            epoch_ends = session.step % epoch_length == 0
+            progress.step(state.step, terms, {"lr": rate, "temperature": temperature, "kl_weight": weight}, norm)
+            epoch_ends = state.step % epoch_length == 0
             if epoch_ends:
                 _seed(key(seed, "temper", index))  # all processes draw alike
-                session.confidence.move()
-            if epoch_ends and ((epoch + 1) % options.validate_every == 0 or session.step == session.steps):
-                progress.validated(session.validate())
+                state.confidence.move()
+            if epoch_ends and ((epoch + 1) % options.validate_every == 0 or state.step == state.steps):
+                progress.validated(state.validate())
             halt = stop.asked(accelerator)
             due = epoch_ends and (epoch + 1) % options.save_every == 0
-            due |= options.checkpoint_every is not None and session.step % options.checkpoint_every == 0
-            if halt or due or session.step == session.steps:
-                session.save()
-            if halt and session.step < session.steps:
+            due |= options.checkpoint_every is not None and state.step % options.checkpoint_every == 0
+            if halt or due or state.step == state.steps:
+                state.save()
+            if halt and state.step < state.steps:
                 return False
     return True
 
@@ -158,11 +158,11 @@ def _seed(number: int) -> None:
         torch.cuda.manual_seed(number)
 
 
-def _compiled(what: Any, session: TrainState) -> Any:
+def _compiled(what: Any, state: TrainState) -> Any:
     """A function or a network, compiled where the recipe asks for it; on a GPU with CUDA graphs."""
-    if not session.recipe.train.compile:
+    if not state.recipe.train.compile:
         return what
-    return torch.compile(what, mode="reduce-overhead" if session.accelerator.device.type == "cuda" else None)
+    return torch.compile(what, mode="reduce-overhead" if state.accelerator.device.type == "cuda" else None)
 
 
 def arrival(loss: Tensor) -> Callable[[], bool]:
@@ -185,16 +185,16 @@ def arrival(loss: Tensor) -> Callable[[], bool]:
 
 
 @torch.no_grad()
-def diagnosis(session: TrainState, batch: Batch, step: Step, seed: int) -> str:
+def diagnosis(state: TrainState, batch: Batch, step: Step, seed: int) -> str:
     """One line on a loss that is not finite, from running the step again and looking at every layer."""
-    root = session.root
-    where = f"train: the loss is not finite at step {step.index} (epoch {session.epoch(step.index)})"
-    state = f"; the last checkpoint in {session.folder / 'checkpoints'} is from before it"
+    root = state.root
+    where = f"train: the loss is not finite at step {step.index} (epoch {state.epoch(step.index)})"
+    last = f"; the last checkpoint in {state.folder / 'checkpoints'} is from before it"
     for name, parameter in root.named_parameters():
         if not parameter.isfinite().all():
-            return f"{where}: parameter {name} is not, so the step before spoilt it; lower optimizer.lr or clip{state}"
+            return f"{where}: parameter {name} is not, so the step before spoilt it; lower optimizer.lr or clip{last}"
     if not batch[0].isfinite().all():
-        return f"{where}: the images are not{state}"
+        return f"{where}: the images are not{last}"
     for module in root.modules():
         if isinstance(module, Quantile):
             module.count -= module.strata  # the same masks again
@@ -208,12 +208,12 @@ def diagnosis(session: TrainState, batch: Batch, step: Step, seed: int) -> str:
     hooks = [module.register_forward_hook(partial(look, name)) for name, module in named]
     try:
         torch.manual_seed(seed)
-        with session.accelerator.autocast():
-            terms = session.method.loss(root, batch, step)
+        with state.accelerator.autocast():
+            terms = state.method.loss(root, batch, step)
     finally:
         for hook in hooks:
             hook.remove()
     if found:
-        return f"{where}: first in the output of layer {found[0]}{state}"
+        return f"{where}: first in the output of layer {found[0]}{last}"
     parts = ", ".join(f"{name} {float(part):.4g}" for name, part in terms.parts.items())
-    return f"{where}: all layers are, its parts are {parts}{state}"
+    return f"{where}: all layers are, its parts are {parts}{last}"

@@ -1,4 +1,4 @@
-"""What a person sees of training, what the log keeps of it, and how it is stopped."""
+"""Progress of training: the bar, the rows of the log, and the signals that stop it."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ SURE = 0.99  # an ordering unit that is as sure of its length as that has stoppe
 class ProgressLogger:
     """The progress bar and the log of a run, if `quiet` the log alone; in the processes beside the first, neither."""
 
-    def __init__(self, session: TrainState, quiet: bool) -> None:
-        self.session, self.options = session, session.recipe.train
-        self.main = session.accelerator.is_main_process
-        self.units = [(n, m) for n, m in session.root.named_modules() if isinstance(m, OrderingUnit)]
+    def __init__(self, state: TrainState, quiet: bool) -> None:
+        self.state, self.options = state, state.recipe.train
+        self.main = state.accelerator.is_main_process
+        self.units = [(n, m) for n, m in state.root.named_modules() if isinstance(m, OrderingUnit)]
         self.console = Console(stderr=True, quiet=quiet or not self.main)
         self.bar = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
             TextColumn("{task.fields[parts]}"), console=self.console, disable=quiet or not self.main,
             refresh_per_second=2,
         )  # fmt: skip
-        self.task = self.bar.add_task("train", total=session.steps, completed=session.step, parts="")
+        self.task = self.bar.add_task("train", total=state.steps, completed=state.step, parts="")
         self.warned: set[str] = set()
         self.norms: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         self.bar.start()
-        self.since, self.counted = time.perf_counter(), self.session.step
+        self.since, self.counted = time.perf_counter(), self.state.step
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -60,18 +60,18 @@ class ProgressLogger:
         """Count a step; now and then read its loss, which waits for the device, and write a row."""
         if not self._is_logged(step):
             return
-        parts = {name: float(self.session.average(part)) for name, part in terms.parts.items()}
-        loss = {"loss": float(self.session.average(terms.total.detach())), **parts}
+        parts = {name: float(self.state.average(part)) for name, part in terms.parts.items()}
+        loss = {"loss": float(self.state.average(terms.total.detach())), **parts}
         if not self.main:
             return
         now = time.perf_counter()
         speed = (step - self.counted) * self.options.batch / max(now - self.since, 1e-9)
         self.since, self.counted = now, step
-        row: dict[str, Any] = {"step": step, "epoch": self.session.epoch(step - 1), **loss, **numbers}
+        row: dict[str, Any] = {"step": step, "epoch": self.state.epoch(step - 1), **loss, **numbers}
         row["images_per_second"] = round(speed, 1)
         if norm is not None:
             row["gradient_norm"] = float(norm)
-        if (log_loss_temperature := self.session.confidence.state()) is not None:
+        if (log_loss_temperature := self.state.confidence.state()) is not None:
             row["log_loss_temperature"] = log_loss_temperature
         shown = " ".join(f"{name} {part:.3g}" for name, part in loss.items())
         if self.units:
@@ -81,16 +81,16 @@ class ProgressLogger:
             kept = [row["units"][name]["expected_length"] / unit.num_groups for name, unit in self.units]
             shown += f" · widths {_few(kept)}"
             self._warn(row["units"])
-        self.session.log.append(row)
+        self.state.log.append(row)
         self.bar.update(self.task, completed=step, parts=shown)
 
     def validated(self, found: dict[str, float]) -> None:
         """Write what validation found."""
         if not self.main:
             return
-        step, epoch = self.session.step, self.session.epoch(self.session.step - 1)
-        self.session.log.append({"step": step, "epoch": epoch, "validation": found, "best": self.session.best})
-        what, shown = self.session.task.scored
+        step, epoch = self.state.step, self.state.epoch(self.state.step - 1)
+        self.state.log.append({"step": step, "epoch": epoch, "validation": found, "best": self.state.best})
+        what, shown = self.state.task.scored
         words = ", ".join(f"{label}: {shown(score)}" for label, score in found.items())
         self.console.print(
             f"epoch {epoch + 1} of {self.options.epochs}: validation {what} at {words}", highlight=False, markup=False
@@ -98,7 +98,7 @@ class ProgressLogger:
         self.since, self.counted = time.perf_counter(), step
 
     def _is_logged(self, step: int) -> bool:
-        return step % self.options.log_every == 0 or step == self.session.steps
+        return step % self.options.log_every == 0 or step == self.state.steps
 
     def _warn(self, units: dict[str, dict[str, float]]) -> None:
         for name, report in units.items():
@@ -119,7 +119,7 @@ class GracefulStop(ExitStack):
         self.enter_context(handled((signal.SIGINT, signal.SIGTERM), self._wish))
 
     def asked(self, accelerator: Any) -> bool:
-        """Whether any process was asked to stop."""
+        """Tell if any process was asked to stop."""
         if accelerator.num_processes == 1:
             return self.wished
         wish = torch.tensor(float(self.wished), device=accelerator.device)

@@ -42,7 +42,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Data:
-    """What a run is trained on.
+    """Data that a run is trained on.
 
     Args:
         name: One of `vnd data list`.
@@ -78,7 +78,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Schedules:
-    """What changes over training.
+    """Schedules of what changes over training.
 
     Args:
         lr: Factor on the optimizer's learning rates.
@@ -97,7 +97,7 @@ class Schedules:
 
 @dataclass(frozen=True)
 class Train:
-    """How a run is trained.
+    """Settings of the training of a run.
 
     Args:
         epochs: Passes over the training images.
@@ -175,7 +175,7 @@ class Recipe:
     evaluate: Any  # of the class that the task has
 
     def augmented(self, wanted: bool | None = None) -> bool:
-        """Whether BatchNorm's statistics are those of images as in training; None for what the recipe says."""
+        """Tell if BatchNorm's statistics are those of images as in training; None for what the recipe says."""
         wanted = self.evaluate.augmented if wanted is None else wanted
         return self.data.augment.cutmix > 0 if wanted is None else wanted
 

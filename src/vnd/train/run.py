@@ -66,7 +66,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds the folder of a run; where nobody says so the lock is not tried, for a run may start."""
+    """Tell if a process holds the folder of a run; where nobody says so the lock is not tried, for a run may start."""
     if not (folder / HOLDER).exists():
         return False
     held = FileLock(folder / LOCK, timeout=0, fallback_to_soft=False)
@@ -79,7 +79,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def environment() -> dict[str, Any]:
-    """Where a run takes place: versions, commit, machine and command; no environment variables.
+    """Environment of a run: versions, commit, machine and command; no environment variables.
 
     >>> sorted(environment())
     ['command', 'cpus', 'git', 'gpus', 'platform', 'versions']
@@ -161,7 +161,7 @@ class Log:
 
 
 def _holder(folder: Path) -> dict[str, Any]:
-    """Who wrote that it holds a folder; nothing if it was left in order, or is of somebody else."""
+    """Process that wrote that it holds a folder; nothing if it was left in order, or is of somebody else."""
     try:
         with (folder / HOLDER).open("rb") as file:
             found = json.loads(file.read(4096))

@@ -193,8 +193,8 @@ class TrainState:
         """The moving average of the weights in place of the weights, if there is one.
 
         BatchNorm's statistics are those of other weights then. A nested network has them collected for each width by
-        its method; one of a single size gets those that it shows in training, of the images of `bn_batches`. A layer
-        that no prediction comes by, such as those of a posterior, has none of its own: it keeps those of training.
+        its method; one of a single size gets those that it shows in training, of the images of `bn_batches`. Layers
+        that inference never runs (the posterior net) keep their training statistics.
         """
         if self.ema is None:
             yield

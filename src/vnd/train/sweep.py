@@ -63,7 +63,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Worklist:
-    """What a sweep's file asks for: runs, each once, in the folder `out`.
+    """Runs that a sweep's file asks for, each once, in the folder `out`.
 
     Args:
         repeated: (name, which it repeats) of the runs that were asked for more than once.
@@ -152,7 +152,7 @@ def digest(recipe: Recipe) -> str:
 
 
 def holds(folder: Path, wanted: str) -> bool:
-    """Whether the recipe in a run's folder has this hash, as this version of the library reads it."""
+    """Tell if the recipe in a run's folder has this hash, as this version of the library reads it."""
     with suppress(ValueError, TypeError, AttributeError, KeyError):  # it is much faster to look than to parse
         text = (folder / "recipe.yaml").read_text(encoding="utf-8")
         if digest_of(load_yaml(text)) == wanted:
@@ -230,7 +230,7 @@ def _word(value: Any) -> str:
 
 
 def _labels(chosen: dict[str, Any]) -> list[str]:
-    """What a folder's name says of a combination: the last words of the keys, where these are all different."""
+    """Words of a folder's name for a combination: the last words of the keys, where these are all different."""
     last = [key.rpartition(".")[2] for key in chosen]
     keys = last if len(set(last)) == len(last) else list(chosen)
     return [f"{key}={_plain(_word(value))[:24]}" for key, value in zip(keys, chosen.values(), strict=True)]
@@ -277,7 +277,7 @@ def _check_keys(given: dict[str, Any], known: Collection[str], where: str, more:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended; `error` is one line."""
+    """Outcome of a run; `error` is one line."""
 
     status: Status
     error: str = ""
@@ -285,7 +285,7 @@ class Outcome:
 
 
 def state_of(run: Run, evaluate: bool) -> str:
-    """How far a run is: "new", "begun", "trained", which lacks its evaluation, or "finished"."""
+    """State of a run: "new", "begun", "trained", which lacks its evaluation, or "finished"."""
     if not (run.folder / "recipe.yaml").exists():
         return "new"
     if not holds(run.folder, run.digest):
@@ -296,7 +296,7 @@ def state_of(run: Run, evaluate: bool) -> str:
 
 
 def in_use(folder: Path) -> bool:
-    """Whether a process trains in a folder, or a sweep is at work on it."""
+    """Tell if a process trains in a folder, or a sweep is at work on it."""
     if is_locked(folder) or not (folder / LOG).exists():
         return is_locked(folder)
     with (folder / LOG).open("rb") as log:
@@ -479,7 +479,7 @@ class Job:
         return outcome.status
 
     def checkpoint(self) -> Any:
-        """What submitit queues again: this very job, as the run's folder knows how far it is."""
+        """Job that submitit queues again: this very one, as the run's folder knows how far it is."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -511,7 +511,7 @@ def submit(runs: Sequence[Run], evaluate: bool, options: dict[str, Any], folder:
 
 
 def is_queued(job: str) -> bool:
-    """Whether SLURM has a job that waits or works; a doubt is a no, for a run that is at work is locked.
+    """Tell if SLURM has a job that waits or works; a doubt is a no, for a run that is at work is locked.
 
     By `squeue`: submitit asks `sacct`, which knows nothing on a cluster that keeps no accounts.
     """
