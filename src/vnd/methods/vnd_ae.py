@@ -124,7 +124,7 @@ class VNDAE(CapacitySchedule):
 
     @property
     def decodings(self) -> int:
-        """How often an image is decoded in a step at lengths of its own, `decodes` or its default."""
+        """Times that an image is decoded in a step, at lengths of its own: `decodes` or its default."""
         if self.decodes is not None:
             return self.decodes
         return 8 if self.covered_share else 1
