@@ -61,7 +61,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     method = VNDAE()
-    model = method.build(AutoEncoder(image_size=args.size), torch.zeros(2, 3, args.size, args.size))
+    model = method.build(AutoEncoder(image_size=args.size, length_bias=False), torch.zeros(2, 3, args.size, args.size))
     network = coded(model.to(args.device).eval())
     code = torch.randn(args.batch, LENGTHS[-1], device=args.device)
     cut = {length: code[:, :length].contiguous() for length in LENGTHS}

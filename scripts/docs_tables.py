@@ -9,6 +9,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,43 @@ def _is_code(run: dict[str, Any], row: dict[str, Any], data: str, method: str) -
 def _better(ours: float, theirs: float, digits: int) -> str:
     left, right = f"{ours:.{digits}f}", f"{theirs:.{digits}f}"
     return f"**{left}** | {right}" if ours < theirs else f"{left} | **{right}**"
+
+
+# Ordered codes: ways to train their lengths
+
+
+def code_lengths(root: Path, code: int) -> str:
+    """Errors over those of a VAE of the length, and bounds, of each way to train codes of some size."""
+    names = ("pure", "pure, 8 decodings", "released", "fixed lengths", "all lengths", "vae")
+    rows: dict[str, Rows] = {name: [] for name in names}
+    for row in measured(root, "code-lengths-h200")["test"]:
+        if row["contestant"] in rows and row["code"] in (code, "each"):
+            rows[row["contestant"]].append(row)
+    vae, lines = rows["vae"], []
+    for length in rows["pure"][0]["mse"]:
+        cells = [_ratio(rows[name], vae, length) for name in names[:-1]]
+        error = confidence_interval(row["mse"][length] for row in vae)
+        lines.append(f"length {length} | {' | '.join(cells)} | {error.mean:.4f} ± {error.mean - error.low:.4f}")
+    bounds = [_plus_minus((row["negative_elbo"][str(code)] for row in rows[name]), 1) for name in names]
+    drawn = [_plus_minus((row["negative_elbo_drawn"] for row in rows[name]), 1) for name in names[:-1]]
+    means = [_plus_minus((row["mean_length"] for row in rows[name]), 1) for name in names[:-1]]
+    lines.append(f"−ELBO at {code}, nats | {' | '.join(bounds)}")
+    lines.append(f"−ELBO, drawn lengths | {' | '.join(drawn)} | –")
+    lines.append(f"learned length, mean | {' | '.join(means)} | –")
+    lines.append("decodings with a drawn length | 100 % | 100 % | 100 % | 10 % by weight | 0 … 80 %, mean 40 % | –")
+    heading = "pure | pure, 8 decodings | released | fixed lengths | all lengths | MSE of a VAE for each"
+    return table(f"code of {code} | {heading}", lines)
+
+
+def _ratio(rows: Rows, vae: Rows, length: str) -> str:
+    """Over the VAE of the same seed."""
+    pairs = zip(rows, vae, strict=True)
+    return _plus_minus((row["mse"][length] / beside["mse"][length] for row, beside in pairs), 2)
+
+
+def _plus_minus(values: Iterable[float], digits: int) -> str:
+    interval = confidence_interval(values)
+    return f"{interval.mean:.{digits}f} ± {interval.mean - interval.low:.{digits}f}"
 
 
 # The paper's CIFAR-10 figure: differences paired by seed
@@ -375,7 +413,7 @@ def students(root: Path) -> str:
 
 PAGES: dict[str, tuple[Callable[[Path], str], ...]] = {
     "benchmarks.md": (sandwiches, limits),
-    "codes.md": (codes,),
+    "codes.md": (codes, partial(code_lengths, code=4), partial(code_lengths, code=32)),
     "paper-cifar10.md": (targets,),
     "reproduction.md": (short_methods, students),
     "segmentation.md": (log_alpha,),

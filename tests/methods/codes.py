@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -26,7 +28,7 @@ SMALL: dict[str, AutoencoderMethod] = {
         free_bits=2.0,
         free_until=0.95,
     ),
-    "vnd_ae, all lengths": VNDAE(likelihood_std=0.1, all_lengths_share=0.3, decodes=2),
+    "vnd_ae, pure": VNDAE(likelihood_std=0.1, all_lengths_share=0.0),
     "vnd_ae, released": VNDAE(likelihood_std=0.1, base=2, sampler="released"),
     "vnd_ae, log-uniform": VNDAE(likelihood_std=0.1, prior="log_uniform"),
     "vae": VAE(likelihood_std=0.1),
@@ -77,9 +79,9 @@ def learn(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     torch.manual_seed(seed)
     for index in range(steps):
-        batch = x, torch.zeros(len(x), dtype=torch.int64)
-        method.prepare(model, batch, at(index), lambda value: value)
-        terms = method.loss(model, batch, at(index))
+        batch, step = (x, torch.zeros(len(x), dtype=torch.int64)), replace(at(index), share=index / steps)
+        method.prepare(model, batch, step, lambda value: value)
+        terms = method.loss(model, batch, step)
         assert terms.total.isfinite()
         optimizer.zero_grad()
         terms.total.backward()

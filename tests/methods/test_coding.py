@@ -243,7 +243,7 @@ def test_a_decoder_that_pads_its_codes_is_caught(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("length_bias", [True, False])
 def test_a_convolutional_one_learns_64_images_by_heart(length_bias: bool) -> None:
-    method, x = SMALL["vnd_ae, decoded twice" if length_bias else "vnd_ae"], dots(64, 32)
+    method, x = SMALL["vnd_ae, decoded twice" if length_bias else "vnd_ae, pure"], dots(64, 32)
     network = AutoEncoder(latent_dim=CODE, image_size=32, in_channels=1, width=0.125, length_bias=length_bias)
     model = model_of(method, network, seed=0)
     learn(method, model, x, 100)

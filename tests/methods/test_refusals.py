@@ -110,10 +110,6 @@ CASES: Refusals = {
         lambda: VNDAE(all_lengths_share=0.5, all_lengths_until=0.0),
         "all_lengths_until must lie in (0, 1]; got 0.0",
     ),
-    "until, of no lengths": (
-        lambda: VNDAE(all_lengths_until=0.5),
-        "all_lengths_share must be greater than 0 with all_lengths_until; got 0.0",
-    ),
     "another sampler": (lambda: VNDAE(sampler="gumbel"), "sampler must be exact or released; got gumbel"),  # type: ignore[arg-type]
     "weights of nothing": (
         lambda: VNDAE(weights=(1.0,)),
@@ -130,7 +126,10 @@ CASES: Refusals = {
         lambda: VNDAE(each_image="one", decodes=0),
         "decodes must be at least 1, and 1 with each_image all; got 0",
     ),
-    "decoded twice at all": (lambda: VNDAE(decodes=2), "decodes must be at least 1, and 1 with each_image all; got 2"),
+    "decoded twice at all": (
+        lambda: VNDAE(decodes=2, all_lengths_share=0.0),
+        "decodes must be at least 1, and 1 with each_image all; got 2",
+    ),
     "a penalty below 0": (lambda: BetaVAE(beta=-1.0), "beta must be 0 or more; got -1.0"),
     "no time to grow": (lambda: BetaVAE(over=0), "over must be at least 1 step; got 0"),
     "one category": (lambda: JointVAE(categories=1), "categories must be at least 2; got 1"),

@@ -20,6 +20,7 @@ from vnd.functional import log_uniform_kl
 from vnd.methods import VNDAE
 from vnd.methods.codes import Code, covering_lengths, ratio_lengths, ratio_survival
 from vnd.methods.vnd_ae import _shared
+from vnd.models import DenseAutoEncoder
 from vnd.models.autoencoder import CodedNetwork
 
 D = 4
@@ -180,13 +181,13 @@ def test_a_least_rate_that_is_off_by_one_dimension_is_caught(shift: int, monkeyp
 
 
 LOSSES: dict[str, VNDAE] = {
-    "default": VNDAE(),
-    "base and prior": VNDAE(likelihood_std=0.3, base=2, prior_length=3.5, initial_logit=0.5),
+    "pure": VNDAE(all_lengths_share=0.0),
+    "base and prior": VNDAE(likelihood_std=0.3, base=2, prior_length=3.5, initial_logit=0.5, all_lengths_share=0.0),
     "lengths": VNDAE(likelihood_std=0.5, fractions=(0.1, 0.5, 1.0), fixed_share=0.4, initial_logit=1.0),
     "weighted lengths": VNDAE(likelihood_std=0.5, fractions=(0.1, 0.5, 1.0), weights=(1, 2, 5), fixed_share=0.8),
     "lengths of the base": VNDAE(likelihood_std=0.5, base=4, fractions=(0.5, 0.6, 1.0)),
     "free bits": VNDAE(likelihood_std=2.0, free_bits=0.4, fractions=(0.5,)),
-    "log-uniform": VNDAE(likelihood_std=0.7, prior="log_uniform", prior_length=2.0),
+    "log-uniform": VNDAE(likelihood_std=0.7, prior="log_uniform", prior_length=2.0, all_lengths_share=0.0),
 }
 
 
@@ -266,7 +267,8 @@ def test_one_length_for_each_image_is_the_same_loss_in_the_mean() -> None:
 
 
 def test_each_time_that_an_image_is_decoded_has_a_length_and_a_draw_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    method, seen = VNDAE(initial_logit=0.5, each_image="one", decodes=3), list[Tensor]()
+    method = VNDAE(initial_logit=0.5, each_image="one", decodes=3, all_lengths_share=0.0)
+    seen = list[Tensor]()
     model, decode = model_of(method), CodedNetwork.decode
 
     def noted(self: CodedNetwork, code: Tensor) -> Tensor:
@@ -324,7 +326,7 @@ def test_free_bits_fall_to_none(share: float, left: float) -> None:
 
 
 def test_codes_are_long_at_first_and_the_mask_moves_the_lengths() -> None:
-    method = VNDAE(initial_logit=3.0)
+    method = VNDAE(initial_logit=3.0, all_lengths_until=None)
     model = model_of(method)
     code = method.encode(model, dots(7))
     torch.testing.assert_close(model.heads["keep_logits"].bias, torch.full((CODE - 1,), 3.0))  # type: ignore[arg-type]
@@ -400,7 +402,7 @@ def test_codes_are_drawn_by_the_law_of_each_sampler() -> None:
     """By chi-square; false alarms: one in 10⁴ seeds, and the seed is fixed. The other sampler's law is caught."""
     laws = {}
     for sampler in ("exact", "released"):
-        method = VNDAE(base=2, initial_logit=1.0, sampler=sampler)  # type: ignore[arg-type]
+        method = VNDAE(base=2, initial_logit=1.0, sampler=sampler, all_lengths_share=0.0)  # type: ignore[arg-type]
         torch.manual_seed(6)
         counts = torch.bincount(decoded_lengths(method, COUNT), minlength=CODE + 1)
         probs = posterior_probs(method)
@@ -413,7 +415,7 @@ def test_codes_are_drawn_by_the_law_of_each_sampler() -> None:
 
 def test_codes_of_all_lengths_are_a_mixture_of_both_laws() -> None:
     """Its other part has the learned law: chi-square as above."""
-    method = VNDAE(initial_logit=1.0, all_lengths_share=0.4)
+    method = VNDAE(initial_logit=1.0, all_lengths_share=0.4, all_lengths_until=None, decodes=1)
     torch.manual_seed(6)
     counts = torch.bincount(decoded_lengths(method, COUNT), minlength=CODE + 1)[1:]
     learned = posterior_probs(method).double()
@@ -424,7 +426,7 @@ def test_codes_of_all_lengths_are_a_mixture_of_both_laws() -> None:
 
 def check_objective(method: VNDAE) -> None:
     """Its mean over draws is that of the bounds at each length, by enumeration, and the KL of learned lengths exact."""
-    model, x, count, share = model_of(method).double(), dots(6).double(), 400, method.all_lengths_share
+    model, x, count, share = model_of(method).double(), dots(6).double(), 400, method.covered_share
     torch.manual_seed(3)
     with torch.no_grad():
         code = method.encode(model, x)
@@ -445,10 +447,11 @@ def check_objective(method: VNDAE) -> None:
     assert float(losses.mean()) == pytest.approx(float(wanted), abs=5 * error)
 
 
-MIXED = VNDAE(likelihood_std=2.0, initial_logit=0.5, all_lengths_share=0.4)
+PURE = VNDAE(likelihood_std=2.0, initial_logit=0.5, all_lengths_share=0.0)
+MIXED = dataclasses.replace(PURE, all_lengths_share=0.4, all_lengths_until=None)
 
 
-@pytest.mark.parametrize("method", [VNDAE(likelihood_std=2.0, initial_logit=0.5), MIXED], ids=["pure", "all lengths"])
+@pytest.mark.parametrize("method", [PURE, MIXED], ids=["pure", "all lengths"])
 def test_the_objective_is_a_mixture_of_bounds(method: VNDAE) -> None:
     check_objective(method)
 
@@ -483,6 +486,27 @@ def test_the_share_of_all_lengths_falls_from_one(done: float, share: float) -> N
         torch.manual_seed(9)
         totals.append(float(other.loss(model, (x, torch.zeros(64)), step).total.detach()))
     assert totals[0] == pytest.approx(totals[1], rel=1e-5)
+
+
+def test_unless_told_otherwise_all_lengths_are_trained_and_told() -> None:
+    """As said in full; and fixed lengths or the released sampler take their place."""
+    x, step = dots(16), dataclasses.replace(at(), share=0.7)
+    totals = []
+    for method in (VNDAE(), VNDAE(all_lengths_share=0.2, all_lengths_until=1.0, decodes=8)):
+        model = model_of(method)
+        assert model.config["length_bias"] is True
+        method.prepare(model, (x,), step, lambda value: value)
+        torch.manual_seed(9)
+        totals.append(float(method.loss(model, (x, torch.zeros(16)), step).total.detach()))
+    assert totals[0] == totals[1]
+    for other in (VNDAE(fractions=(0.5,)), VNDAE(sampler="released"), VNDAE(all_lengths_share=0.0)):
+        assert (other.covered_share, other.decodings) == (0.0, 1)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_network_may_say_whether_lengths_are_told(given: bool) -> None:
+    network = DenseAutoEncoder(latent_dim=CODE, image_size=8, hidden=(16,), length_bias=given)
+    assert (model_of(VNDAE(), network).length_biases is not None) == given
 
 
 # Lengths, and draws

@@ -192,6 +192,18 @@ def test_benchmarks_of_codes_are_trained_alike(data: str) -> None:
         assert other.network.config == own.network.config | {"length_bias": False}  # one length needs none
 
 
+def test_codes_of_the_paper_and_of_benchmarks_say_how_their_lengths_are_trained() -> None:
+    """They are not the method's defaults, which may change."""
+    found = [name for name in CODED if name.endswith("vnd_ae") and not name.startswith("fashion/")]
+    assert len(found) >= 9
+    for name in found:
+        recipe = shipped(name)
+        assert recipe.method.all_lengths_share == 0.0
+        assert recipe.method.decodings == {"bench/celeba-vnd_ae": 2, "bench/cifar10-vnd_ae": 8}.get(name, 1)
+        assert recipe.network.config["length_bias"] is name.startswith("bench/")
+    assert shipped("fashion/vnd_ae").method == METHODS["vnd_ae"](likelihood_std=0.5)
+
+
 def test_there_are_recipes_of_masks_for_every_method_trained_alike() -> None:
     methods = [method for method, kind in METHODS.items() if kind().task == "segmentation"]
     families = ("paper/lidc-", "bench/lidc-", "synthetic_graders/")

@@ -314,7 +314,7 @@ LIMITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # option, of wha
     ("fractions", lambda x: all(0 < fraction <= 1 for fraction in x), "lie in (0, 1]"),
     ("fixed_share", lambda x: 0 <= x < 1, "lie in [0, 1)"),
     ("all_lengths_until", lambda x: x is None or 0 < x <= 1, "lie in (0, 1]"),
-    ("all_lengths_share", lambda x: 0 <= x < 1, "lie in [0, 1)"),
+    ("all_lengths_share", lambda x: x is None or 0 <= x < 1, "lie in [0, 1)"),
     ("sampler", lambda x: x in ("exact", "released"), "be exact or released"),
     ("rate", lambda x: 0 < x < 1, "lie in (0, 1)"),
     ("members", lambda x: x >= 1, "be at least 1"),
@@ -327,9 +327,6 @@ def check(method: Any) -> None:
     for name, holds, wanted in LIMITS:
         if name in given:
             refuse_unless(holds(given[name]), name, wanted, given[name])
-    if given.get("all_lengths_until"):
-        share = given["all_lengths_share"]
-        refuse_unless(share > 0, "all_lengths_share", "be greater than 0 with all_lengths_until", share)
     if given.get("all_lengths_share"):
         refuse_unless(not given["fractions"], "fractions", "be none with all_lengths_share", given["fractions"])
     base, most = given.get("base", 1), given.get("num_groups")

@@ -94,6 +94,7 @@ class AutoencoderMethod(Coded):
 
     likelihood_std: float = 1.0
     task = "autoencoding"
+    tells_length = False  # whether the decoder is told how long a code is, where the network does not say
 
     def __post_init__(self) -> None:
         check(self)
@@ -109,12 +110,15 @@ class AutoencoderMethod(Coded):
                 f"network.name must be autoencoder or dense_autoencoder for a method that learns codes; "
                 f"got a {type(network).__name__}"
             )
-        if network.config["length_bias"] and not self.ordered:
+        length_bias = network.config["length_bias"]
+        if length_bias and not self.ordered:
             raise ValueError(
                 "network.length_bias tells the lengths of ordered codes, and codes of this method have one length; "
                 "give --network.length_bias false"
             )
-        return type(network)(**network.config | {"heads": self.heads(network.config["latent_dim"])})
+        told = self.tells_length if length_bias is None else length_bias
+        heads = self.heads(network.config["latent_dim"])
+        return type(network)(**network.config | {"heads": heads, "length_bias": told})
 
     def show(self, model: nn.Module, x: Tensor) -> None:
         """Compute the loss, which reads images alone: their codes are drawn, and as long as in training."""

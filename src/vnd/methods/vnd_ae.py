@@ -38,6 +38,9 @@ class VNDAE(CapacitySchedule):
     with μ(x), σ(x) and the chain's keep logits from the encoder, $h \sim \mathcal N(μ(x), σ(x)^2)$, a Downhill z, whose
     dropped dimensions are zeros for the decoder, and $κ_i$ the KL of dimension i. Paper: Sec. 4.1, App. A.5.
 
+    This is the loss with `all_lengths_share` 0, and leaves codes that are shorter than most learned ones untrained.
+    Unless told otherwise, some decodings have lengths that are not learned, and the decoder is told each (see below).
+
     With `fractions`, a share of the loss is that of codes of fixed lengths b, charged $\sum_{i \le b} κ_i$, in every
     step, beside the one of a drawn length. Each image is decoded at all of them, or at one, of which every step has its
     share: that costs what a VAE costs, and its gradient is as noisy. With `decodes` k it is decoded k times, from draws
@@ -53,7 +56,8 @@ class VNDAE(CapacitySchedule):
 
     where each $L_b$ is a bound for codes of b dimensions, and the first term alone moves q. With
     $ε\, \mathrm{KL}[s ‖ p]$, a constant, it is at least the negative bound for lengths drawn by $(1 - ε) q + ε s$, the
-    KL being convex.
+    KL being convex. If nothing is given, ε falls evenly from 1 to 0.2 over the training, so that 40 % of all decodings
+    have a drawn length, and each image is decoded eight times in a step: eight times the decoder's work.
 
     Given $κ$, the KL is least, $-\log C$ with $C = \sum_j p_j e^{-\sum_{i \le j} κ_i}$, for lengths
     $q_j ∝ p_j e^{-\sum_{i \le j} κ_i}$ (App. A.5): `rate_least` in the log says what the learned lengths could save.
@@ -67,11 +71,12 @@ class VNDAE(CapacitySchedule):
             it gains on short ones, and the other way round.
         fixed_share: Their share of the loss.
         each_image: Decode every image at "all" these lengths and a drawn one, or at "one" of them.
-        decodes: How often, with "one" or `all_lengths_share`, each image is decoded in a step.
+        decodes: How often, with "one" or `all_lengths_share`, each image is decoded in a step. If not given, 8 times
+            with `all_lengths_share`, else once.
         all_lengths_share: Share of the decodings whose lengths are of all lengths, not learned ones; it takes the
-            place of `fractions`.
+            place of `fractions`. If not given, 0.2, but 0 with `fractions` or the released sampler.
         all_lengths_until: Share of training over which it falls to this from 1, evenly: the order is formed first, and
-            then learned lengths have their say. If not given it stays.
+            then learned lengths have their say. None: it stays.
         sampler: "released" draws lengths as the authors' code does, nearly uniformly: see `Downhill.released`. The KL
             is that of the learned lengths, as there. For reproduction only.
         free_bits: Nats that each dimension is charged at least, so that none is given up early; the paper's appendix
@@ -79,9 +84,12 @@ class VNDAE(CapacitySchedule):
         free_until: Share of training over which these fall evenly, to none; if not given they stay. What is learned
             from there on is the bound itself, and a dimension that is not worth its nats is given up after all.
         prior: Of a dimension that is kept: "normal", or "log_uniform" as for weights, from which nothing can be drawn.
+
+    Note: The paper's form is `all_lengths_share` 0 and a network with `length_bias` false; recipes `paper/…` have it.
     """
 
     ordered = True
+    tells_length = True
     base: int = 1
     prior_length: float | None = None
     initial_logit: float = 4.0
@@ -89,12 +97,12 @@ class VNDAE(CapacitySchedule):
     weights: tuple[float, ...] = ()
     fixed_share: float = 0.5
     each_image: Literal["all", "one"] = "all"
-    decodes: int = 1
+    decodes: int | None = None
     free_bits: float = 0.0
     free_until: float | None = None
     prior: Literal["normal", "log_uniform"] = "normal"
-    all_lengths_share: float = 0.0
-    all_lengths_until: float | None = None
+    all_lengths_share: float | None = None
+    all_lengths_until: float | None = 1.0
     sampler: Literal["exact", "released"] = "exact"
 
     def __post_init__(self) -> None:
@@ -103,9 +111,23 @@ class VNDAE(CapacitySchedule):
             raise ValueError(f"prior_length must be greater than base = {self.base}; got {self.prior_length}")
         if self.weights and (len(self.weights) != len(self.fractions) or not all(w > 0 for w in self.weights)):
             raise ValueError(f"weights must be above 0, one for each of fractions; got {list(self.weights)}")
-        one = self.each_image == "one" or self.all_lengths_share > 0
-        if self.decodes < 1 or (self.decodes > 1 and not one):
+        one = self.each_image == "one" or self.covered_share > 0
+        if self.decodings < 1 or (self.decodings > 1 and not one):
             raise ValueError(f"decodes must be at least 1, and 1 with each_image all; got {self.decodes}")
+
+    @property
+    def covered_share(self) -> float:
+        """The share of decodings at all lengths, `all_lengths_share` or its default."""
+        if self.all_lengths_share is not None:
+            return self.all_lengths_share
+        return 0.0 if self.fractions or self.sampler == "released" else 0.2
+
+    @property
+    def decodings(self) -> int:
+        """Times that an image is decoded in a step, at lengths of its own: `decodes` or its default."""
+        if self.decodes is not None:
+            return self.decodes
+        return 8 if self.covered_share else 1
 
     def heads(self, code: int) -> dict[str, int]:
         """Means, log variances, and keep logits of the dimensions beyond the base."""
@@ -179,7 +201,7 @@ class VNDAE(CapacitySchedule):
         cost = self.cost_of(code).clamp(min=floor)
         gate = Downhill(step.temperature, code.heads["keep_logits"], validate_args=False)
         gate = gate.released() if self.sampler == "released" else gate
-        nested = gate.rsample((self.decodes,), hard=True).flatten(0, 1)  # of every image, then of every image again
+        nested = gate.rsample((self.decodings,), hard=True).flatten(0, 1)  # of every image, then of every image again
         mask = F.pad(nested.to(code.loc.dtype), (self.base, 0), value=1.0)
         fixed = [length_of(code.loc.size(1), fraction, self.base) for fraction in self.fractions]
         share, each = self.fixed_share if fixed else 0.0, self.weights or (1.0,) * len(fixed)
@@ -188,9 +210,9 @@ class VNDAE(CapacitySchedule):
         rates = [own.mean(), *(cost[:, :length].sum(1).mean() for length in fixed)]
         rate = _weighted(weights, rates)
         parts = {"rate": own.mean(), "rate_least": self.least_rate(code, cost).mean(), "length": mask.sum(1).mean()}
-        if self.all_lengths_share:
+        if self.covered_share:
             more = _left(coded(model).grown, self.all_lengths_until, still=0.0)
-            covering = self.all_lengths_share + (1 - self.all_lengths_share) * more
+            covering = self.covered_share + (1 - self.covered_share) * more
             lengths = covering_lengths(len(mask), covering, self.base, mask.size(1), mask.device)
             error = self._repeated_error(model, images, code, mask, lengths)
             rate = rate + covering * (self._covering_rate(cost).mean() - rate)
@@ -206,8 +228,8 @@ class VNDAE(CapacitySchedule):
     def _repeated_error(self, model: nn.Module, images: Tensor, code: Code, mask: Tensor, lengths: Tensor) -> Tensor:
         """The squared error of an image, mean over decodings: at lengths (count,), or masked where these are 0."""
         kept = torch.where(lengths[:, None] > 0, length_mask(lengths, mask.size(1), mask.dtype), mask)
-        drawn = torch.cat([self.sample(code) for _ in range(self.decodes)])
-        again = images.repeat(self.decodes, 1, 1, 1)
+        drawn = torch.cat([self.sample(code) for _ in range(self.decodings)])
+        again = images.repeat(self.decodings, 1, 1, 1)
         return squared_error(again, self.decode(model, drawn * kept)).mean()
 
     def _covering_rate(self, cost: Tensor) -> Tensor:

@@ -133,7 +133,8 @@ class AutoEncoder(CodedNetwork):
         width: Factor on the channels of every convolution; rounded, at least one channel.
         heads: The size of each output of the encoder by its name, `loc` among them; None for `loc` alone.
         bounded: Whether the images lie between −1 and 1, by tanh.
-        length_bias: Whether the decoder is told how long a code is.
+        length_bias: Whether the decoder is told how long a code is. None: as the method has it, VND-AE true and others
+            false; a network without a method is not told.
 
     Shape: (B, in_channels, image_size, image_size) to the same.
 
@@ -156,7 +157,7 @@ class AutoEncoder(CodedNetwork):
         width: float = 1.0,
         heads: Mapping[str, int] | None = None,
         bounded: bool = True,
-        length_bias: bool = False,
+        length_bias: bool | None = None,
     ) -> None:
         super().__init__()
         self.config = arguments(locals())
@@ -224,7 +225,7 @@ class DenseAutoEncoder(CodedNetwork):
         hidden: Sequence[int] = (512, 256),
         heads: Mapping[str, int] | None = None,
         bounded: bool = True,
-        length_bias: bool = False,
+        length_bias: bool | None = None,
     ) -> None:
         super().__init__()
         self.config = arguments(locals())

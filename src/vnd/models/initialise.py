@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+TRUTHS: dict[Any, Any] = {bool: bool, bool | None: bool | None}  # by the annotation of an argument, what it must be
+
 
 def initialise(network: nn.Module) -> None:
     r"""Set every layer of a network to its random start.
@@ -40,7 +42,7 @@ def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         value = given[name]
         if parameter.annotation is int:
             check_counts(owner, **{name: value})
-        elif parameter.annotation is bool and not isinstance(value, bool):
+        elif not isinstance(value, TRUTHS.get(parameter.annotation, object)):
             raise ValueError(f"{owner}: {name} must be true or false; got {value!r}")
         elif name == "width" and not (is_number(value) and math.isfinite(value) and value > 0):
             raise ValueError(f"{owner}: width must be a finite number greater than 0; got {value!r}")
