@@ -652,3 +652,38 @@ def test_activation_checkpointing_gives_the_same_gradients(coupling):
         module(x).square().sum().backward()
     for one, other in zip(net.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(one.grad, other.grad)
+
+
+class Cached(nn.Module):
+    """Keeps what it makes of a parameter in evaluation, and lets go of it in training, as LeViT does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.bias = nn.Linear(4, 8), nn.Linear(8, 3), nn.Parameter(torch.randn(8))
+        self.cache: list[Tensor] = []
+
+    def train(self, mode: bool = True) -> nn.Module:
+        if mode:
+            self.cache = []
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            return self.b(torch.relu(self.a(x)) + 2 * self.bias)
+        self.cache = self.cache or [2 * self.bias.detach()]
+        return self.b(torch.relu(self.a(x)) + self.cache[0])
+
+
+def test_what_a_module_keeps_of_its_parameters_is_made_anew(tmp_path):
+    torch.manual_seed(0)
+    plain, x = Cached().double().eval(), torch.randn(5, 4).double()
+    wanted = plain(x).detach()  # the cache is of the plain network
+    net = vnd.to_nested(plain, x, num_groups=4, order="magnitude").eval()
+    assert list(state_of(net).units) == ["a"]
+    assert gap(wanted, net(x).detach()) <= 1e-12
+    again = vnd.load(vnd.save(net, tmp_path), model=plain)
+    with torch.no_grad():
+        assert gap(net(x), again(x)) == 0
+        for shape in mixed_shapes(net):
+            with vnd.width(net, shape):
+                assert gap(net(x), vnd.extract(net, shape)(x)) <= 1e-12

@@ -22,7 +22,7 @@ from vnd.nn.bayesian import BAYES_OF, BayesLayer, Estimator, Noise, bayes_of
 from vnd.nn.channel_flow import MIXING, analyse
 from vnd.nn.dependency import Analysis, Group, Segment
 from vnd.nn.describe import droppable_share
-from vnd.nn.extract import ORIGINS, is_depthwise
+from vnd.nn.extract import ORIGINS, clear_caches, is_depthwise
 from vnd.nn.importance import TaylorOrder, check_order, reorder
 from vnd.nn.masked import mask_module
 from vnd.nn.norms import CalibratedNorm, calibrated, masked_of
@@ -222,6 +222,7 @@ def to_nested(
 def _opened(model: nn.Module) -> nn.Module:
     """A copy whose attention layers can be looked into; of a weight norm it has the result."""
     copied = copy.deepcopy(model)
+    clear_caches(copied)
     open_attention(copied)
     for module in copied.modules():
         found = getattr(module, "parametrizations", {})
