@@ -50,10 +50,10 @@ class Segment:
         own = torch.arange(self.channels) if self.order is None else torch.tensor(self.order)
         return own.repeat_interleave(self.repeat)
 
-    def spread(self, values: Tensor) -> Tensor:
-        """Take the values of the unit's channels, along the last dimension, to the places."""
+    def spread(self, values: Tensor, order: Tensor | None = None) -> Tensor:
+        """Take the values of the unit's channels, along the last dimension, to the places; `order` is its own."""
         if self.order is not None:
-            values = values[..., torch.tensor(self.order, device=values.device)]
+            values = values[..., torch.tensor(self.order, device=values.device) if order is None else order]
         elif self.channels < values.size(-1):
             values = values[..., : self.channels]
         return values if self.repeat == 1 else values.repeat_interleave(self.repeat, -1)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn import context
-from vnd.nn.dependency import Attribute, Group, Layout, Reduction
+from vnd.nn.dependency import Attribute, Group, Layout, Reduction, Segment
 from vnd.nn.norms import CalibratedNorm
 from vnd.nn.ordering import OrderingUnit, Quantile, draw_masks
 
@@ -75,7 +75,11 @@ class InputMask:
     """The mask of a layer's input channels, put together from the units that they belong to."""
 
     def __init__(self, layout: Layout, units: dict[str, OrderingUnit]) -> None:
-        self.parts = tuple((units.get(s.unit) if s.unit else None, s) for s in layout)
+        self._take((units.get(s.unit) if s.unit else None, s) for s in layout)
+
+    def _take(self, parts: Iterable[tuple[OrderingUnit | None, Segment]]) -> None:
+        self.parts = tuple(parts)
+        self.orders = [None if s.order is None else torch.tensor(s.order) for _, s in self.parts]
 
     @property
     def size(self) -> int:
@@ -84,16 +88,19 @@ class InputMask:
 
     def shorten(self, kept: Mapping[OrderingUnit, Tensor]) -> None:
         """Follow units that have no other channels than these from now on."""
-        self.parts = tuple((u, s if u is None else s.shortened(kept[u])) for u, s in self.parts)
+        self._take((u, s if u is None else s.shortened(kept[u])) for u, s in self.parts)
 
     def __call__(self) -> Tensor:
         """The mask of the forward pass under way, (channels,) or (batch, channels)."""
         masks = [None if unit is None else unit.channel_mask() for unit, _ in self.parts]
         like = next(mask for mask in masks if mask is not None)
         pieces = []
-        for mask, (_, segment) in zip(masks, self.parts, strict=True):
+        for number, (mask, (_, segment)) in enumerate(zip(masks, self.parts, strict=True)):
+            order = self.orders[number]
+            if order is not None and order.device != like.device:
+                order = self.orders[number] = order.to(like.device)
             size = (*like.shape[:-1], segment.size)
-            pieces.append(like.new_ones(size) if mask is None else segment.spread(mask))
+            pieces.append(like.new_ones(size) if mask is None else segment.spread(mask, order))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 
 
