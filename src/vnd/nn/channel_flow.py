@@ -106,7 +106,7 @@ def analyse(
 
 
 def _branches(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recording: Recording) -> bool:
-    """Whether the network does something else on other numbers; inputs that it refuses do not count."""
+    """Tell if the network does something else on other numbers; inputs that it refuses do not count."""
     wanted = signature(recording)
     changes: list[Callable[[Tensor], Tensor]] = [
         *(lambda x: -x, lambda x: 10 * x, lambda x: x.flip(0), lambda x: x * 0),
@@ -134,7 +134,7 @@ def _changed(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def is_leaf(path: str, module: nn.Module) -> bool:
-    """Whether a module is one of torch's layers, or inherits all that it does from one."""
+    """Tell if a module is one of torch's layers, or inherits all that it does from one."""
     kind = plain_kind(module)
     if kind is None or torch.nn.utils.parametrize.is_parametrized(module):
         return False
@@ -340,7 +340,7 @@ class _Flow:
                 self.whole(source, f"enters {call.name}, {call.where}")
 
     def acts_alone(self, call: Call) -> bool:
-        """Whether a function that is not known changes each entry by itself, as an experiment has it."""
+        """Tell if a function that is not known changes each entry by itself, as an experiment has it."""
         source = next(value for value in call.inputs if value.labels)
         if any(output.shape != source.shape for output in call.outputs):
             return False
@@ -708,7 +708,7 @@ class _Flow:
         self.join(output, entries, False, call)
 
     def is_weight(self, value: Value) -> bool:
-        """Whether a value is a parameter's, moved about or not."""
+        """Tell if a value is a parameter's, moved about or not."""
         return any(self.origin_of(x) is not None for x in value.labels) and (
             value.parameter is not None or _of_parameters(value)
         )
@@ -1012,7 +1012,7 @@ class _Flow:
         return made
 
     def maskable(self, call: Call) -> bool:
-        """Whether a statistic is taken by a module of its own, so that only its channels are meant.
+        """Tell if a statistic is taken by a module of its own, so that only its channels are meant.
 
         Within one call of the module, other modules must not call the same function.
         """
@@ -1370,7 +1370,7 @@ def _first_consumers(recording: Recording) -> list[str]:
 
 
 def _is_weight(value: Value, seen: set[int]) -> bool:
-    """Whether a parameter ends up, moved about or rescaled, as the weight of a contraction."""
+    """Tell if a parameter ends up, moved about or rescaled, as the weight of a contraction."""
     for call in value.users:
         if call.module is not None or id(call) in seen:
             continue
@@ -1392,7 +1392,7 @@ def _is_weight(value: Value, seen: set[int]) -> bool:
 
 
 def _of_parameters(value: Value) -> bool:
-    """Whether a value is made of parameters alone."""
+    """Tell if a value is made of parameters alone."""
     if value.call is None:
         return value.parameter is not None
     return value.call.module is None and bool(value.call.inputs) and all(_of_parameters(v) for v in value.call.inputs)

@@ -99,7 +99,7 @@ class Reduction:
 
 @dataclass
 class Analysis:
-    """What `analyse` found: the groups, how each layer's channels are made of them, and what must stay whole."""
+    """Groups that `analyse` found, how each layer's channels are made of them, and what must stay whole."""
 
     groups: dict[str, Group] = field(default_factory=dict)
     inputs: dict[str, Layout] = field(default_factory=dict)
@@ -208,7 +208,7 @@ class Channels:
 
 
 def step(identities: Tensor, dim: int) -> int:
-    """How far identities are apart along a dimension: of several that they run over the outer one has the largest."""
+    """Stride of identities along a dimension: of several that they run over the outer one has the largest."""
     if identities.size(dim) < 2:
         return 0
     return int(identities.diff(dim=dim).abs().max())
@@ -450,7 +450,7 @@ class _Solution:
             del self.attributes[leaf]
 
     def _kept(self, count: Callable[[int], int], only: int | None = None) -> Tensor:
-        """Whether each atom is kept where every group, or only one, keeps so many channels of each tile."""
+        """Tell if each atom is kept where every group, or only one, keeps so many channels of each tile."""
         kept = torch.ones(len(self.roots) + 1, dtype=torch.bool)  # the last entry is that of NONE
         for number, (name, group) in enumerate(self.groups.items()):
             if only in (None, number):
@@ -549,7 +549,7 @@ def _attributes(given: Any) -> list[Attribute]:
 
 
 def _value_of(leaf: Any, given: Any) -> int:
-    """What an attribute in a size is now."""
+    """Value of an attribute in a size now."""
     return next(iter(found for source, found in _leaf_values(given) if source[1:] == leaf))
 
 

@@ -1,4 +1,4 @@
-"""What a nested network knows of itself: its ordering units, and how every layer's channels are made of theirs."""
+"""State of a nested network: its ordering units, and how every layer's channels are made of theirs."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Setting:
 
     @property
     def key(self) -> Key:
-        """What statistics are kept by."""
+        """Key that statistics are kept by."""
         return self.shape, self.sampled
 
 
@@ -238,7 +238,7 @@ class NestedState:
             self.stamps.clear()
 
     def look_up(self, root: nn.Module, setting: Setting, again: bool = True, warn: bool = True) -> Table:
-        """What each BatchNorm normalises with at a width; warns where that is of another one.
+        """Find what each BatchNorm normalises with at a width; warns where that is of another one.
 
         Args:
             root: The network.
@@ -298,11 +298,11 @@ class NestedState:
             norm.activate(held)
 
     def said(self, root: nn.Module, setting: Setting, warn: bool = True) -> dict[Any, Any]:
-        """What the context has to say for the network to run at a width."""
+        """Entries of the context for the network to run at a width."""
         return {self: setting, **self._groups(setting), **self.look_up(root, setting, warn=warn and not root.training)}
 
     def _groups(self, setting: Setting) -> dict[OrderingUnit, int]:
-        """How many groups each unit keeps at a width; −1 for as many as are drawn."""
+        """Numbers of groups that units keep at a width; −1 for as many as are drawn."""
         kept = dict(setting.shape)
         return {unit: -1 if setting.free else kept[name] for name, unit in self.units.items()}
 
@@ -524,7 +524,7 @@ _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
 
 def lock_of(root: nn.Module) -> Any:
-    """What is held while a network's defaults are those of one compiled call."""
+    """Lock that is held while a network's defaults are those of one compiled call."""
     return _LOCKS.get(root) or _LOCKS.setdefault(root, threading.RLock())
 
 
