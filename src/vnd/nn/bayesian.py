@@ -26,7 +26,7 @@ _OPTIONS |= {"free_variance", "_input_mask", "_weight_mask"}
 
 
 class BayesLayer(nn.Module):
-    r"""What all Bayesian layers share; mixed into one of torch's own layers, whose arguments come first.
+    r"""Layer with a posterior over its weights; mixed into one of torch's own layers, whose arguments come first.
 
     $$w = θ (1 + \sqrt α\, ε), \quad ε \sim \mathcal N(0, 1), \qquad q(w) = \mathcal N(θ, αθ^2)$$
 
@@ -63,6 +63,9 @@ class BayesLayer(nn.Module):
             separate draws; under the "local" estimator all share the statistics γ and δ.
 
     Shape: as torch's layer, with its dtype (under autocast, too; the statistics of the noise are float32 or wider).
+
+    >>> issubclass(BayesLinear, BayesLayer), BayesLinear.plain.__name__
+    (True, 'Linear')
     """
 
     plain: ClassVar[type[nn.Module]]  # torch's own layer

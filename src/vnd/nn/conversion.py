@@ -39,7 +39,7 @@ Coupling = Literal["quantile", "independent"]
 
 @dataclass(frozen=True)
 class Rule:
-    """What to do otherwise with the layers that a name pattern of `to_nested` matches; None leaves the default.
+    """Options for the layers that a name pattern of `to_nested` matches; None leaves the default.
 
     Args:
         nest: Order this layer's output channels, or leave them whole. True also opts in to a residual stream.
@@ -373,7 +373,7 @@ def _own_units(net: nn.Module, rules: Mapping[str, Rule], defaults: Rule) -> tup
 
 
 def _rule(name: str | list[str], rules: Mapping[str, Rule], defaults: Rule) -> Rule:
-    """What holds for a layer, or for tied ones: the later rules win, whichever of the layers they match."""
+    """Rule of a layer, or of tied ones: the later rules win, whichever of the layers they match."""
     found = defaults
     for pattern, rule in rules.items():
         if any(_matches(one, pattern) for one in ([name] if isinstance(name, str) else name)):
@@ -559,6 +559,6 @@ def _nestable(model: nn.Module) -> list[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a pattern matches a module, or one that it lies in."""
+    """Tell if a pattern matches a module, or one that it lies in."""
     parts = name.split(".")
     return any(fnmatch(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))

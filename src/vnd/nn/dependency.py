@@ -50,10 +50,10 @@ class Segment:
         own = torch.arange(self.channels) if self.order is None else torch.tensor(self.order)
         return own.repeat_interleave(self.repeat)
 
-    def spread(self, values: Tensor) -> Tensor:
-        """Take the values of the unit's channels, along the last dimension, to the places."""
+    def spread(self, values: Tensor, order: Tensor | None = None) -> Tensor:
+        """Take the values of the unit's channels, along the last dimension, to the places; `order` is its own."""
         if self.order is not None:
-            values = values[..., torch.tensor(self.order, device=values.device)]
+            values = values[..., torch.tensor(self.order, device=values.device) if order is None else order]
         elif self.channels < values.size(-1):
             values = values[..., : self.channels]
         return values if self.repeat == 1 else values.repeat_interleave(self.repeat, -1)
@@ -99,7 +99,7 @@ class Reduction:
 
 @dataclass
 class Analysis:
-    """What `analyse` found: the groups, how each layer's channels are made of them, and what must stay whole."""
+    """Groups that `analyse` found, how each layer's channels are made of them, and what must stay whole."""
 
     groups: dict[str, Group] = field(default_factory=dict)
     inputs: dict[str, Layout] = field(default_factory=dict)
@@ -208,10 +208,10 @@ class Channels:
 
 
 def step(identities: Tensor, dim: int) -> int:
-    """How far identities are apart along a dimension: of several that they run over the outer one has the largest."""
+    """Stride of identities along a dimension: of several that they run over the outer one has the largest."""
     if identities.size(dim) < 2:
         return 0
-    return int((identities.narrow(dim, 1, 1) - identities.narrow(dim, 0, 1)).abs().max())
+    return int(identities.diff(dim=dim).abs().max())
 
 
 def _look_up(table: Tensor, identities: Tensor) -> Tensor:
@@ -450,7 +450,7 @@ class _Solution:
             del self.attributes[leaf]
 
     def _kept(self, count: Callable[[int], int], only: int | None = None) -> Tensor:
-        """Whether each atom is kept where every group, or only one, keeps so many channels of each tile."""
+        """Tell if each atom is kept where every group, or only one, keeps so many channels of each tile."""
         kept = torch.ones(len(self.roots) + 1, dtype=torch.bool)  # the last entry is that of NONE
         for number, (name, group) in enumerate(self.groups.items()):
             if only in (None, number):
@@ -549,7 +549,7 @@ def _attributes(given: Any) -> list[Attribute]:
 
 
 def _value_of(leaf: Any, given: Any) -> int:
-    """What an attribute in a size is now."""
+    """Value of an attribute in a size now."""
     return next(iter(found for source, found in _leaf_values(given) if source[1:] == leaf))
 
 

@@ -15,6 +15,11 @@ class Description:
 
     `share` is the part of the parameters that can be dropped: those of the full network that the one of base width
     does not have.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> round(vnd.describe(vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4)).share, 2)
+    0.71
     """
 
     units: tuple[dict[str, Any], ...]

@@ -53,7 +53,7 @@ def extract(net: nn.Module, width: Width = None, keep: Keep = "mean", *, warn: b
 
     Args:
         net: A nested network, or a model that holds one: a copy of all of it, with a smaller part.
-        width: A `Shape`, a fraction in (0, 1], or None for the width that is set.
+        width: A `Shape`, a fraction in (0, 1], or None: no width given; the one that is set.
         keep: "mean": torch's own layers, with the posterior means. "posterior": Bayesian layers of the smaller size,
             without masks. "nested": a nested network whose units end there, to be trained, or cut again; its order, its
             posterior and the statistics of all widths that it has go along.
@@ -415,7 +415,7 @@ def _forget(root: nn.Module, keep: Keep) -> None:
 
 
 def is_depthwise(module: nn.Module) -> bool:
-    """Whether a convolution has a group for each input channel: it hands channels on and mixes none."""
+    """Tell if a convolution has a group for each input channel: it hands channels on and mixes none."""
     groups = getattr(module, "groups", 1)
     return isinstance(groups, int) and groups > 1 and groups == getattr(module, "in_channels", None)
 

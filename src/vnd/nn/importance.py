@@ -30,7 +30,11 @@ from vnd.nn.state import NestedState, unwrap
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TaylorOrder:
-    """The importance of every layer's output channels, by the layer's name: what `taylor_order` measured."""
+    """The importance of every layer's output channels, by the layer's name: what `taylor_order` measured.
+
+    >>> TaylorOrder({"0": torch.tensor([0.1, 0.3])})
+    TaylorOrder(of 1 layers)
+    """
 
     scores: Mapping[str, Tensor]
 
@@ -197,7 +201,7 @@ def _squares(layer: Any, side: int) -> Tensor | None:
 
 
 def _permuted(layout: Layout | None, orders: dict[str, Tensor]) -> Tensor | None:
-    """Which entry of a layout comes to each place when the units' channels are sorted, repetitions in their order."""
+    """Entries of a layout, by place, when the units' channels are sorted, repetitions in their order."""
     if layout is None:
         return None
     units: list[str | None] = [segment.unit for segment in layout for _ in range(segment.size)]

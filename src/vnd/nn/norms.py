@@ -17,7 +17,7 @@ from vnd.nn.context import here, recall
 
 
 class _MaskedNorm(nn.Module):
-    """What the masked normalisations share; mixed into one of torch's own."""
+    """Normalisation of masked channels; mixed into one of torch's own."""
 
     plain: ClassVar[type[nn.Module]]
 

@@ -159,7 +159,7 @@ class Scope:
 
 @dataclass(eq=False)
 class Recording:
-    """What a run did: its calls in order, the inputs and outputs of the network, and what Python saw of the data."""
+    """Record of a run: its calls in order, the inputs and outputs of the network, and what Python saw of the data."""
 
     calls: list[Call] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=list)
@@ -363,7 +363,7 @@ class _Recorder(TorchFunctionMode):
 
 
 def _active(recorder: _Recorder) -> bool:
-    """Whether functions are reported: not in a function of torch's that calls a module by itself."""
+    """Tell if functions are reported: not in a function of torch's that calls a module by itself."""
     return torch._C._len_torch_function_stack() > 0
 
 
@@ -440,7 +440,7 @@ _STANDARD = str(Path(contextlib.__file__).parent)
 
 
 def _foreign(file: str) -> bool:
-    """Whether a file is not the user's: torch's, this library's, the standard library's."""
+    """Tell if a file is not the user's: torch's, this library's, the standard library's."""
     standard = file.startswith(_STANDARD) and "site-packages" not in file
     return file.startswith(_LIBRARIES) or "/einops/" in file or standard
 
@@ -467,7 +467,7 @@ def where_raised(error: BaseException) -> str:
 
 
 def signature(recording: Recording) -> list[tuple[Any, ...]]:
-    """What a run did but for sizes: each call's name, place and the calls that its arguments come from."""
+    """Signature of a run but for sizes: each call's name, place and the calls that its arguments come from."""
     number = {call: index for index, call in enumerate(recording.calls)}
 
     def origin(value: Value) -> Any:

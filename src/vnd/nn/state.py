@@ -1,4 +1,4 @@
-"""What a nested network knows of itself: its ordering units, and how every layer's channels are made of theirs."""
+"""State of a nested network: its ordering units, and how every layer's channels are made of theirs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn import context
-from vnd.nn.dependency import Attribute, Group, Layout, Reduction
+from vnd.nn.dependency import Attribute, Group, Layout, Reduction, Segment
 from vnd.nn.norms import CalibratedNorm
 from vnd.nn.ordering import OrderingUnit, Quantile, draw_masks
 
@@ -75,7 +75,11 @@ class InputMask:
     """The mask of a layer's input channels, put together from the units that they belong to."""
 
     def __init__(self, layout: Layout, units: dict[str, OrderingUnit]) -> None:
-        self.parts = tuple((units.get(s.unit) if s.unit else None, s) for s in layout)
+        self._take((units.get(s.unit) if s.unit else None, s) for s in layout)
+
+    def _take(self, parts: Iterable[tuple[OrderingUnit | None, Segment]]) -> None:
+        self.parts = tuple(parts)
+        self.orders = [None if s.order is None else torch.tensor(s.order) for _, s in self.parts]
 
     @property
     def size(self) -> int:
@@ -84,16 +88,19 @@ class InputMask:
 
     def shorten(self, kept: Mapping[OrderingUnit, Tensor]) -> None:
         """Follow units that have no other channels than these from now on."""
-        self.parts = tuple((u, s if u is None else s.shortened(kept[u])) for u, s in self.parts)
+        self._take((u, s if u is None else s.shortened(kept[u])) for u, s in self.parts)
 
     def __call__(self) -> Tensor:
         """The mask of the forward pass under way, (channels,) or (batch, channels)."""
         masks = [None if unit is None else unit.channel_mask() for unit, _ in self.parts]
         like = next(mask for mask in masks if mask is not None)
         pieces = []
-        for mask, (_, segment) in zip(masks, self.parts, strict=True):
+        for number, (mask, (_, segment)) in enumerate(zip(masks, self.parts, strict=True)):
+            order = self.orders[number]
+            if order is not None and order.device != like.device:
+                order = self.orders[number] = order.to(like.device)
             size = (*like.shape[:-1], segment.size)
-            pieces.append(like.new_ones(size) if mask is None else segment.spread(mask))
+            pieces.append(like.new_ones(size) if mask is None else segment.spread(mask, order))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 
 
@@ -142,7 +149,7 @@ class Setting:
 
     @property
     def key(self) -> Key:
-        """What statistics are kept by."""
+        """Key that statistics are kept by."""
         return self.shape, self.sampled
 
 
@@ -231,7 +238,7 @@ class NestedState:
             self.stamps.clear()
 
     def look_up(self, root: nn.Module, setting: Setting, again: bool = True, warn: bool = True) -> Table:
-        """What each BatchNorm normalises with at a width; warns where that is of another one.
+        """Find what each BatchNorm normalises with at a width; warns where that is of another one.
 
         Args:
             root: The network.
@@ -291,11 +298,11 @@ class NestedState:
             norm.activate(held)
 
     def said(self, root: nn.Module, setting: Setting, warn: bool = True) -> dict[Any, Any]:
-        """What the context has to say for the network to run at a width."""
+        """Entries of the context for the network to run at a width."""
         return {self: setting, **self._groups(setting), **self.look_up(root, setting, warn=warn and not root.training)}
 
     def _groups(self, setting: Setting) -> dict[OrderingUnit, int]:
-        """How many groups each unit keeps at a width; −1 for as many as are drawn."""
+        """Numbers of groups that units keep at a width; −1 for as many as are drawn."""
         kept = dict(setting.shape)
         return {unit: -1 if setting.free else kept[name] for name, unit in self.units.items()}
 
@@ -517,7 +524,7 @@ _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
 
 def lock_of(root: nn.Module) -> Any:
-    """What is held while a network's defaults are those of one compiled call."""
+    """Lock that is held while a network's defaults are those of one compiled call."""
     return _LOCKS.get(root) or _LOCKS.setdefault(root, threading.RLock())
 
 

@@ -147,7 +147,7 @@ def _tensors(x: Any) -> Iterator[Tensor]:
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Whether two outputs are equal but for rounding."""
+    """Tell if two outputs are equal but for rounding."""
     if isinstance(a, Tensor):
         if not isinstance(b, Tensor) or a.shape != b.shape:
             return False

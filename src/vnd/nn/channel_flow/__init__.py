@@ -35,7 +35,7 @@ from vnd.nn.channel_flow.walk import (
 from vnd.nn.dependency import Analysis, SizeUse, support
 from vnd.nn.recorder import NUMBERS, Call, Recording, TracedInt, Value, record, signature, where_raised
 
-__all__ = ["MIXING", "analyse", "is_leaf", "plain_kind"]
+__all__ = ["ADDING", "MIXING", "analyse", "is_leaf", "plain_kind"]
 
 ALONE = {  # each entry by itself
     *("relu", "relu6", "leaky_relu", "gelu", "silu", "elu", "selu", "celu", "mish", "softplus", "tanh", "sigmoid"),
