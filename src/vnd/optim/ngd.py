@@ -1,13 +1,9 @@
 """NGD: stochastic gradient descent along Povey's online natural gradient."""
 
-import os
 from collections import defaultdict, namedtuple
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 from itertools import chain
 from math import inf
-from threading import Barrier
 from typing import Any
 
 import torch
@@ -16,7 +12,7 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 from torch.optim.sgd import sgd
 
 from vnd.functional import to_float32
-from vnd.optim.cuda_graphs import GraphCache
+from vnd.optim.cuda import EighJob, GraphCache, decompose
 
 INITIAL_UPDATES = 10  # the factors are updated on each of the first steps, then once a period
 FIRST_ROUNDS = 3  # updates with the first gradient before its use: a power method from the regular start
@@ -24,8 +20,6 @@ NARROW = 64  # an axis up to this size is turned where it lies, a longer one fir
 FLOOR = 5e-4  # δ, the smallest eigenvalue of a factor over its largest
 LIFT = 1e-6  # the smallest ρ over the trace of a scatter to be mixed in
 EXTENT = 1e30  # units of gradients lie between one over it and it, in float32
-OVERLAPPED = ("cuda",)  # types of devices that go on while their matrices are decomposed in threads
-THREADS = 4
 OPTIONS = ("rank", "alpha", "eta", "epsilon", "update_period")  # of factors
 
 # Factors F = RᵀDR + ρI of n parameters, and E = D (D + βI)⁻¹: tensors (n, r, d), (n, r), (n,), (n, r).
@@ -403,63 +397,3 @@ def _check(group: dict[str, Any]) -> None:
         raise ValueError(f"NGD: {name} must be True or False; got {group[name]!r}")
     if group["nesterov"] and not group["momentum"]:
         raise ValueError(f"NGD: momentum must be greater than 0 with nesterov; got {group['momentum']!r}")
-
-
-# -- eigendecompositions of small matrices on the CPU, for a GPU in threads beside its work ----------------------------
-
-
-def decompose(batches: list[Tensor]) -> list["EighJob"]:
-    """Put eigenvectors in the place of symmetric matrices, in batches (n, r, r): by the end of the job of each device.
-
-    On devices whose matrices are not decomposed in threads that is at once.
-    """
-    return [EighJob([x for x in batches if x.device == device]) for device in {x.device for x in batches}]
-
-
-class EighJob:
-    """Decomposition of the matrices of one device, in whose place come their eigenvectors."""
-
-    def __init__(self, batches: list[Tensor]) -> None:
-        self.batches, self.hosts, self.tasks, ready = batches, batches, list[Future[None]](), None
-        first = batches[0]
-        if first.is_cuda:  # on the CPU matrices this small take a third of the time
-            self.hosts = [torch.empty(x.shape, dtype=x.dtype, pin_memory=True) for x in batches]
-            for host, x in zip(self.hosts, batches, strict=True):
-                host.copy_(x, non_blocking=True)
-            ready = torch.cuda.Event(blocking=True)
-            ready.record(torch.cuda.current_stream(first.device))
-        if first.device.type not in OVERLAPPED:
-            _decompose(self.hosts, ready)
-            return
-        matrices = sorted(chain.from_iterable(x.unbind() for x in self.hosts), key=len, reverse=True)
-        shares = [matrices[i::THREADS] for i in range(THREADS)]  # of about the same cost
-        self.tasks = [_threads(os.getpid()).submit(_decompose, share, ready) for share in shares if share]
-
-    def finish(self) -> None:
-        """Wait for the threads; an error in one of them is raised here, before any matrix of a GPU has changed."""
-        for task in self.tasks:
-            task.result()
-        for x, host in zip(self.batches, self.hosts, strict=True):
-            if x is not host:
-                x.copy_(host, non_blocking=True)
-
-
-def _decompose(matrices: list[Tensor], ready: torch.cuda.Event | None) -> None:
-    """Put eigenvectors in the place of matrices."""
-    if ready is not None:
-        with torch.cuda.device(ready.device):  # or the thread would make itself at home on the first one
-            ready.synchronize()
-    for x in matrices:
-        x.copy_(torch.linalg.eigh(x).eigenvectors)
-
-
-@cache
-def _threads(process: int) -> ThreadPoolExecutor:
-    """Threads of a process, each with one of torch's threads; a fork has none of its parent's, so it makes its own."""
-    count, started = torch.get_num_threads(), Barrier(THREADS + 1)
-    pool = ThreadPoolExecutor(THREADS, "vnd-eigh", initializer=torch.set_num_threads, initargs=(1,))
-    for _ in range(THREADS):
-        pool.submit(started.wait)
-    started.wait()
-    torch.set_num_threads(count)  # theirs is their own, but also what threads to come would begin with
-    return pool
