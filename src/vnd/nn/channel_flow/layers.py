@@ -256,8 +256,8 @@ class Layers(Statistics):
                 self.make(call, term, other, summed)
         self.join(call.outputs[0], sides, call)
 
+    def summed_over(self, call: Call, term: Term, other: Term | None, summed: set[str]) -> list[Tensor]:
         """Labels of a factor after the sum; those along summed letters are read by a weight, or tied."""
-        """What is left of a factor's labels; those along summed letters are read by a weight, or tied."""
         kept = []
         for x in term.value.labels:
             letters = term.over(x)
