@@ -206,7 +206,7 @@ class Movements(Walk):
             return self.give_up(call, reason)
         labels = _all_labels(target).clone()
         try:
-            labels[filled(index, lambda v: v.tensor.cpu())] = _all_labels(value)
+            labels[filled(index, lambda v: None if v.tensor is None else v.tensor.cpu())] = _all_labels(value)
         except Exception:
             return self.give_up(call, reason)
         self.label(output, labels)
