@@ -739,7 +739,7 @@ def test_heads_that_are_turned_in_part_are_heads():
     torch.manual_seed(0)
     plain, x = PartialRotary().double(), torch.randn(2, 6, 5).double()
     net = vnd.to_nested(plain, x, num_groups=4, residual=True).eval()
-    assert {name: unit.channels for name, unit in state_of(net).units.items()} == {"embed": 16, "q": 4}
+    assert {name: unit.channels for name, unit in state_of(net).units.items()} == {"embed": 16, "v": 4}
     with torch.no_grad():
         for shape in mixed_shapes(net):
             with vnd.width(net, shape):
