@@ -1,9 +1,8 @@
-"""Shapes: how many groups of each unit a network keeps, how to choose and set them, and how compiled code gets them.
+"""Shapes: how many groups of each unit a network keeps, and how to choose and set them.
 
-What `torch.compile` makes cannot read the context of a call (`context.py`), but the defaults that modules hold:
-`fixed_groups` of units, the active statistics of norms, `sampling` and `expansion` of Bayesian layers. For one call at
-a time they are set to what the caller's context says, and others wait: one graph serves all widths, and nobody sees the
-width of another.
+What `torch.compile` makes cannot read the caller's context, but the defaults that modules hold: `fixed_groups` of
+units, the active statistics of norms, `sampling` and `expansion` of Bayesian layers. For one call at a time they are
+set to what the context says, and others wait: one graph serves all widths, and nobody sees the width of another.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from vnd.nn.ordering import OrderingUnit, pin, sampling_posterior
 from vnd.nn.state import NestedState, Setting, Shape, lock_of, nested_part, state_of, unwrap
 
 Width = Shape | float | None  # None: no width given; the one that is set, full if none is
-_CALLS = threading.local()  # what undoes the calls of compiled code under way, the innermost last
+_CALLS = threading.local()  # what undoes the calls of compiled networks under way, the innermost last
 
 
 def shape(
@@ -258,6 +257,9 @@ def _count(part: nn.Module, state: NestedState, change: int) -> None:
     with lock_of(part):
         state.blocks += change
         state.unseen = state.blocks > 0
+
+
+# -- compiled networks -------------------------------------------------------------------------------------------------
 
 
 def is_compiled(net: nn.Module) -> bool:

@@ -24,11 +24,10 @@ from vnd.nn.channel_flow.walk import (
     CHANNEL_NORMS,
     MIXING,
     MOVING,
-    Operand,
     entering,
     filled,
     is_leaf,
-    of_parameters,
+    operand,
     plain_kind,
     stretch,
 )
@@ -216,7 +215,7 @@ class _Flow(Layers, Movements):
         operands = [v for v in call.inputs if len(v.shape) <= len(output.shape)]
         if call.name == "copy":  # the first one is overwritten
             operands = operands[1:]
-        self.join(output, [Operand(v.shape, v.labels, of_parameters(v)) for v in operands], call, residual)
+        self.join(output, [operand(v) for v in operands], call, residual)
 
     def create(self, call: Call) -> None:
         """A tensor of one value has the channels whose sizes it is made with."""
@@ -268,7 +267,7 @@ class _Flow(Layers, Movements):
 
 def _sample(value: Value) -> Tensor:
     """A tensor of a value's shape and dtype."""
-    return torch.rand(value.shape, dtype=value.dtype) if value.tensor is None else value.tensor
+    return torch.rand(value.shape, dtype=value.dtype) if value.tensor is None else value.tensor.cpu()
 
 
 def _integers(x: Any) -> list[Any]:
@@ -292,14 +291,17 @@ def _reaching(recording: Recording) -> set[Call]:
 def _first_consumers(recording: Recording) -> list[str]:
     """The mixing layer that alone reads the network's input, if there is one and it runs once: a list of its name.
 
-    What lies between leaves the examples along dimension 0.
+    What lies between leaves the examples along dimension 0, and nothing else is told how many there are.
     """
     value = recording.inputs[0] if len(recording.inputs) == 1 else None
+    before: list[Value] = []
     while value is not None and len(value.users) == 1:
         call = value.users[0]
         if call.module is not None and plain_kind(call.module) in MIXING:
             runs = sum(other.module is call.module for other in recording.calls)
-            return [call.scope] if runs == 1 and len(call.inputs) == 1 else []
+            sizes = [s for other in recording.calls for s in _sources((other.args, other.kwargs))]
+            counted = any(s[0] == "size" and s[2] == 0 and s[1] in (*before, value) for s in sizes)
+            return [call.scope] if runs == 1 and len(call.inputs) == 1 and not counted else []
         norm = call.module is not None and plain_kind(call.module) in CHANNEL_NORMS
         spatial = call.name in SPATIAL or "pool" in call.name
         if (
@@ -309,5 +311,15 @@ def _first_consumers(recording: Recording) -> list[str]:
             break
         if len(call.inputs) > 1 or call.outputs[0].shape[:1] != value.shape[:1]:
             break
+        before.append(value)
         value = call.outputs[0]
     return []
+
+
+def _sources(x: Any) -> list[tuple[Any, ...]]:
+    """Sizes and attributes that the integers in nested arguments come from."""
+    if isinstance(x, TracedInt):
+        return list(x.leaves())
+    if isinstance(x, dict):
+        x = list(x.values())
+    return [source for item in x for source in _sources(item)] if isinstance(x, (list, tuple)) else []

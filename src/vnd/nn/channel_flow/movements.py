@@ -15,7 +15,6 @@ from vnd.nn.channel_flow.walk import (
     entering,
     filled,
     labelled,
-    of_parameters,
     stretch,
 )
 from vnd.nn.dependency import NONE, SizeUse, support
@@ -61,7 +60,7 @@ class Movements(Walk):
         def fill(value: Value) -> Any:
             if value is source:
                 return labels
-            return value.tensor if value.tensor is not None else labels.new_empty(()).expand(value.shape)
+            return value.tensor.cpu() if value.tensor is not None else labels.new_empty(()).expand(value.shape)
 
         if call.name in ("view", "reshape"):
             size = _given_size(call)
@@ -155,14 +154,16 @@ class Movements(Walk):
         """Concatenation: along channels they lie side by side, along others they are tied."""
         output, rank = call.outputs[0], len(call.outputs[0].shape)
         dim = call.argument(1, "dim", call.kwargs.get("axis", 0)) % rank
-        parts = [v for v in call.argument(0, "tensors") if isinstance(v, Value) and len(v.shape) == rank]
+        parts = [
+            v for v in call.argument(0, "tensors") if isinstance(v, Value) and len(v.shape) == rank and v.shape[dim]
+        ]
         over = {tuple(d for d in support(x) if d != dim) for v in parts for x in v.labels if x.size(dim) > 1}
         beside, apart = [], []  # labels along the dimension, and all others
         for value in parts:
             mine = [x for x in value.labels if x.size(dim) > 1 or support(x) in over]
             beside.append(mine[0] if mine else torch.full([1] * rank, NONE))
             rest = [x for x in value.labels if not any(x is y for y in mine)]
-            apart.append(Operand((*value.shape[:dim], 1, *value.shape[dim + 1 :]), rest, of_parameters(value)))
+            apart.append(Operand((*value.shape[:dim], 1, *value.shape[dim + 1 :]), rest))
         reason = f"is concatenated along several dimensions, {call.where}"
         if len(over) > 1:
             for x in beside:
@@ -205,7 +206,7 @@ class Movements(Walk):
             return self.give_up(call, reason)
         labels = _all_labels(target).clone()
         try:
-            labels[filled(index, lambda v: v.tensor)] = _all_labels(value)
+            labels[filled(index, lambda v: None if v.tensor is None else v.tensor.cpu())] = _all_labels(value)
         except Exception:
             return self.give_up(call, reason)
         self.label(output, labels)

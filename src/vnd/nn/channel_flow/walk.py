@@ -27,11 +27,10 @@ RESCALING = {"_weight_norm", "weight_norm", "batch_norm", "to", "contiguous", "f
 
 
 class Operand(NamedTuple):
-    """One side of an operation between tensors: its shape, its labels, and whether parameters alone make it."""
+    """One side of an operation between tensors: its shape and its labels."""
 
     shape: tuple[int, ...]
     labels: list[Tensor]
-    of_parameters: bool = False
 
 
 class Walk:
@@ -169,10 +168,9 @@ class Walk:
         """
         rank = len(output.shape)
         sides = [
-            Operand((*[1] * (rank - len(shape)), *shape), [lift(x, rank) for x in labels], of_parameters)
-            for shape, labels, of_parameters in operands
+            Operand((*[1] * (rank - len(shape)), *shape), [lift(x, rank) for x in labels]) for shape, labels in operands
         ]
-        made = _Met()
+        made: list[Tensor] = []
         reason = f"meets a tensor whose channels are not those of a layer, {call.where}"
         for side in sides:
             for identities in side.labels:
@@ -183,58 +181,52 @@ class Walk:
                         if bare:
                             identities = self.collapse(identities, bare, reason)
                 if support(identities):
-                    self.fit(identities, side.of_parameters, made, residual, reason)
-        layers = [x for x, of_parameters in zip(made.labels, made.of_parameters, strict=True) if not of_parameters]
-        output.labels = layers or made.labels  # entries of a parameter that lie along other dimensions are not cut
+                    self.fit(identities, made, residual, reason)
+        layers = [x for x in made if not self.is_free(x)]
+        output.labels = layers or made  # entries of parameters that lie along other dimensions are not cut
 
-    def fit(self, mine: Tensor, of_parameters: bool, made: _Met, residual: bool, reason: str) -> None:
+    def is_free(self, identities: Tensor) -> bool:
+        """Tell if no layer makes any of these: entries of parameters, and of what is computed from them."""
+        found = identities[identities != NONE]
+        return not any(self.channels.makers[self.channels.maker(int(i))] for i in (*found[:1], *found[-1:]))
+
+    def fit(self, mine: Tensor, made: list[Tensor], residual: bool, reason: str) -> None:
         """Tie identities to those of the same dimensions that are there already, or put them beside those.
 
         Of two that run over different dimensions the wider one is narrowed to the other's, or both to their outermost
         dimension; a parameter that lies along an inner dimension alone is left out.
         """
-        for index, theirs in enumerate(made.labels):
-            ours, others, free = set(support(mine)), set(support(theirs)), made.of_parameters[index]
+        loose = self.is_free(mine)
+        for index, theirs in enumerate(made):
+            ours, others, free = set(support(mine)), set(support(theirs)), self.is_free(theirs)
             if not ours & others:
                 continue
             if ours != others:
-                if of_parameters and others < ours:
+                if loose and others < ours:
                     mine = self.collapse(mine, sorted(ours - others), reason)
                 elif free and ours < others:
                     theirs = self.collapse(theirs, sorted(others - ours), reason)
-                elif of_parameters and ours < others and outer(theirs) not in ours:
-                    made.labels[index] = self.outermost(theirs, reason)
+                elif loose and ours < others and outer(theirs) not in ours:
+                    made[index] = self.outermost(theirs, reason)
                     return
                 elif free and others < ours and outer(mine) not in others:
-                    made.put(index, self.outermost(mine, reason), of_parameters)
+                    made[index] = self.outermost(mine, reason)
                     return
                 else:
                     mine, theirs = self.outermost(mine, reason), self.outermost(theirs, reason)
-                made.labels[index] = theirs
+                made[index] = theirs
                 if support(mine) != support(theirs):
                     if set(support(mine)) & set(support(theirs)):
                         self.channels.keep_whole(mine, reason)
                         self.channels.keep_whole(theirs, reason)
                         return
                     continue
-            self.channels.tie(theirs, mine, residual and not (of_parameters or free), reason=reason)
-            if free and not of_parameters:
-                made.put(index, mine, False)
+            self.channels.tie(theirs, mine, residual and not (loose or free), reason=reason)
+            if free:
+                made[index] = mine
             return
         if support(mine):
-            made.labels.append(mine)
-            made.of_parameters.append(of_parameters)
-
-
-class _Met:
-    """Labels that met so far, and whether parameters alone make each of them."""
-
-    def __init__(self) -> None:
-        self.labels: list[Tensor] = []
-        self.of_parameters: list[bool] = []
-
-    def put(self, index: int, labels: Tensor, of_parameters: bool) -> None:
-        self.labels[index], self.of_parameters[index] = labels, of_parameters
+            made.append(mine)
 
 
 def operand(value: Value) -> Operand:
