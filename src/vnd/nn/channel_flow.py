@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn.dependency import NONE, Analysis, Channels, SizeUse, step
-from vnd.nn.recorder import NUMBERS, Call, Recording, TracedInt, Value, record, signature, where_raised
+from vnd.nn.recorder import NUMBERS, Call, Recording, TracedInt, Value, record, signature, values_in, where_raised
 
 MIXING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -41,7 +41,7 @@ MEETING = {  # entries of several tensors at one place
     *("mul", "rmul", "div", "rdiv", "true_divide", "truediv", "rtruediv", "pow", "rpow", "floor_divide", "floordiv"),
     *("where", "masked_fill", "maximum", "minimum", "fmax", "fmin", "max", "min", "lerp", "addcmul", "addcdiv"),
     *("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "and", "or", "xor", "atan2", "remainder", "mod"),
-    *("bitwise_and", "bitwise_or", "isclose", "clamp", "fill", "copy", "hypot", "xlogy", "divide", "multiply", "glu"),
+    *("bitwise_and", "bitwise_or", "isclose", "clamp", "fill", "copy", "hypot", "xlogy", "divide", "multiply"),
 }
 ADDING = {"add", "radd", "sub", "rsub", "subtract"}
 MOVING = {  # entries to other places
@@ -79,6 +79,7 @@ MASKABLE = REDUCING | {"layer_norm", "rms_norm", "group_norm", "normalize", "bat
 # Functions that ask for a number, which need not change what is done; the others have outputs of no fixed size.
 ASKING = {"__bool__", "item", "__int__", "__float__", "__index__", "__complex__", "is_nonzero", "equal", "allclose"}
 RESCALING = {"_weight_norm", "weight_norm", "batch_norm", "to", "contiguous", "float", "type_as", "detach"}
+SCALING = {"mul", "rmul", "multiply", "div", "truediv", "true_divide", "divide"}
 CREATING = {"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty"}
 
 
@@ -197,6 +198,8 @@ class _Flow:
         for path, entries in self.entries.items():
             self.channels.parameters.setdefault(path, []).append(entries)
         self.read_by_functions()
+        self.refuse_alike()
+        self.tie_biases()
         result = self.channels.conclude()
         result.whole = self.left | result.whole
         result.called = {call.scope for call in calls if call.module is not None}
@@ -256,7 +259,9 @@ class _Flow:
         return single
 
     def made_by(self, identities: Tensor, name: str, table: bool = False) -> None:
-        """Note that a layer makes these channels."""
+        """Note that a layer makes these channels; what none can be named for stays whole."""
+        if name == ".":
+            return self.channels.keep_whole(identities, "is made by no layer")
         for run in sorted({self.channels.maker(int(i)) for i in identities[[0, -1]] if i != NONE}):
             if name not in self.channels.makers[run]:
                 self.channels.makers[run] += (name,)
@@ -355,14 +360,21 @@ class _Flow:
             torch.manual_seed(0)
             x = torch.rand(source.shape, dtype=source.dtype)
             changed = torch.rand(source.shape) < 0.5
+            dims = sorted({d for x in source.labels for d in _support(x)})
             try:
                 torch.manual_seed(1)
                 before = again(x.clone())
                 torch.manual_seed(1)
                 after = again(torch.where(changed, x + 1, x))
+                flipped = [(d, again(x.flip(d))) for d in dims]  # where an entry stands must not matter
             except Exception:
                 return False
-        return all(torch.equal(a[~changed], b[~changed]) for a, b in zip(before, after, strict=True))
+        alone = all(torch.equal(a[~changed], b[~changed]) for a, b in zip(before, after, strict=True))
+        return alone and all(
+            bool(torch.isclose(a.flip(d), b, equal_nan=True).all())
+            for d, turned in flipped
+            for a, b in zip(before, turned, strict=True)
+        )
 
     # -- layers --------------------------------------------------------------------------------------------------------
 
@@ -647,8 +659,9 @@ class _Flow:
     def owner(self, identities: Tensor, call: Call) -> str:
         """The module that holds the weight which makes channels."""
         origin = self.origin_of(identities)
-        path = origin[0].rpartition(".")[0].partition(".parametrizations")[0] if origin else call.scope
-        return path or (origin[0] if origin else call.scope)
+        held = [path for path, entries in self.entries.items() if bool(torch.isin(identities, entries).any())]
+        path = origin[0] if origin else held[0] if held else f"{call.scope}."
+        return path.rpartition(".")[0].partition(".parametrizations")[0] or path
 
     def contract(self, call: Call, operands: list[Value], terms: list[str], out: str) -> None:
         """A sum of products over the letters that the output does not have.
@@ -828,6 +841,13 @@ class _Flow:
             operands = operands[1:]
         self.join(output, [(v.shape, v.labels) for v in operands], residual, call, operands)
 
+    def visit_glu(self, call: Call) -> None:
+        """One half times the sigmoid of the other: both are cut alike."""
+        source, output = call.inputs[0], call.outputs[0]
+        dim = call.argument(1, "dim", -1) % len(source.shape)
+        halves = [[x.chunk(2, dim)[i] if x.size(dim) > 1 else x for x in source.labels] for i in range(2)]
+        self.join(output, [(output.shape, half) for half in halves], False, call)
+
     def visit_masked_scatter(self, call: Call) -> None:
         """Rows of one tensor in the place of some of another's."""
         source, rows = call.args[0], call.args[2]
@@ -967,7 +987,7 @@ class _Flow:
                 given = tuple(x for x in numbers if isinstance(x, int))
         rank = len(source.shape)
         if given is None:
-            return tuple(range(rank))
+            return (1,) if call.name == "normalize" else tuple(range(rank))
         return tuple(int(d) % rank for d in (given if isinstance(given, (tuple, list)) else (given,)))
 
     def reduce(self, call: Call) -> None:
@@ -1058,8 +1078,8 @@ class _Flow:
         """Pooling and resizing: over positions."""
         source = next(v for v in call.inputs if v.labels)
         rank, output = len(source.shape), call.outputs[0]
-        first = 2 if rank > 2 else rank
-        self.keep_positions(source, range(first, rank), f"enters {call.name}, {call.where}")
+        count = next((int(d) for d in "123" if f"{d}d" in call.name), rank - 2)  # of an unbatched one all but the first
+        self.keep_positions(source, range(max(1, rank - count), rank), f"enters {call.name}, {call.where}")
         for output in call.outputs:
             if len(output.shape) == rank:
                 output.labels = list(source.labels)
@@ -1096,6 +1116,7 @@ class _Flow:
         source = sources[0]
         if len(sources) > 1 and call.name not in ("expand_as", "view_as", "reshape_as"):
             return self.give_up(call, f"enters {call.name}, {call.where}")
+        self.tie_chosen(call, source)
         for identities in source.labels:
             full = identities.expand(source.shape)
             name = "reshape" if call.name == "view" else call.name
@@ -1116,6 +1137,29 @@ class _Flow:
                 elif not self.idle and bool((small != NONE).all()) and len(torch.unique(identities)) > 1:
                     self.channels.keep_whole(small, f"a channel is taken out by {call.name}, {call.where}")
         self.note_sizes(call)
+
+    def tie_chosen(self, call: Call, source: Value) -> None:
+        """Keep nothing apart along dimensions whose entries are chosen by what the network is given."""
+        if call.name == "getitem":
+            index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
+            taken, dim, dims = sum(_indexed(i) for i in index), 0, []
+            for item in index:
+                if item is Ellipsis:
+                    dim += len(source.shape) - taken
+                    continue
+                if any(value.data for value in values_in(item)):
+                    dims += range(dim, dim + _indexed(item))
+                dim += _indexed(item)
+        elif call.name in ("gather", "index_select", "take_along_dim"):
+            chosen = call.argument(2, "index") if call.name != "take_along_dim" else call.argument(1, "indices")
+            dim = call.argument(1, "dim") if call.name != "take_along_dim" else call.argument(2, "dim")
+            rank = len(source.shape)
+            given = isinstance(chosen, Value) and chosen.data
+            dims = [] if not given else list(range(rank)) if dim is None else [int(dim) % rank]
+        else:
+            return
+        if dims:
+            self.keep_positions(source, dims, f"is chosen from by {call.name}, {call.where}")
 
     def replay(self, call: Call, name: str, source: Value, labels: Tensor) -> list[Tensor]:
         """Call a function on labels in the place of a value."""
@@ -1326,6 +1370,43 @@ class _Flow:
                     self.channels.keep_whole(identities, f"a function reads the weight of {inside[0]}, too")
                 del self.channels.read[path]
 
+    def refuse_alike(self) -> None:
+        """Keep whole what a module takes a statistic of where it takes the same one over a dimension of other kind.
+
+        On an input of another size both may be as long, and a mask of channels would be put on positions.
+        """
+        for path, held in self.channels.statistics.items():
+            inside = [c for s in self.recording.scopes if s.path == path for c in self.recording.calls[s.first : s.last]]
+            for (function, dim, _), identities in held.items():
+                for call in inside:
+                    source = next(iter(call.inputs), None)
+                    if call.name != function or source is None:
+                        continue
+                    rank = len(source.shape)
+                    fixed = {"layer_norm": (rank - 1,), "rms_norm": (rank - 1,), "group_norm": (1,), "batch_norm": (1,)}
+                    axes = fixed[function] if function in fixed else self.axes(call) or ()
+                    if rank >= -dim and rank + dim in axes and all(x.size(dim) == 1 for x in source.labels):
+                        reason = f"enters {function}, which {path or 'the network'} takes of positions, too, {call.where}"
+                        self.channels.keep_whole(identities, reason)
+
+    def tie_biases(self) -> None:
+        """Tie the entries of a bias that is used elsewhere, too, to the channels of its layer."""
+        for path, identities in self.channels.outputs.items():
+            bias = getattr(self.modules[path], "bias", None) if path in self.modules else None
+            first = self.paths.get(id(bias))
+            if first is None or (first not in self.entries and len(self.holders[first]) == 1):
+                continue
+            size = len(bias)
+            if first not in self.entries:
+                self.entries[first] = self.channels.fresh(size)
+                self.channels.shapes[first] = (size,)
+                self.channels.parameters.setdefault(first, []).append(self.entries[first])
+            reason = f"{path} shares a tensor with another layer, which is not cut alike"
+            if identities is None:
+                self.channels.keep_whole(self.entries[first], reason)
+            else:
+                self.channels.tie(self.entries[first].flatten(), identities, reason=reason)
+
     def functional_norms(self, calls: list[Call]) -> list[str]:
         """The modules whose running statistics are given to `F.batch_norm`, but by a norm of torch's to its own."""
         found: dict[str, None] = {}
@@ -1335,6 +1416,12 @@ class _Flow:
                 owner = mean.parameter.rpartition(".")[0]
                 if owner != call.scope or not isinstance(self.modules[owner], nn.modules.batchnorm._BatchNorm):
                     found[owner or "the network"] = None
+        called = {call.scope for call in calls if call.module is not None} | {scope.path for scope in self.recording.scopes}
+        for call in calls:  # as where a norm is folded into a convolution
+            for value in call.inputs if call.module is None and call.name != "batch_norm" else ():
+                owner, _, name = (value.parameter or "").rpartition(".")
+                if name == "running_mean" and owner not in called:
+                    found[owner] = None
         return list(found)
 
 
@@ -1384,9 +1471,9 @@ def _is_weight(value: Value, seen: set[int]) -> bool:
         elif name in ("addmm", "baddbmm"):
             if any(arg is value for arg in call.args[1:]):
                 return True
-        elif (
-            name in MOVING | RESCALING and args and args[0] is value and any(_is_weight(v, seen) for v in call.outputs)
-        ):
+        moved = name in MOVING | RESCALING and args and args[0] is value
+        scaled = name in SCALING and len(value.shape) > 1 and all(v.shape == value.shape for v in call.outputs)
+        if (moved or scaled) and any(_is_weight(v, seen) for v in call.outputs):
             return True
     return False
 
@@ -1413,6 +1500,13 @@ def _lift(identities: Tensor, rank: int) -> Tensor:
 def _support(identities: Tensor) -> Axes:
     """The dimensions that identities run over."""
     return tuple(dim for dim, size in enumerate(identities.shape) if size > 1)
+
+
+def _indexed(item: Any) -> int:
+    """How many dimensions an entry of an index takes."""
+    if item is None or item is Ellipsis or isinstance(item, bool):
+        return 0
+    return len(item.shape) if isinstance(item, Value) and item.dtype == torch.bool else 1
 
 
 def _compress(identities: Tensor) -> Tensor:
