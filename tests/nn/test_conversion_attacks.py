@@ -1,4 +1,4 @@
-"""Networks that could be converted wrongly without a word: each is right at mixed shapes, or left whole with a reason."""
+"""Networks that could be converted wrongly without a word: each is right at mixed shapes, or whole with a reason."""
 
 from __future__ import annotations
 

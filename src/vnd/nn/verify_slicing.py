@@ -43,7 +43,7 @@ class _Trial:
     """A copy of a nested network to be sliced, with an example of its dtype.
 
     Its weights are random, of a scale by which activations stay near 1 at the width that is tried: positive at base
-    width, so that no ReLU is dead and nothing cancels, of both signs at the others. Where user code insists on a dtype the
+    width, so that no ReLU is dead and nothing cancels, of both signs elsewhere. Where user code insists on a dtype the
     copy keeps the one given; where random numbers make outputs that are not finite, the weights and the example given.
     """
 
