@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn.dependency import NONE, Channels, step, support
-from vnd.nn.recorder import Call, Recording, TracedInt, Value
+from vnd.nn.recorder import Call, Recording, TracedInt, Value, values_in
 
 MIXING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -23,8 +23,9 @@ MOVING = {  # functions that move entries to other places
     *("roll", "flip", "repeat", "repeat_interleave", "tile", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
     *("unfold", "diagonal", "adjoint", "ravel", "take_along_dim", "gather", "atleast_2d", "atleast_3d", "rot90"),
 }
-SCALING = {"mul", "rmul", "multiply", "div", "truediv", "true_divide", "divide"}
+FACTORS = {"matmul": 0, "rmatmul": 0, "mm": 0, "bmm": 0, "einsum": 0, "addmm": 1, "baddbmm": 1}  # first one's place
 RESCALING = {"_weight_norm", "weight_norm", "batch_norm", "to", "contiguous", "float", "type_as", "detach"}
+SCALING = {"mul", "rmul", "multiply", "div", "truediv", "true_divide", "divide"}
 
 
 class Operand(NamedTuple):
@@ -255,9 +256,7 @@ def _is_weight(value: Value, seen: set[int]) -> bool:
         if name in ("linear", "embedding", "bilinear") or name.startswith("conv"):
             if any(arg is value for arg in (*call.args[1:2], call.kwargs.get("weight"))):
                 return True
-        elif name in ("matmul", "rmatmul", "mm", "bmm", "einsum"):
-            return True
-        elif name in ("addmm", "baddbmm") and any(arg is value for arg in call.args[1:]):
+        elif name in FACTORS and any(v is value for v in values_in(call.args[FACTORS[name] :])):
             return True
         moved = name in MOVING | RESCALING and args[0] is value
         scaled = name in SCALING and len(value.shape) > 1 and all(v.shape == value.shape for v in call.outputs)
