@@ -67,7 +67,8 @@ class _Trial:
     def failures(self) -> dict[str, str]:
         """Units whose slices fail, with the reason."""
         units = self.state.units
-        base = {name: max(unit.base, 1) for name, unit in units.items()}
+        stages = self.state.stages  # which may lose all their blocks
+        base = {name: max(unit.base, int(name not in stages)) for name, unit in units.items()}
         half = {name: max(base[name], unit.num_groups // 2) for name, unit in units.items()}
         return self.search(list(units), base, False) or (self.search(list(units), half, True) if half != base else {})
 
