@@ -217,7 +217,7 @@ def to_nested(
     stages: dict[str, Stage] = {}
     if depth:
         stages, reasons = find_stages(_opened(model), args, kwargs)
-        analysis.whole |= {f"{name}[depth]": reason for name, reason in reasons.items() if not stages}
+        analysis.whole |= {} if stages else reasons
     refused: dict[str, str] = {}
     while True:
         ordered = _choose_stages(stages, of_blocks, refused)
@@ -593,8 +593,9 @@ def _check_depth(net: nn.Module, stages: Mapping[str, Stage], rules: Mapping[str
         if not any(_matches(block, pattern) for stage in stages.values() for block in stage.blocks):
             warnings.warn(f"to_nested: the rule {pattern!r} matches no stage of blocks", stacklevel=3)
     if not state.stages and not any(rule.nest is False for rule in rules.values()):
-        reasons = [f"{n.removesuffix('[depth]')}: {why}" for n, why in state.whole.items() if n.endswith("[depth]")]
-        warnings.warn(f"to_nested: depth=True has no effect: {'; '.join(reasons[:3])}", stacklevel=3)
+        found = [(name.removesuffix("[depth]"), why) for name, why in state.whole.items() if name.endswith("[depth]")]
+        reasons = "; ".join(f"{name or type(net).__name__}: {why}" for name, why in found[:3])
+        warnings.warn(f"to_nested: depth=True has no effect: {reasons}", stacklevel=3)
 
 
 def _check_effect(net: nn.Module, rules: Mapping[str, Rule], analysis: Analysis) -> None:

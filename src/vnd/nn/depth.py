@@ -253,7 +253,7 @@ def find_stages(
     """Record a network on an example and find its stages; give a copy of it.
 
     Returns:
-        Stages by the names of their units, also those within blocks of others; and why other containers have none.
+        Stages by the names of their units, also those within blocks of others; and why containers have none.
     """
     containers = dict(_containers(model))
     watched = {path: module for blocks in containers.values() for _, path, module in blocks}
@@ -278,7 +278,7 @@ def find_stages(
         for number, path, module in blocks:
             found = _examine(path, number, module, calls[path], scopes[path], recording, shared)
             if isinstance(found, str):
-                reasons.setdefault(container or "the network", f"its block {path} {found}")
+                reasons.setdefault(container, f"its block {path} {found}")
                 runs.append([])
             elif runs[-1] and runs[-1][-1].feeds(found):
                 runs[-1].append(found)
@@ -289,9 +289,10 @@ def find_stages(
             name = f"{container if container and len(long) == 1 else run[0].path}[depth]"
             stages[name] = Stage(name, tuple(b.path for b in run), tuple(b.form for b in run))
         if not long:
-            reasons.setdefault(container or "the network", "its blocks do not feed one another")
-    reasons = reasons or {"the network": "it has no blocks of one class in consecutive places of a container"}
-    return stages, reasons
+            reasons.setdefault(container, "its blocks do not feed one another")
+    outer = {c: r for c, r in reasons.items() if not any(c.startswith(f"{path}.") for path in watched)}
+    outer = outer or {"": "it has no blocks of one class in consecutive places of a container"}
+    return stages, {f"{container}[depth]": reason for container, reason in outer.items()}
 
 
 def outermost(stages: Iterable[Stage]) -> dict[str, Stage]:

@@ -214,7 +214,7 @@ def _sliced(root: nn.Module, state: NestedState, shapes: list[Shape], samples: b
     """The extracted network of each shape, set up to show the statistics of batches; none where masking has to do."""
     if any(_altered(module, root, state) for module in root.modules()):
         return {}  # a copy might not do what was done to the network
-    if any(kept == 0 for shape in shapes for kept in shape.values()):
+    if any(kept == 0 for shape in shapes for unit, kept in shape.items() if unit not in state.stages):
         return {}  # torch has no convolution without channels
     try:
         networks = {shape: extract(root, shape, "posterior" if samples else "mean", warn=False) for shape in shapes}
