@@ -46,7 +46,7 @@ KEYS = {  # of recipes and of results, by their section
 }  # fmt: skip
 MODULES = {  # files
     "advance": "ngd", "course": "ngd",
-    "canvas": "style", "channels": "dependency", "differences": "measured_gradient", "entries": "grouping",
+    "canvas": "style", "channels": "dependency", "differences": "objective", "entries": "grouping",
     "families": "grouping", "files": "_manifest", "finished": "…", "keep": "archive", "marked": "inject",
     "opening": "summary", "origins": "provenance", "plan": "state", "plates": "figures", "scene": "…", "sliced": "…",
     "trace": "dependency", "trial": "verify_slicing", "watch": "progress", "words": "_text",

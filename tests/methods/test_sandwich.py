@@ -20,9 +20,8 @@ from covering import pairs
 from methods.classes import batch, everything, model_of, put_back, same, step, units_of
 from train.small import recipe, write_blobs
 from vnd.methods import BN3, Step
-from vnd.methods.nested import at_end, fixed_sizes, unsmoothed
+from vnd.methods.nested import TrainableSubnet, at_end, fixed_sizes, unsmoothed
 from vnd.nn.state import state_of
-from vnd.nn.trainable_subnet import TrainableSubnet
 from vnd.train import checkpoint
 from vnd.train.loop import fit
 

@@ -687,3 +687,60 @@ def test_what_a_module_keeps_of_its_parameters_is_made_anew(tmp_path):
         for shape in mixed_shapes(net):
             with vnd.width(net, shape):
                 assert gap(net(x), vnd.extract(net, shape)(x)) <= 1e-12
+
+
+class CountedBatch(nn.Module):
+    """A class token for as many examples as come in, counted before the first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch, self.token = nn.Conv2d(3, 8, 2, stride=2), nn.Parameter(torch.randn(1, 1, 8))
+        self.hidden, self.head = nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch = x.shape[0]
+        x = torch.cat((self.token.expand(batch, -1, -1), self.patch(x).flatten(2).transpose(1, 2)), 1)
+        return self.head(torch.relu(self.hidden(x)).mean(1))
+
+
+def test_samples_of_a_network_that_counts_its_examples():
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, 4, 4)
+    net = vnd.to_nested(CountedBatch(), x, num_groups=4).eval()
+    assert state_of(net).first_consumers == []  # else the batch would be widened behind that layer
+    assert vnd.predict(net, x, width=0.5, samples=3).probs.shape == (4, 3)
+
+
+class PartialRotary(nn.Module):
+    """Attention whose heads are turned in their first half alone, by angles computed from a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(5, 16), nn.Linear(16, 3)
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
+        self.register_buffer("speed", torch.rand(2))
+
+    def turned(self, x: Tensor) -> Tensor:
+        x = x.view(*x.shape[:2], -1, 4).transpose(1, 2)
+        angles = torch.arange(x.shape[2]).to(x)[:, None] * self.speed
+        angles = torch.cat((angles, angles), -1)[:, :2]
+        turning, passing = x[..., :2], x[..., 2:]
+        half = torch.cat((-turning[..., 1:], turning[..., :1]), -1)
+        return torch.cat((turning * angles.cos() + half * angles.sin(), passing), -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        v = self.v(x).view(*x.shape[:2], -1, 4).transpose(1, 2)
+        out = F.scaled_dot_product_attention(self.turned(self.q(x)), self.turned(self.k(x)), v)
+        return self.head((x + self.o(out.transpose(1, 2).flatten(2))).mean(1))
+
+
+def test_heads_that_are_turned_in_part_are_heads():
+    torch.manual_seed(0)
+    plain, x = PartialRotary().double(), torch.randn(2, 6, 5).double()
+    net = vnd.to_nested(plain, x, num_groups=4, residual=True).eval()
+    assert {name: unit.channels for name, unit in state_of(net).units.items()} == {"embed": 16, "v": 4}
+    with torch.no_grad():
+        for shape in mixed_shapes(net):
+            with vnd.width(net, shape):
+                assert gap(net(x), vnd.extract(net, shape)(x)) <= 1e-12

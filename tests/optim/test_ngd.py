@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import vnd.optim.eigh as eigh
+import vnd.optim.cuda as cuda
 import vnd.optim.ngd as ngd
 from vnd import parameter_groups
 from vnd.models import build
@@ -192,7 +192,7 @@ def too_fresh(self: ngd.PreconditionGroup) -> list[ngd.PendingUpdate]:
         return TURN(self)
     gradient = self.gradient.clone()
     for update in TURN(self):
-        (job,) = eigh.decompose([update.gram])
+        (job,) = cuda.decompose([update.gram])
         job.finish()
         update.finish()
     self.gradient.copy_(gradient)
@@ -567,7 +567,7 @@ def test_a_step_reads_no_number_of_a_tensor() -> None:
 @pytest.fixture
 def deferred(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: the decompositions in threads, the second half of an update with the next step."""
-    monkeypatch.setattr(eigh, "OVERLAPPED", ("cpu",))
+    monkeypatch.setattr(cuda, "OVERLAPPED", ("cpu",))
 
 
 def pair_and_pending(steps: int) -> Pair:
@@ -590,7 +590,7 @@ def test_an_update_under_way_ends_as_one_at_once(steps: int, monkeypatch: pytest
     at_once = Pair(torch.float32)
     at_once.train(0, steps)
     assert not at_once.optimizer._jobs
-    monkeypatch.setattr(eigh, "OVERLAPPED", ("cpu",))
+    monkeypatch.setattr(cuda, "OVERLAPPED", ("cpu",))
     later = Pair(torch.float32)
     later.train(0, steps)
     assert bool(later.optimizer._jobs) == (steps <= 10 or steps in (13, 17, 21, 25, 29))
@@ -647,7 +647,7 @@ def test_an_option_that_changes_while_an_update_is_under_way_holds_from_the_next
     """Whether or not somebody looks at the state in between."""
     pairs = [Pair(torch.float32) for _ in range(3)]
     for index, pair in enumerate(pairs):
-        monkeypatch.setattr(eigh, "OVERLAPPED", ("cpu",) if index else ())
+        monkeypatch.setattr(cuda, "OVERLAPPED", ("cpu",) if index else ())
         pair.train(0, 13)
         pair.optimizer.param_groups[0].update(eta=0.5, alpha=1.0)
         assert bool(pair.optimizer._jobs) == bool(index)
@@ -682,9 +682,9 @@ def test_an_error_in_a_thread_is_raised_by_the_next_step_and_only_there(monkeypa
 @pytest.mark.fault
 def test_a_process_ends_with_an_update_under_way() -> None:
     code = """
-import torch, vnd.optim.eigh as eigh
+import torch, vnd.optim.cuda as cuda
 from vnd.optim.ngd import NGD
-eigh.OVERLAPPED = ("cpu",)
+cuda.OVERLAPPED = ("cpu",)
 weight = torch.nn.Parameter(torch.zeros(90, 90))
 weight.grad = torch.randn(90, 90)
 optimizer = NGD([weight], lr=0.1)
@@ -775,7 +775,7 @@ def test_what_changes_between_steps_reaches_the_next(
     change: Callable[[Pair], None], overlapped: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups of parameters are kept from step to step: against such as are made anew before each."""
-    monkeypatch.setattr(eigh, "OVERLAPPED", overlapped)
+    monkeypatch.setattr(cuda, "OVERLAPPED", overlapped)
     kept, anew = Pair(torch.float32), Pair(torch.float32)
     kept.train(0, 17)  # with an update in the last step
     groups = kept.optimizer._groups

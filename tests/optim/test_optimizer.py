@@ -8,8 +8,8 @@ from torch import nn
 
 from vnd.methods import BN3
 from vnd.models import ConvNet
+from vnd.optim import Optimizer, set_rates
 from vnd.optim.ngd import NGD
-from vnd.optim.optimizer import Optimizer, set_rates
 
 KINDS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "ngd": NGD}
 

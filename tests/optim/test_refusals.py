@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from refusals import refused, table
+from vnd.optim import Optimizer, Schedule
 from vnd.optim.ngd import NGD
-from vnd.optim.optimizer import Optimizer, Schedule
 
 
 def sparse_gradient() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vnd.optim.optimizer import Schedule, value
+from vnd.optim import Schedule, value
 
 STEPS = 100
 

@@ -8,10 +8,9 @@ from vnd.methods.base import METHODS, TRAITS, Batch, Distills, Method, Size, Siz
 from vnd.methods.bn3 import BN3
 from vnd.methods.classification_baselines import FN3, IBNN, SVB, OrderedL0, Plain, USNet
 from vnd.methods.codes import AutoencoderMethod
-from vnd.methods.segmentation_baselines import BN3UNet, DropoutUNet, UNetEnsemble
 from vnd.methods.sn3 import SN3
 from vnd.methods.vnd_ae import VNDAE
-from vnd.methods.vnd_punet import PUNet, Segmenter, VNDPUNet
+from vnd.methods.vnd_punet import BN3UNet, DropoutUNet, PUNet, Segmenter, UNetEnsemble, VNDPUNet
 
 for _file in iter_modules(__path__):  # each registers the methods that it holds
     import_module(f"{__name__}.{_file.name}")

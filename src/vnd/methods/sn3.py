@@ -15,11 +15,10 @@ from torch.distributions import Dirichlet
 import vnd.nn as nested
 from vnd.functional import concentration, to_float32
 from vnd.methods.base import Batch, Step, Terms, Traits, refuse_unless, register
-from vnd.methods.nested import Nested, ends
+from vnd.methods.nested import Nested, TrainableSubnet, can_be_trained_small, ends
 from vnd.nn import BayesLayer, OrderingUnit, Shape
 from vnd.nn.ordering import pin, pinned
 from vnd.nn.state import state_of, unwrap
-from vnd.nn.trainable_subnet import TrainableSubnet, can_be_trained_small
 from vnd.nn.width import sample_shapes
 from vnd.serialization import load
 

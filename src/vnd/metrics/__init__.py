@@ -11,7 +11,6 @@ from vnd.metrics.calibration import (
     negative_log_likelihood,
     reliability,
 )
-from vnd.metrics.detection import aupr, auroc, base_rate, fpr_at_tpr
 from vnd.metrics.generation import (
     frechet_distance,
     inception_score,
@@ -34,17 +33,6 @@ from vnd.metrics.segmentation import (
     pixel_calibration,
     pixel_entropy,
 )
-from vnd.metrics.selective import (
-    CascadeCurve,
-    RiskCoverage,
-    Selection,
-    area_under_risk_coverage,
-    cascade_curve,
-    excess_area_under_risk_coverage,
-    risk_coverage,
-    selective,
-    threshold_for_risk,
-)
 from vnd.metrics.statistics import (
     Interval,
     bootstrap_interval,
@@ -55,6 +43,21 @@ from vnd.metrics.statistics import (
     smallest_width,
     spearman,
     student_quantile,
+)
+from vnd.metrics.uncertainty import (
+    CascadeCurve,
+    RiskCoverage,
+    Selection,
+    area_under_risk_coverage,
+    aupr,
+    auroc,
+    base_rate,
+    cascade_curve,
+    excess_area_under_risk_coverage,
+    fpr_at_tpr,
+    risk_coverage,
+    selective,
+    threshold_for_risk,
 )
 
 __all__ = [

@@ -5,8 +5,15 @@ from vnd.nn.conversion import Rule, to_nested
 from vnd.nn.describe import Description, describe
 from vnd.nn.extract import extract
 from vnd.nn.importance import TaylorOrder, taylor_order
-from vnd.nn.measured_gradient import difference_term, step_order, update_differences
-from vnd.nn.objective import kl, length_kl, parameter_groups, set_temperature
+from vnd.nn.objective import (
+    difference_term,
+    kl,
+    length_kl,
+    parameter_groups,
+    set_temperature,
+    step_order,
+    update_differences,
+)
 from vnd.nn.ordering import OrderingUnit, OrderReport, Quantile, couple
 from vnd.nn.predict import Prediction, predict
 from vnd.nn.profile import Profile, profile

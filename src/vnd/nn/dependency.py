@@ -211,7 +211,7 @@ def step(identities: Tensor, dim: int) -> int:
     """Stride of identities along a dimension: of several that they run over the outer one has the largest."""
     if identities.size(dim) < 2:
         return 0
-    return int((identities.narrow(dim, 1, 1) - identities.narrow(dim, 0, 1)).abs().max())
+    return int(identities.diff(dim=dim).abs().max())
 
 
 def _look_up(table: Tensor, identities: Tensor) -> Tensor:

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from vnd.functional import concentration, to_float32
 from vnd.nn.arguments import Arguments, Output, check_output, class_dim, pick_tensor, tensors_of
 from vnd.nn.bayesian import BayesLayer
-from vnd.nn.compiled import as_defaults, is_compiled
 from vnd.nn.context import Draw, here, saying
 from vnd.nn.recalibrate import sampling
 from vnd.nn.state import NestedState, lock_of, nested_part, state_of, unwrap
-from vnd.nn.width import Width, setting_of
+from vnd.nn.width import Width, as_defaults, is_compiled, setting_of
 
 Link = Literal["softmax", "dirichlet", "sigmoid", "identity"]
 ROWS = 16384  # examples times samples in one pass

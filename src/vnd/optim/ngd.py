@@ -12,8 +12,7 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 from torch.optim.sgd import sgd
 
 from vnd.functional import to_float32
-from vnd.optim.cuda_graphs import GraphCache
-from vnd.optim.eigh import EighJob, decompose
+from vnd.optim.cuda import EighJob, GraphCache, decompose
 
 INITIAL_UPDATES = 10  # the factors are updated on each of the first steps, then once a period
 FIRST_ROUNDS = 3  # updates with the first gradient before its use: a power method from the regular start

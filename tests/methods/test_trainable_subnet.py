@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import vnd
+from vnd.methods.nested import TrainableSubnet, _select, _selection, can_be_trained_small
 from vnd.models import build
 from vnd.nn import BayesLayer
-from vnd.nn.trainable_subnet import TrainableSubnet, _select, _selection, can_be_trained_small
 
 MODELS: dict[str, dict[str, Any]] = {
     "vgg11": {"width": 0.125},

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import vnd.optim.cuda_graphs as cuda_graphs
-import vnd.optim.eigh as eigh
+import vnd.optim.cuda as cuda
 import vnd.optim.ngd as ngd
-from vnd.optim.cuda_graphs import GraphCache
+from vnd.optim.cuda import GraphCache
 from vnd.optim.ngd import NGD
 from vnd.train.checkpoint import flatten_optimizer, restore_optimizer
 
@@ -75,7 +74,7 @@ class Tape(TorchDispatchMode):
 
 @pytest.fixture
 def taped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cuda_graphs.CAPTURES, "cpu", Tape)
+    monkeypatch.setitem(cuda.CAPTURES, "cpu", Tape)
     monkeypatch.setattr(ngd, "NARROW", 16)  # axes of all kinds in small tensors
 
 
@@ -147,7 +146,7 @@ def test_replayed_steps_are_those_taken_one_by_one_bit_for_bit(
     dtype: torch.dtype, overlapped: tuple[str, ...], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forty of them, each with its own rates and gradients in other tensors."""
-    monkeypatch.setattr(eigh, "OVERLAPPED", overlapped)
+    monkeypatch.setattr(cuda, "OVERLAPPED", overlapped)
     replayed, plain = Run(dtype, **options), plain_run(monkeypatch, dtype, **options)
     for first in (0, 20):
         assert_same(replayed.train(first, first + 20), plain.train(first, first + 20))  # its state too, in between
@@ -171,7 +170,7 @@ def test_a_gradient_that_is_not_finite_is_replayed_as_it_is(monkeypatch: pytest.
 
 
 def eigenvectors_do_not_come_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(eigh, "_decompose", lambda matrices, ready: None)
+    patch.setattr(cuda, "_decompose", lambda matrices, ready: None)
 
 
 def gradients_are_those_of_the_capture(patch: pytest.MonkeyPatch) -> None:
@@ -258,7 +257,7 @@ def test_what_a_graph_does_not_know_of_ends_it(
     change: Callable[[Run], None], at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With an update under way, at 17, or none; it is captured again later."""
-    monkeypatch.setattr(eigh, "OVERLAPPED", ("cpu",))
+    monkeypatch.setattr(cuda, "OVERLAPPED", ("cpu",))
     replayed, plain = Run().train(0, at), plain_run(monkeypatch).train(0, at)
     assert replayed.pairs == 2
     assert bool(replayed.optimizer._jobs) == (at == 17)
@@ -312,7 +311,7 @@ def test_a_parameter_without_a_gradient_drops_what_was_captured_and_patience_gro
     for run in (replayed, plain):
         run.train(0, 20).train(20, 22, without=3).train(22, 36)
     assert_same(replayed, plain)
-    assert replayed.optimizer._graphs.patience == 2 * cuda_graphs.WARM_UP
+    assert replayed.optimizer._graphs.patience == 2 * cuda.WARM_UP
     assert replayed.pairs == 1  # four updates were too few
 
 
@@ -325,7 +324,7 @@ def test_where_a_capture_fails_it_says_so_once_and_goes_on(number: int, monkeypa
                 raise RuntimeError("operation not permitted\nwhen stream is capturing")
             return super().__call__(function)
 
-    monkeypatch.setitem(cuda_graphs.CAPTURES, "cpu", Broken)
+    monkeypatch.setitem(cuda.CAPTURES, "cpu", Broken)
     run, plain = Run(), plain_run(monkeypatch)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -355,18 +354,18 @@ def test_cuda_graphs_do_what_eager_steps_do(dtype: torch.dtype, monkeypatch: pyt
 
 
 def test_small_matrices_are_decomposed_in_threads_of_about_the_same_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eigh, "OVERLAPPED", ("cpu",))
+    monkeypatch.setattr(cuda, "OVERLAPPED", ("cpu",))
     shares: list[int] = []
-    decompose = eigh._decompose
+    decompose = cuda._decompose
     monkeypatch.setattr(
-        eigh, "_decompose", lambda own, ready: shares.append(sum(len(x) ** 3 for x in own)) or decompose(own, ready)
+        cuda, "_decompose", lambda own, ready: shares.append(sum(len(x) ** 3 for x in own)) or decompose(own, ready)
     )
     batches = [torch.randn(n, r, r).double() for n, r in ((6, 40), (2, 2), (6, 40), (2, 5), (2, 48), (2, 48))]
     batches = [x @ x.mT for x in batches]
     expected = [torch.linalg.eigh(x).eigenvectors for x in batches]
-    (job,) = eigh.decompose(batches)
+    (job,) = cuda.decompose(batches)
     job.finish()
-    assert len(shares) == eigh.THREADS
+    assert len(shares) == cuda.THREADS
     assert max(shares) < 1.01 * min(shares)
     for x, vectors in zip(batches, expected, strict=True):
         torch.testing.assert_close(x, vectors)
