@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vnd
 from refusals import refused
+from vnd.methods.nested import TrainableSubnet
 from vnd.nn import depth as depth_module
 from vnd.nn.depth import BlockMask, Skip
 from vnd.nn.profile import Counter, cost_of
@@ -483,6 +484,8 @@ def test_a_budget_is_kept_and_one_group_more_would_break_it(name, budget):
     with torch.no_grad():
         for unit in units.values():
             unit.keep_logits.normal_(1, 1)
+        for name_of_stage in NETWORKS[name][2]:
+            units[name_of_stage].keep_logits.fill_(0.0)
     full = getattr(vnd.profile(net, 1.0), budget)
     previous = None
     for share in (0.3, 0.5, 0.8):
@@ -616,8 +619,6 @@ def test_one_graph_serves_all_depths(training):
 
 
 def test_prediction_and_training_of_a_small_part_run_at_a_depth():
-    from vnd.nn.trainable_subnet import TrainableSubnet
-
     _, net, x = make("pre-norm", residual=True, bayesian=False)
     shape = vnd.Shape({**state_of(net).full, "blocks[depth]": 2})
     prediction = vnd.predict(net, x, width=shape, samples=0)
