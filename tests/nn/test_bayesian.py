@@ -12,10 +12,10 @@ from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
 
 import vnd
-import vnd.nn._noise as gaussian
 from vnd.distributions import LogUniform, MultiplicativeNormal
 from vnd.nn.bayesian import (
     BAYES_OF,
+    SMALLEST_VARIANCE,
     BayesConv1d,
     BayesConv2d,
     BayesConv3d,
@@ -92,7 +92,7 @@ def law(layer: BayesLayer, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     slope = torch.autograd.functional.jacobian(outputs, weight).flatten(-weight.dim()).flatten(0, -2)
     mean = outputs(weight).detach()
     variance = slope.square() @ layer.posterior().variance.detach().flatten()
-    return mean, variance.view_as(mean).clamp(min=gaussian.SMALLEST_VARIANCE), slope
+    return mean, variance.view_as(mean).clamp(min=SMALLEST_VARIANCE), slope
 
 
 def check_marginals(draws: Tensor, mean: Tensor, variance: Tensor) -> None:
@@ -282,7 +282,7 @@ def test_zero_inputs_have_finite_outputs_and_gradients(dtype, autocast, estimato
 
 
 def test_without_a_smallest_variance_the_gradients_of_zero_inputs_are_lost(monkeypatch):
-    monkeypatch.setattr(gaussian, "SMALLEST_VARIANCE", 0.0)
+    monkeypatch.setattr("vnd.nn.bayesian.SMALLEST_VARIANCE", 0.0)
     assert not all(value.isfinite().all() for value in zero_gradients(torch.float32, False))
 
 

@@ -4,6 +4,7 @@ import copy
 import importlib.util
 import io
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -744,3 +745,34 @@ def test_heads_that_are_turned_in_part_are_heads():
         for shape in mixed_shapes(net):
             with vnd.width(net, shape):
                 assert gap(net(x), vnd.extract(net, shape)(x)) <= 1e-12
+
+
+class Configured(nn.Module):
+    """Two attentions whose numbers of heads are those of one configuration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(heads=4)
+        self.embed, self.head = nn.Linear(5, 16), nn.Linear(16, 3)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        for q, k, v, o in (self.layers[:4], self.layers[4:]):
+            heads = (y(x).view(*x.shape[:2], self.config.heads, 4).transpose(1, 2) for y in (q, k, v))
+            x = x + o(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+        return self.head(x.mean(1))
+
+
+def test_numbers_of_a_configuration_follow_what_they_count():
+    torch.manual_seed(0)
+    plain, x = Configured().double(), torch.randn(2, 6, 5).double()
+    net = vnd.to_nested(plain, x, num_groups=4, residual=True).eval()
+    assert {name: unit.channels for name, unit in state_of(net).units.items()} == {"embed": 16, "layers.0": 4}
+    with torch.no_grad():
+        for shape in mixed_shapes(net):
+            small = vnd.extract(net, shape)
+            assert small.config.heads == shape["layers.0"]
+            with vnd.width(net, shape):
+                assert gap(net(x), small(x)) <= 1e-12
+    assert plain.config.heads == net.config.heads == 4

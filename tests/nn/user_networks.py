@@ -307,7 +307,7 @@ class Branching(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = F.relu(self.first(x))
-        return self.a(h) if h.sum() > 0 else self.b(h)
+        return self.a(h) if x.sum() > 0 else self.b(h)
 
 
 # -- transformers -----------------------------------------------------------------------------------------------------

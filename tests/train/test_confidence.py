@@ -14,7 +14,8 @@ from vnd.data.batches import in_order
 from vnd.methods import BN3, Step
 from vnd.tasks import task_of
 from vnd.tasks.trained import read_splits
-from vnd.train import checkpoint, confidence
+from vnd.train import checkpoint
+from vnd.train import state as train_state
 from vnd.train.loop import fit, make_accelerator
 from vnd.train.recipe import Recipe
 from vnd.train.state import TrainState
@@ -147,7 +148,7 @@ def test_a_tempered_network_is_nearly_as_sure_as_it_is_right(tmp_path: Path, mon
     assert found.state["log_loss_temperature"][0] > 0.3  # so the loss asked for less
     assert without > 0.1
     assert abs(tempered) < without / 2
-    own = confidence._excess
-    monkeypatch.setattr(confidence, "_excess", lambda *given: -own(*given))  # planted: the wrong way round
+    own = train_state._excess
+    monkeypatch.setattr(train_state, "_excess", lambda *given: -own(*given))  # planted: the wrong way round
     worse = gap_at(data, tmp_path / "worse", 1.0)
     assert worse > without

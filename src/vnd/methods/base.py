@@ -89,7 +89,8 @@ class Step:
     """State of training at a step, `share` of it being done.
 
     `kl_weight` is a tensor, so that a compiled step is compiled once; index and share are for `prepare`.
-    `log_loss_temperature`, (num_loss_temperatures,), is log τ of each network of fixed size (`vnd.train.confidence`).
+    `log_loss_temperature`, (num_loss_temperatures,), is log τ of each network of fixed size; see
+    `vnd.train.state.ConfidenceController`.
     `batch`, for `prepare` too, is the first step that had this batch, where batches come again (`data.repeat_epochs`).
     """
 

@@ -102,8 +102,8 @@ class Sandwich(Grouped, Nested):
     sampled one, which is masked.
 
     Each p is of logits times its network's loss temperature, $p = \operatorname{softmax}(τ z)$; see
-    `vnd.train.confidence`. That of a sampled network lies between those of its neighbours. The full network's labels
-    are smoothed, those of the others are not, and what it teaches is freed of its smoothing first.
+    `vnd.train.state.ConfidenceController`. That of a sampled network lies between those of its neighbours. The full
+    network's labels are smoothed, those of the others are not, and what it teaches is freed of its smoothing first.
 
     Args:
         draws: Draws of the masks in a step: the batch is run in so many parts, each with its own, and where layers are

@@ -248,6 +248,9 @@ def _opened(model: nn.Module) -> nn.Module:
             module.__class__ = type(module).__bases__[0]  # torch's own way back would change the class for all copies
             del module._modules["parametrizations"]
             module._parameters.update(values)
+            hooks = module._load_state_dict_pre_hooks  # torch's one for old names cannot be pickled
+            for key in [k for k, h in hooks.items() if "weight_norm" in getattr(h.hook, "__name__", "")]:  # type: ignore[attr-defined]
+                del hooks[key]
         for hook in [h for h in module._forward_pre_hooks.values() if type(h).__name__ == "WeightNorm"]:
             nn.utils.remove_weight_norm(module, hook.name)  # type: ignore[attr-defined]
     return copied

@@ -373,8 +373,9 @@ class _Solution:
             touched = self._units(atoms)
             if touched and not isinstance(use.given, TracedInt):
                 found |= self._break(touched, f"its size is written into the code, {use.where}")
-            elif touched and not any(leaf in self.attributes for leaf in leaves):
-                self._assign(leaves, use.given, atoms, everywhere)
+            elif touched and any(self._evaluate(use.given, kept) != self._count(atoms, kept) for kept in everywhere):
+                free = [leaf for leaf in leaves if leaf not in self.attributes]
+                self._assign(free, use.given, atoms, everywhere)
         for use in uses:
             atoms, leaves = self.cut_along(use.identities, use.dim), _attributes(use.given)
             units = self._units(atoms)
@@ -385,12 +386,13 @@ class _Solution:
             wrong = any(self._evaluate(use.given, kept) != self._count(atoms, kept) for kept in shapes)
             if wrong and not (self._tie_by_attribute(leaves, atoms) or self._tie_by_ratio(use.given)):
                 found = self._break(units, f"its size follows from another one, {use.where}") | found
-        return found
+        return {} if self.tied else found  # which may be no conflicts any more
 
     def _tie_by_attribute(self, leaves: list[Attribute], atoms: Tensor) -> bool:
         """Tie channels that one attribute of a module counts, as the heads of two attentions."""
-        for leaf in leaves:
-            if leaf in self.attributes and len(leaves) == 1:
+        counting = [leaf for leaf in leaves if leaf in self.attributes]
+        for leaf in counting:
+            if len(counting) == 1:
                 others = self.attributes[leaf][0]
                 if len(others) == len(atoms) and not torch.equal(others, atoms) and bool((atoms != NONE).all()):
                     self.channels.tie(others, atoms)

@@ -20,6 +20,7 @@ from vnd.nn.depth import dropped_blocks, skip_blocks, unmask_blocks
 from vnd.nn.masked import MaskedModule, unmask_module
 from vnd.nn.norms import ACTIVE, CalibratedNorm, _MaskedNorm
 from vnd.nn.ordering import OrderingUnit
+from vnd.nn.recorder import attributes
 from vnd.nn.state import (
     InputMask,
     NestedState,
@@ -164,10 +165,8 @@ def _count_anew(small: nn.Module, state: NestedState, groups: dict[str, int]) ->
     for (path, name, place), (layout, size, value) in state.attributes.items():
         kept = state.kept(layout, groups)
         number = value if kept is None else value * len(kept) // size
-        held = vars(small.get_submodule(path))
-        held[name] = (
-            number if place is None else type(held[name])([*held[name][:place], number, *held[name][place + 1 :]])
-        )
+        held, key = attributes(small.get_submodule(path), name)
+        held[key] = number if place is None else type(held[key])([*held[key][:place], number, *held[key][place + 1 :]])
     for module in small.modules():
         if isinstance(module, nn.Embedding):
             module.embedding_dim = module._parameters["weight"].size(1)  # type: ignore[union-attr]
@@ -254,8 +253,8 @@ def _shorten(small: nn.Module, root: nn.Module, shape: Shape) -> None:
             fresh = [((f, dim, mask.size), mask) for (f, dim, _), mask in vars(module)["_vnd_statistics"]]
             vars(module)["_vnd_statistics"] = tuple(fresh)
     for (path, name, place), (layout, *_) in list(state.attributes.items()):
-        held = vars(small.get_submodule(path))[name]
-        own = shorter(layout)
+        table, place_of = attributes(small.get_submodule(path), name)
+        held, own = table[place_of], shorter(layout)
         state.attributes[path, name, place] = own, sum(s.size for s in own), held if place is None else held[place]
     state.statistics, state.stamps, state.warned, state.positions = {}, {}, set(), None
     for key in old.statistics:

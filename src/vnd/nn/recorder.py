@@ -368,13 +368,24 @@ def _active(recorder: _Recorder) -> bool:
 
 
 def _trace_attributes(path: str, module: nn.Module) -> None:
-    """Let the integer attributes of a module know whose they are."""
-    for name, value in list(vars(module).items()):
-        if type(value) is int:
-            vars(module)[name] = TracedInt.of(value, "attribute", path, name, None)
-        elif type(value) in (tuple, list) and value and all(type(item) is int for item in value):
-            traced = (TracedInt.of(item, "attribute", path, name, index) for index, item in enumerate(value))
-            vars(module)[name] = type(value)(traced)
+    """Let the integer attributes of a module, and those of its configuration, know whose they are."""
+    for prefix in ("", *(f"{name}." for name in CONFIGURATIONS if hasattr(vars(module).get(name), "__dict__"))):
+        held = attributes(module, prefix)[0]
+        for name, value in list(held.items()):
+            if type(value) is int:
+                held[name] = TracedInt.of(value, "attribute", path, prefix + name, None)
+            elif type(value) in (tuple, list) and value and all(type(item) is int for item in value):
+                numbered = enumerate(value)
+                held[name] = type(value)(TracedInt.of(n, "attribute", path, prefix + name, i) for i, n in numbered)
+
+
+CONFIGURATIONS = ("config", "cfg")  # what modules call an object that holds their numbers, often one for all of them
+
+
+def attributes(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    """The attributes among which one of a module's is, and its name there; dotted if its configuration has it."""
+    holder, _, key = name.rpartition(".")
+    return vars(vars(module)[holder]) if holder else vars(module), key
 
 
 @contextlib.contextmanager

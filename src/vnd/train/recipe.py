@@ -113,7 +113,7 @@ class Train:
         ema: Decay of a moving average of the weights, which is then what is kept; None for none.
         loss_temperature: How far, after each epoch, the loss temperature of a network of fixed size moves for a
             difference of 1 between its confidence and its accuracy on validation images, so that it is calibrated when
-            training ends; 0 for not at all. See `vnd.train.confidence`.
+            training ends; 0 for not at all. See `vnd.train.state.ConfidenceController`.
         log_every: Steps between two rows of the log.
         validate_every: Epochs between two looks at the validation images.
         validate_at: Fractions of the width that are looked at; the best network has the best mean accuracy over them.

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Literal
 
 from vnd._text import nearest, one_line
 from vnd.train.config import SUFFIXES, find, load_yaml, parse, parse_run, read_yaml
-from vnd.train.progress import handled
+from vnd.train.loop import handled
 from vnd.train.recipe import Network, Recipe, digest_of
 from vnd.train.run import is_locked
 
