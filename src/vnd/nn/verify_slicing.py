@@ -69,7 +69,8 @@ class _Trial:
     def failures(self) -> dict[str, str]:
         """Units whose slices fail, with the reason."""
         units = self.state.units
-        base = {name: max(unit.base, 1) for name, unit in units.items()}
+        stages = self.state.stages  # which may lose all their blocks
+        base = {name: max(unit.base, int(name not in stages)) for name, unit in units.items()}
         half = {name: max(base[name], unit.num_groups // 2) for name, unit in units.items()}
         mixed = {  # multiples of the golden ratio, modulo 1: no two units that are near each other keep the same share
             name: base[name] + int((unit.num_groups - base[name] + 1) * (number * GOLDEN % 1))
