@@ -170,6 +170,8 @@ def _count_anew(small: nn.Module, state: NestedState, groups: dict[str, int]) ->
     for module in small.modules():
         if isinstance(module, nn.Embedding):
             module.embedding_dim = module._parameters["weight"].size(1)  # type: ignore[union-attr]
+        elif isinstance(module, nn.PReLU):
+            module.num_parameters = module._parameters["weight"].numel()  # type: ignore[union-attr]
 
 
 def replace_part(root: nn.Module, path: str, new: nn.Module) -> nn.Module:
