@@ -696,6 +696,24 @@ class Adding(Plain):
         return x + super().forward(x)
 
 
+class Streams(Plain):
+    """A block of several streams in a list, whose entries it replaces."""
+
+    def forward(self, streams: list[Tensor]) -> list[Tensor]:
+        streams[0] = streams[0] + super().forward(streams[0])
+        return [*streams]
+
+
+class Branches(Transformer):
+    """Blocks that take and give lists."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        streams = [self.inputs(x), x]
+        for block in self.blocks:
+            streams = block(streams)
+        return self.head(self.norm(streams[0]).mean(1))
+
+
 class Between(Transformer):
     """Something lies between the blocks."""
 
@@ -715,6 +733,7 @@ def shared() -> nn.Module:
 
 REASONS = {
     "a block that adds nothing": (lambda: Transformer(Plain), "blocks: its block blocks.0 adds nothing to its input"),
+    "in a list in place": (lambda: Branches(Streams), "blocks: its block blocks.0 changes its input in place"),
     "in place": (lambda: Transformer(InPlace), "blocks: its block blocks.0 changes its input in place"),
     "something between": (lambda: Between(Adding), "blocks: its blocks do not feed one another"),
     "a shared weight": (shared, "blocks: its block blocks.0 shares a weight with blocks.1.b.weight"),
@@ -786,3 +805,29 @@ def test_a_student_is_not_pruned_from_a_teacher_whose_blocks_are_ordered():
 
     _, net, x = make("resnet")
     refused(lambda: prune(net, 0.5, x), "sn3: a teacher whose blocks are ordered (depth=True) cannot be pruned")
+
+
+# -- networks of others -----------------------------------------------------------------------------------------------
+
+
+def test_a_language_model_generates_alike_masked_and_without_its_last_blocks():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        **{"hidden_size": 16, "intermediate_size": 32, "vocab_size": 50, "num_hidden_layers": 4, "eos_token_id": None},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0},
+    )
+    plain, tokens = transformers.LlamaForCausalLM(config).eval(), torch.randint(1, 50, (2, 5))
+    options = {"num_groups": 4, "depth": True, "output": "logits", "bayesian": False}
+    net = vnd.to_nested(plain, {"input_ids": tokens}, **options).eval()
+    given = {"max_new_tokens": 6, "do_sample": False}
+    written = []
+    for kept in (1, 2, 4):
+        shape = vnd.Shape({**state_of(net).full, "model.layers[depth]": kept})
+        vnd.set_width(net, shape)
+        small = vnd.extract(net, shape)
+        assert [type(block) is Skip for block in small.model.layers] == [False] * kept + [True] * (4 - kept)
+        written.append(net.generate(tokens, **given))
+        assert torch.equal(written[-1], small.generate(tokens, **given))
+    assert torch.equal(written[-1], plain.generate(tokens, **given))
+    assert not torch.equal(written[0], written[-1])

@@ -221,11 +221,11 @@ def skip_blocks(root: nn.Module, dropped: Mapping[str, Form]) -> None:
 
 @dataclass(eq=False)
 class _BlockCall:
-    """A call of a block: its arguments, the versions of its tensors before, and its output."""
+    """A call of a block: its arguments, their tensors with the versions that they had before, and its output."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    versions: dict[int, int]
+    tensors: list[tuple[Tensor, int]]
     output: Any = None
 
 
@@ -335,8 +335,8 @@ def _watch(module: nn.Module, calls: list[_BlockCall]) -> list[Any]:
     """Note the calls of a module."""
 
     def before(_: nn.Module, args: Any, kwargs: Any) -> None:
-        versions = {id(x): x._version for _, x in _inside((args, kwargs)) if isinstance(x, Tensor)}
-        calls.append(_BlockCall(args, kwargs, versions))
+        tensors = [(x, x._version) for _, x in _inside((args, kwargs)) if isinstance(x, Tensor)]
+        calls.append(_BlockCall(args, kwargs, tensors))
 
     def after(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         next(call for call in reversed(calls) if call.output is None).output = output
@@ -400,7 +400,8 @@ def _form(call: _BlockCall) -> tuple[Form, Tensor, Tensor] | str:
     taken, out = source[1], parts[stream]
     if tuple(map(int, taken.shape)) != tuple(map(int, out.shape)) or taken.dtype != out.dtype:
         return "gives another shape than it takes"
-    if out is taken or call.versions[id(taken)] != taken._version:
+    before = next((version for x, version in call.tensors if x is taken), None)
+    if out is taken or before != taken._version:
         return "changes its input in place"
 
     def when_dropped(key: Any, x: Any) -> Any:
