@@ -22,7 +22,7 @@ from vnd.distributions import BernoulliChain
 from vnd.models import MODELS, build
 from vnd.nn import Rule, Shape, to_nested
 from vnd.nn.extract import ORIGINS, extract, replace_part, shared_tensors
-from vnd.nn.state import NestedState, batch_norms, nested_part, path_of, unwrap
+from vnd.nn.state import NestedState, batch_norms, nested_part, path_of, state_of, unwrap
 
 FORMAT = 1
 MANIFEST = "network.json"
@@ -186,7 +186,9 @@ def _rebuild(manifest: dict[str, Any], tensors: dict[str, Tensor], model: nn.Mod
     if kind == "extracted":
         return replace_part(model, path, _extracted(manifest, part))
     net = _nested(manifest, part)
-    return replace_part(model, path, extract(net, Shape(manifest["shape"]), "nested") if "shape" in manifest else net)
+    if "shape" in manifest:  # units of blocks that were dropped are not in it
+        net = extract(net, Shape({**state_of(net).full, **manifest["shape"]}), "nested")
+    return replace_part(model, path, net)
 
 
 def _nested(entry: dict[str, Any], model: nn.Module) -> nn.Module:

@@ -179,6 +179,8 @@ def prune(teacher: nn.Module, keep: Shape | float, example: Tensor) -> nn.Module
     state = state_of(teacher)
     if state.rows or state.elements:
         raise ValueError("sn3: a teacher whose input rows or single weights are ordered cannot be pruned")
+    if state.stages:
+        raise ValueError("sn3: a teacher whose blocks are ordered (depth=True) cannot be pruned")
     shape = keep if isinstance(keep, Shape) else leading(teacher, keep)
     last = [name for name, module in unwrap(teacher).named_modules() if isinstance(module, BayesLayer)][-1]
     rules = {pattern: replace(rule, prior=None, bayesian=None) for pattern, rule in state.arguments["rules"].items()}

@@ -21,6 +21,7 @@ from vnd.nn.attention import open_attention
 from vnd.nn.bayesian import BAYES_OF, BayesLayer, Estimator, Noise, bayes_of
 from vnd.nn.channel_flow import MIXING, analyse
 from vnd.nn.dependency import Analysis, Group, Segment
+from vnd.nn.depth import Stage, find_stages, mask_blocks, outermost
 from vnd.nn.describe import droppable_share
 from vnd.nn.extract import ORIGINS, clear_caches, is_depthwise
 from vnd.nn.importance import TaylorOrder, check_order, reorder
@@ -33,7 +34,7 @@ from vnd.nn.verify_slicing import try_slicing
 RULED_OUT = "a rule says so"
 Placement = Literal["after", "before_norm"]
 Rescale = Literal["none", "expected"]
-Granularity = Literal["output", "input", "weight"]
+Granularity = Literal["output", "input", "weight", "depth"]
 Coupling = Literal["quantile", "independent"]
 
 
@@ -51,6 +52,8 @@ class Rule:
         granularity: What the layer's unit orders. "output" (default): its output channels, with all that is tied to
             them. "input": the input channels as this layer alone reads them, the rows of its weight. "weight": its
             single weights, in the order in which they lie; a smaller network then has zeros, not fewer weights.
+            "depth": the rule is for the stages whose blocks, or whose container, it matches, and for no layer: `nest`,
+            `num_groups` (a block each), `base` (1) and `prior`.
 
     >>> import torch, vnd
     >>> plain = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 3))
@@ -128,7 +131,9 @@ def to_nested(
         order: First sorts the channels of a pretrained network by importance, its function unchanged: "magnitude" of
             its weights, or what `vnd.taylor_order` measured on data.
         residual: Nest residual streams, too: the channels that additions tie through many layers.
-        depth: Order the blocks of each stage as well; see `vnd.nn.depth`.
+        depth: Order the residual blocks of each stage as well, by a unit with a group for each block, of which the
+            first always stays; rules of granularity "depth" say otherwise. Kept blocks are never rescaled. See
+            `vnd.nn.depth`.
         output: The tensor that counts, where the network gives several: a key or an attribute, an index, or a function
             of its output, as in `predict`. What else it gives may become narrower. None for all of them.
         placement: "before_norm" masks a layer's output right away, as the released code does: for reproduction only,
@@ -204,10 +209,20 @@ def to_nested(
         "rescale": rescale == "expected",
     }
     pick = (lambda out: out) if output is None else partial(pick_tensor, output=output, who="to_nested")
+    own = {pattern: rule for pattern, rule in (rules or {}).items() if rule.granularity != "depth"}
+    of_blocks = {pattern: rule for pattern, rule in (rules or {}).items() if rule.granularity == "depth"}
+    if of_blocks and not depth:
+        raise ValueError(f"to_nested: the rule {next(iter(of_blocks))!r} is of blocks; give depth=True, too")
     analysis = analyse(_opened(model), args, kwargs, pick)
+    stages: dict[str, Stage] = {}
+    if depth:
+        stages, reasons = find_stages(_opened(model), args, kwargs)
+        analysis.whole |= {} if stages else reasons
     refused: dict[str, str] = {}
     while True:
-        net = _build(_opened(model), analysis, defaults, rules or {}, refused, options, (args, kwargs), order)
+        ordered = _choose_stages(stages, of_blocks, refused)
+        orders = {name: (stage, _depth_rule(stage, of_blocks, defaults)) for name, stage in ordered.items()}
+        net = _build(_opened(model), analysis, defaults, own, refused, options, (args, kwargs), order, orders)
         failures = {} if placement == "before_norm" else try_slicing(net, args, kwargs, pick)
         if not failures:
             break
@@ -215,7 +230,9 @@ def to_nested(
     state = state_of(net)
     state.arguments, state.origin = arguments, ORIGINS.get(model)
     _check_share(net, rules or {})
-    _check_effect(net, rules or {}, analysis)
+    _check_effect(net, own, analysis)
+    if depth:
+        _check_depth(net, stages, of_blocks)
     return net
 
 
@@ -248,11 +265,16 @@ def _build(
     options: dict[str, Any],
     example: tuple[tuple[Any, ...], dict[str, Any]],
     order: Literal["magnitude"] | TaylorOrder | None,
+    orders: Mapping[str, tuple[Stage, Rule]],
 ) -> nn.Module:
     chosen, whole = _choose(analysis, rules, defaults, refused, options["residual"])
+    whole |= {name: reason for name, reason in refused.items() if name.endswith("[depth]")}
     unit_options = {k: v for k, v in options.items() if k not in ("placement", "coupling", "layers", "residual")}
     device = next((p.device for p in net.parameters()), torch.device("cpu"))
     units = {}
+    for name, (stage, rule) in orders.items():
+        blocks = Group(name, list(stage.blocks), len(stage.blocks))
+        units[name] = _make_unit(blocks, rule, {**unit_options, "rescale": False}).to(device)
     for group in chosen.values():
         rule = _rule(group.producers, rules, defaults)
         units[group.name] = _make_unit(group, rule, unit_options).to(device)
@@ -305,20 +327,23 @@ def _build(
         options=options,
         arguments={},
         example=example,
+        stages={name: stage for name, (stage, _) in orders.items()},
     )
+    state.within = _within_blocks(state)
     if order is not None:
         reorder(net, state, order)
     _swap_layers(net, state, rules, defaults, options["placement"], analysis)
     _swap_norms(net, set(state.functional))
     modules = dict(net.named_modules())
     for index, (name, unit) in enumerate(units.items()):
-        holder = modules[_holder(name, modules)]
+        holder = modules[_holder(name, modules, state)]
         number = sum(key.startswith("ordering") for key in holder._modules)
         holder.add_module(f"ordering{number or ''}", unit)
         if quantile is not None:
             unit.join(quantile)
             if index == 0:
                 unit.shared_quantile = quantile
+    mask_blocks(net, state.stages, units)
     object.__setattr__(net, "_vnd_state", state)
     net.register_forward_pre_hook(state.before_forward, with_kwargs=True)
     net.register_forward_hook(state.after_forward, always_call=True)
@@ -329,10 +354,56 @@ def _build(
     return net
 
 
-def _holder(unit: str, modules: Mapping[str, nn.Module]) -> str:
-    """The module that holds a unit: the layer it is named by, or the one whose parameter it is named by."""
+def _holder(unit: str, modules: Mapping[str, nn.Module], state: NestedState) -> str:
+    """The module that holds a unit: the layer it is named by, or the one whose parameter it is named by.
+
+    A unit of blocks, and one of channels that go beyond the block that their layer lies in, is in the first block.
+    """
+    if unit in state.stages:
+        return state.stages[unit].holder(modules)
     name = unit.partition("[")[0]
-    return name if name in modules else name.rpartition(".")[0]
+    name = name if name in modules else name.rpartition(".")[0]
+    place = state.place_of(name)
+    return name if place is None or unit in state.within else state.stages[place[0]].holder(modules)
+
+
+def _within_blocks(state: NestedState) -> dict[str, tuple[str, int]]:
+    """The units all of whose channels lie within one block, with that block."""
+    if not state.stages:
+        return {}
+    places: dict[str, set[tuple[str, int] | None]] = {}
+    for name, layouts in (
+        *((name, (layout,)) for table in (state.inputs, state.outputs) for name, layout in table.items()),
+        *state.parameters.items(),
+    ):
+        for unit in {s.unit for layout in layouts if layout is not None for s in layout if s.unit is not None}:
+            places.setdefault(unit, set()).add(state.place_of(name))
+    for name, unit in (*state.rows.items(), *state.elements.items()):
+        places[unit] = {state.place_of(name)}
+    return {unit: place for unit, found in places.items() if len(found) == 1 and (place := next(iter(found)))}
+
+
+def _choose_stages(
+    stages: Mapping[str, Stage], rules: Mapping[str, Rule], refused: Mapping[str, str]
+) -> dict[str, Stage]:
+    """The stages whose blocks are ordered: the outermost ones of those that no rule and no trial speaks against."""
+    wanted = [s for name, s in stages.items() if _rule(list(s.blocks), rules, Rule()).nest is not False]
+    return outermost(stage for stage in wanted if stage.name not in refused)
+
+
+def _depth_rule(stage: Stage, rules: Mapping[str, Rule], defaults: Rule) -> Rule:
+    """Options of a stage's unit: a group for each block, the first of which stays; the prior keeps the same share."""
+    count, prior = len(stage.blocks), defaults.prior
+    own = Rule(num_groups=count, base=1)
+    if isinstance(prior, float | int):
+        assert defaults.num_groups is not None
+        assert defaults.base is not None
+        if defaults.num_groups > defaults.base:
+            own = replace(own, prior=1 + (prior - defaults.base) / (defaults.num_groups - defaults.base) * (count - 1))
+    rule = _rule(list(stage.blocks), rules, Rule())
+    if rule.prior is None and (rule.num_groups is not None or rule.base is not None) and own.prior is not None:
+        own = replace(own, prior=None)
+    return rule.over(own)
 
 
 def _choose(
@@ -516,6 +587,18 @@ def _check_share(net: nn.Module, rules: Mapping[str, Rule]) -> None:
             "vnd.describe(net) says which layers stay whole, and why",
             stacklevel=3,
         )
+
+
+def _check_depth(net: nn.Module, stages: Mapping[str, Stage], rules: Mapping[str, Rule]) -> None:
+    """Warn where the blocks of no stage are ordered, and of rules that match no stage."""
+    state = state_of(net)
+    for pattern in rules:
+        if not any(_matches(block, pattern) for stage in stages.values() for block in stage.blocks):
+            warnings.warn(f"to_nested: the rule {pattern!r} matches no stage of blocks", stacklevel=3)
+    if not state.stages and not any(rule.nest is False for rule in rules.values()):
+        found = [(name.removesuffix("[depth]"), why) for name, why in state.whole.items() if name.endswith("[depth]")]
+        reasons = "; ".join(f"{name or type(net).__name__}: {why}" for name, why in found[:3])
+        warnings.warn(f"to_nested: depth=True has no effect: {reasons}", stacklevel=3)
 
 
 def _check_effect(net: nn.Module, rules: Mapping[str, Rule], analysis: Analysis) -> None:

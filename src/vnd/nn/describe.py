@@ -64,12 +64,13 @@ def describe(net: nn.Module) -> Description:
     for name, unit in state.units.items():
         readers = [layer for layer, layout in state.inputs.items() if any(s.unit == name for s in layout)]
         makers = state.groups[name].producers if name in state.groups else []
+        blocks = list(state.stages[name].blocks) if name in state.stages else []
         rows.append(
             {
                 "unit": name,
                 **{"channels": unit.channels, "groups": unit.num_groups, "base": unit.base, "tiles": unit.tiles},
                 "expected": float(unit.report().expected_length),
-                "tied": makers[1:] + [r for r in readers if r not in makers],
+                "tied": blocks + makers[1:] + [r for r in readers if r not in makers],
             }
         )
     return Description(tuple(rows), tuple(state.whole.items()), droppable_share(net))

@@ -16,6 +16,7 @@ from vnd.functional import LogUniformForm
 from vnd.nn.attention import close_attention
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.dependency import Layout
+from vnd.nn.depth import dropped_blocks, skip_blocks, unmask_blocks
 from vnd.nn.masked import MaskedModule, unmask_module
 from vnd.nn.norms import ACTIVE, CalibratedNorm, _MaskedNorm
 from vnd.nn.ordering import OrderingUnit
@@ -144,6 +145,10 @@ def slice_network(net: nn.Module, shape: Shape, keep: Keep = "mean") -> nn.Modul
     clear_caches(small)  # not before: until here it shares units with a network that other threads may run
     _own(small, root)
     _share(small, shared_tensors(root))
+    if skipped := dropped_blocks(state.stages, state.units, groups):
+        skip_blocks(small, skipped)
+        if keep == "nested":
+            _forget_blocks(small, [*skipped])
     return small
 
 
@@ -165,6 +170,8 @@ def _count_anew(small: nn.Module, state: NestedState, groups: dict[str, int]) ->
     for module in small.modules():
         if isinstance(module, nn.Embedding):
             module.embedding_dim = module._parameters["weight"].size(1)  # type: ignore[union-attr]
+        elif isinstance(module, nn.PReLU):
+            module.num_parameters = module._parameters["weight"].numel()  # type: ignore[union-attr]
 
 
 def replace_part(root: nn.Module, path: str, new: nn.Module) -> nn.Module:
@@ -265,6 +272,43 @@ def _shorten(small: nn.Module, root: nn.Module, shape: Shape) -> None:
     state.default = Setting(state.full, free=True)
     state.activate(small)
     state.settled = False  # so that it warns where it has no statistics
+
+
+def _forget_blocks(small: nn.Module, dropped: list[str]) -> None:
+    """Let the state of a network that stays nested forget what was in blocks that it does not have."""
+    state, modules = state_of(small), {*small.modules()}
+
+    def left(table: dict[Any, Any]) -> dict[Any, Any]:
+        return {key: x for key, x in table.items() if not inside(key[0] if isinstance(key, tuple) else key)}
+
+    def inside(name: str) -> bool:
+        return any(name == block or name.startswith(f"{block}.") for block in dropped)
+
+    state.units = {name: unit for name, unit in state.units.items() if unit in modules}
+    state.stages = {
+        name: stage.shortened(len([b for b in stage.blocks if b not in dropped]))
+        for name, stage in state.stages.items()
+    }
+    state.within = {name: place for name, place in state.within.items() if name in state.units}
+    state.groups = {
+        name: replace(group, producers=[p for p in group.producers if not inside(p)])
+        for name, group in state.groups.items()
+        if name in state.units
+    }
+    for key in ("inputs", "outputs", "parameters", "masked", "reductions", "attributes", "rows", "elements", "whole"):
+        setattr(state, key, left(getattr(state, key)))
+    first = [name for name in state.first_consumers if not inside(name)]
+    state.first_consumers = first if len(first) == len(state.first_consumers) else []
+    state.functional = [name for name in state.functional if not inside(name)]
+    rekeyed = {
+        key: (Shape({unit: groups for unit, groups in key[0].items() if unit in state.units}), key[1])
+        for key in state.statistics
+    }
+    state.stamps = {rekeyed[key]: stamp for key, stamp in state.stamps.items()}
+    state.statistics = {rekeyed[key]: left(held) for key, held in state.statistics.items()}
+    state.default = Setting(state.full, free=True)
+    state.activate(small)
+    state.settled = False
 
 
 def _masks(root: nn.Module) -> Iterator[InputMask]:
@@ -395,6 +439,7 @@ def _forget(root: nn.Module, keep: Keep) -> None:
         ]:
             del module._forward_hooks[key]
     swapped: dict[int, nn.Module] = {}
+    unmask_blocks(root)
     for module in root.modules():
         unmask_module(module)
     for parent in list(root.modules()):

@@ -87,6 +87,14 @@ def _property(name: str) -> property:
     return property(get, put)
 
 
+# The positional arguments of statistics after the tensor; of all others the dimension and keepdim.
+ORDER = {
+    **{"norm": ("p", "dim", "keepdim"), "normalize": ("p", "dim", "eps")},
+    **dict.fromkeys(("vector_norm", "linalg_vector_norm"), ("ord", "dim", "keepdim")),
+    **dict.fromkeys(("var", "std"), ("dim", "unbiased", "keepdim")),
+}
+
+
 class KeptChannels(TorchFunctionMode):
     """Statistics over channels are those of the kept ones, for functions of given names, dimensions and sizes.
 
@@ -128,15 +136,9 @@ def _statistic(name: str, x: Tensor, dim: int, kept: Tensor, rest: Any, named: d
         return _group_norm(x, kept, *rest, **named)
     if name == "batch_norm":
         return _standardised(x, kept, *rest, **named)
-    arguments = dict(named)
-    order = ("p", "dim", "keepdim") if name in ("norm", "normalize") else ("dim", "keepdim")
-    if name in ("vector_norm", "linalg_vector_norm"):
-        order = ("ord", "dim", "keepdim")
-    if name == "normalize":
-        order = ("p", "dim", "eps")
     if name in ("var", "std") and rest and isinstance(rest[0], bool):
         return None
-    arguments |= dict(zip(order, rest, strict=False))
+    arguments = dict(zip(ORDER.get(name, ("dim", "keepdim")), rest, strict=False)) | named
     given = arguments.pop("dim", arguments.pop("axis", 1 if name == "normalize" else None))
     axes = range(x.dim()) if given is None else given if isinstance(given, (tuple, list)) else (given,)
     dims = [int(d) % x.dim() for d in axes]

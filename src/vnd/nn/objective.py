@@ -35,11 +35,21 @@ def kl(net: nn.Module, kl_keep_prob: KeepProb = "output") -> Tensor:
 
     Paper: Eq. (18). A function of the parameters alone: no forward pass is needed, and none leaves anything behind.
 
+    Where blocks are ordered (`depth=True`), a weight is kept if its block is, too, and the lengths of units within a
+    block matter only if it is kept; where it is dropped they stay at their prior:
+
+    $$\mathrm{KL} = \sum_d Φ_1^{(d)} + \sum_k P(z_k = 1) \Bigl[\sum_{l \in k} Φ_1^{(l)} +
+      \sum_{w \in k} P(w \text{ is kept} \mid z_k = 1)\, κ_w\Bigr]$$
+
+    with the d that order blocks. "output" multiplies the probabilities of channel and block, as of independent units,
+    so that a layer has the price that it has by itself, times the probability of its block. "min" takes the smaller
+    one, which is exact for units coupled by quantile.
+
     Args:
         net: A nested network, or any that has nested networks, Bayesian layers or ordering units in it.
         kl_keep_prob: With what probability a weight is kept. "output": that of its output channel, as in the paper.
-            "min": the smaller of those of its output and input channels, since extraction drops a weight when
-            either goes; exact for units coupled by quantile. Where a unit orders a layer's own input rows or single
+            "min": the smaller of those of its output and input channels and its block, since extraction drops a weight
+            when any goes; exact for units coupled by quantile. Where a unit orders a layer's own input rows or single
             weights, their survival counts in both. "released": as "output", but the mean over the inputs of an
             output channel of a KL without its constant C, as in the authors' code; for reproduction only.
 
@@ -79,13 +89,29 @@ def length_kl(net: nn.Module) -> Tensor:
     tensor(True)
     """
     units = [module for module in unwrap(net).modules() if isinstance(module, OrderingUnit)]
+    blocks = _blocks_of_units(net)
     terms = []
     for together in alike(units):  # of as many groups
         posterior = BernoulliChain(torch.stack([unit.keep_logits for unit in together]), validate_args=False)
         prior = BernoulliChain(torch.stack([unit.prior_logits for unit in together]), validate_args=False)
         # By name: torch's look-up by type makes torch.compile compile twice.
-        terms.append(chain_kl(posterior, prior).sum())
+        lengths = chain_kl(posterior, prior)
+        if any(unit in blocks for unit in together):
+            lengths = lengths * torch.stack([blocks.get(unit, lengths.new_ones(())) for unit in together])
+        terms.append(lengths.sum())
     return torch.stack(terms).sum() if terms else torch.zeros(())
+
+
+def _blocks_of_units(net: nn.Module) -> dict[OrderingUnit, Tensor]:
+    """Probability that the block is kept that all channels of a unit lie in, for those of which it is so."""
+    found = {}
+    for part in unwrap(net).modules():
+        if isinstance(state := getattr(part, "_vnd_state", None), NestedState):
+            for name, place in state.within.items():
+                survival = state.block_survival(place)
+                assert survival is not None
+                found[state.units[name]] = survival
+    return found
 
 
 def _weights_kl(layer: Any, name: str, state: NestedState | None, kl_keep_prob: KeepProb) -> Tensor:
@@ -93,9 +119,23 @@ def _weights_kl(layer: Any, name: str, state: NestedState | None, kl_keep_prob: 
     cost: Tensor = _mean_over_inputs(layer) if kl_keep_prob == "released" else layer.weight_kl()
     if state is None:
         return cost.sum()
+    block = state.block_survival(state.place_of(name))
+    if block is None or kl_keep_prob == "min":
+        return _kept_kl(cost, layer, name, state, kl_keep_prob, block)
+    return block * _kept_kl(cost, layer, name, state, kl_keep_prob, None)
+
+
+def _kept_kl(
+    cost: Tensor, layer: Any, name: str, state: NestedState, kl_keep_prob: KeepProb, most: Tensor | None
+) -> Tensor:
+    """Φ₂ of one layer from that of each weight; its weights are kept with a probability of `most` at most."""
+
+    def bounded(survival: Tensor) -> Tensor:
+        return survival if most is None else torch.minimum(survival, most)
+
     if name in state.elements:
         unit = state.units[state.elements[name]]
-        return (cost.flatten() * unit.spread(unit.survival())).sum()
+        return (cost.flatten() * bounded(unit.spread(unit.survival()))).sum()
     outputs = state.survival(state.outputs.get(name), cost)
     inputs = state.survival(state.inputs.get(name), cost) if kl_keep_prob == "min" else None
     if name in state.rows:
@@ -103,18 +143,18 @@ def _weights_kl(layer: Any, name: str, state: NestedState | None, kl_keep_prob: 
         rows = unit.spread(unit.survival())
         inputs = rows if inputs is None else torch.minimum(inputs, rows)
     if outputs is None and inputs is None:
-        return cost.sum()
+        return cost.sum() if most is None else cost.sum() * most
     table = cost.flatten(2).sum(2) if cost.dim() > 2 else cost
     groups = getattr(layer, "groups", 1)
     if isinstance(layer, BayesConvTranspose2d):  # (in, out / groups) to (out, in / groups)
         table = table.view(groups, -1, table.size(1)).transpose(1, 2).reshape(-1, table.size(0) // groups)
     if inputs is None and outputs is not None:
-        return (table.sum(1) * outputs).sum()
+        return (table.sum(1) * bounded(outputs)).sum()
     ends = table.new_ones(table.size(0)) if outputs is None else outputs
     starts = table.new_ones(table.size(1) * groups) if inputs is None else inputs
     # Output r of a grouped layer reads the inputs of its own group.
     starts = starts.view(groups, 1, -1).expand(groups, table.size(0) // groups, -1).reshape(table.shape)
-    return (table * torch.minimum(ends[:, None], starts)).sum()
+    return (table * torch.minimum(bounded(ends)[:, None], starts)).sum()
 
 
 def _mean_over_inputs(layer: Any) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vnd.nn.arguments import each_tensor, tensors_of
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.dependency import Layout, Segment
+from vnd.nn.depth import Place
 from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, is_depthwise, slice_network
 from vnd.nn.norms import ACTIVE, CalibratedNorm
 from vnd.nn.predict import evaluating
@@ -24,6 +25,7 @@ from vnd.nn.width import Width, as_shape
 
 LAYERS = (nn.Linear, *CONVOLUTIONS)  # whose multiply-accumulates are counted
 Size = Callable[[Mapping[str, int]], int]  # along a dimension, of how many groups each unit keeps
+Kept = Callable[[Mapping[str, int]], int]  # 1 where a block is kept, 0 where not
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,11 @@ class Counter:
         self.selections: list[Size] = []  # indices that stand before layers whose own rows are cut
         dropped = {id(part) for unit in self.state.units.values() for part in unit.modules()}
         nested = {id(module): name for name, module in nested_part(net).named_modules()}
+        self.kept: list[Kept] = []  # of the weights: whether a shape keeps the block that they lie in
         for module in unwrap(net).modules():
             if id(module) not in dropped:
                 self._add(nested.get(id(module)), module)
+        self._add_blocks(net)
 
     def _add(self, name: str | None, module: Any) -> None:
         """Count a module, by its name in the nested network; None for one of a larger model around it."""
@@ -121,6 +125,32 @@ class Counter:
             self.tensors.setdefault(id(tensor), entry)
         if isinstance(module, LAYERS):
             self.weights.append(id(module.weight))
+            self.kept.append(self._keeps(self.state.place_of(name or "")))
+
+    def _keeps(self, place: Place | None) -> Kept:
+        """The function that tells if a shape keeps a block."""
+        if place is None:
+            return lambda groups: 1
+        (unit, index), blocks = place, self.channels[place[0]]
+        return lambda groups: int(blocks[groups[unit]] > index)
+
+    def _add_blocks(self, net: nn.Module) -> None:
+        """Let tensors count only where a block is kept that holds them."""
+        if not self.state.stages:
+            return
+        part = nested_part(net)
+        held: dict[int, set[Place | None]] = {}
+        inside = {id(module) for module in part.modules()}
+        for module in unwrap(net).modules():
+            if id(module) not in inside:
+                for tensor in (*module._parameters.values(), *module._buffers.values()):
+                    held.setdefault(id(tensor), set()).add(None)
+        named = (part.named_parameters(remove_duplicate=False), part.named_buffers(remove_duplicate=False))
+        for name, tensor in (entry for table in named for entry in table):
+            held.setdefault(id(tensor), set()).add(self.state.place_of(name))
+        for key, places in held.items():
+            if key in self.tensors and None not in places:
+                self.tensors[key][3].append(_any_of([self._keeps(place) for place in places]))
 
     def _size(self, layout: Layout | None) -> Size | None:
         """Number of channels of a layout that are kept."""
@@ -156,8 +186,14 @@ class Counter:
         parameters = sum(sizes[key] for key, (parameter, *_) in self.tensors.items() if parameter)
         held = sum(sizes[key] * width for key, (_, width, *_) in self.tensors.items())
         held += sum(8 * size(shape) for size in self.selections)
-        macs = sum(places * sizes[key] for places, key in zip(positions or (), self.weights, strict=False))
+        layers = zip(positions or (), self.weights, self.kept, strict=False)
+        macs = sum(places * sizes[key] * kept(shape) for places, key, kept in layers)
         return Profile(parameters, macs, held)
+
+
+def _any_of(blocks: list[Kept]) -> Kept:
+    """The function that tells if a shape keeps one of several blocks."""
+    return lambda groups: max(kept(groups) for kept in blocks)
 
 
 def _cut_dims(module: Any, inputs: Size | None, outputs: Size | None) -> dict[str, dict[int, Size | None]]:
@@ -188,7 +224,7 @@ def cost_of(net: nn.Module, what: str, example_input: Any = None) -> Callable[[S
         if example_input is None:
             state.positions = found
         positions, smallest = found
-        if positions != smallest:
+        if [count for count, kept in zip(positions, counter.kept, strict=True) if kept(least)] != smallest:
             return lambda shape: profile(net, shape, example_input).macs
         batch = _batch(args, kwargs)
         return lambda shape: counter.profile(shape, positions).macs // batch

@@ -16,6 +16,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from vnd.nn.arguments import batch_inputs, tensors_of
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.context import Draw, here, put, saying
+from vnd.nn.depth import BlockMask
 from vnd.nn.extract import extract
 from vnd.nn.state import (
     NestedState,
@@ -171,21 +172,24 @@ class _Average:
     def __init__(self, network: nn.Module, path: str, norms: dict[str, Any]) -> None:
         self.network, self.norms, self.count = network, norms, 0
         part = network.get_submodule(path)
-        own = [part.get_submodule(name) for name in norms]
+        modules = dict(part.named_modules())
+        self.run = [name for name in norms if name in modules]  # the others lie in blocks that are dropped
+        own = [modules[name] for name in self.run]
         self.shown = [norm.get_buffer(part) for norm in own for part in ("running_mean", "running_var")]
         self.totals = [torch.zeros_like(x) for x in self.shown]
 
     def add(self, *args: Any, **kwargs: Any) -> None:
         """Run a batch."""
         self.network(*args, **kwargs)
-        torch._foreach_add_(self.totals, self.shown)  # one kernel for all of them
+        if self.totals:
+            torch._foreach_add_(self.totals, self.shown)  # one kernel for all of them
         self.count += 1
 
     def check(self, what: str) -> None:
         """Refuse statistics that are not finite."""
-        if torch.cat([total.flatten() for total in self.totals]).isfinite().all():
+        if not self.totals or torch.cat([total.flatten() for total in self.totals]).isfinite().all():
             return
-        names = [name for name in self.norms for _ in range(2)]
+        names = [name for name in self.run for _ in range(2)]
         bad = next(name for name, total in zip(names, self.totals, strict=True) if not total.isfinite().all())
         raise ValueError(f"recalibrate: {what} gives statistics of {bad} that are not finite")
 
@@ -194,6 +198,9 @@ class _Average:
         means = iter([total / self.count for total in self.totals])
         found = {}
         for name, norm in self.norms.items():
+            if name not in self.run:
+                found[name] = norm.trained[0].clone(), norm.trained[1].clone()
+                continue
             kept = None if groups is None else state.kept(state.outputs.get(name), groups)
             pair = next(means), next(means)
             if kept is not None:
@@ -207,7 +214,7 @@ def _sliced(root: nn.Module, state: NestedState, shapes: list[Shape], samples: b
     """The extracted network of each shape, set up to show the statistics of batches; none where masking has to do."""
     if any(_altered(module, root, state) for module in root.modules()):
         return {}  # a copy might not do what was done to the network
-    if any(kept == 0 for shape in shapes for kept in shape.values()):
+    if any(kept == 0 for shape in shapes for unit, kept in shape.items() if unit not in state.stages):
         return {}  # torch has no convolution without channels
     try:
         networks = {shape: extract(root, shape, "posterior" if samples else "mean", warn=False) for shape in shapes}
@@ -215,7 +222,8 @@ def _sliced(root: nn.Module, state: NestedState, shapes: list[Shape], samples: b
         return {}
     for network in networks.values():
         part = network.get_submodule(path_of(root, nested_part(root)))
-        _show_batches(network, [part.get_submodule(name) for name, _ in batch_norms(root)])
+        modules = dict(part.named_modules())
+        _show_batches(network, [modules[name] for name, _ in batch_norms(root) if name in modules])
         for module in network.modules():
             if isinstance(module, BayesLayer):
                 module.sampling = samples
@@ -226,7 +234,7 @@ def _altered(module: nn.Module, root: nn.Module, state: NestedState) -> bool:
     """Tell if somebody hung a hook on a module, or gave it another `forward` than its class has."""
     ours = (state.before_forward, state.after_forward)
     hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-    if any(hook not in ours for hook in hooks):
+    if any(hook not in ours and not isinstance(getattr(hook, "__self__", None), BlockMask) for hook in hooks):
         return True
     forward = vars(module).get("forward")
     if forward is None:

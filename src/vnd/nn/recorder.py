@@ -81,6 +81,7 @@ def _arithmetic(name: str) -> None:
 
 for _name in ("add", "sub", "mul", "floordiv", "mod"):
     _arithmetic(_name)
+TracedInt.__neg__ = lambda self: 0 - self  # type: ignore[method-assign]
 
 
 def _comparison(name: str) -> None:

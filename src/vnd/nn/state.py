@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vnd.nn import context
 from vnd.nn.dependency import Attribute, Group, Layout, Reduction, Segment
+from vnd.nn.depth import Place, Stage, place_of
 from vnd.nn.norms import CalibratedNorm
 from vnd.nn.ordering import OrderingUnit, Quantile, draw_masks
 
@@ -174,6 +175,8 @@ class NestedState:
     options: dict[str, Any]
     arguments: dict[str, Any]  # of `to_nested`, to build the network again
     example: tuple[tuple[Any, ...], dict[str, Any]]
+    stages: dict[str, Stage] = field(default_factory=dict)  # the blocks that units order
+    within: dict[str, Place] = field(default_factory=dict)  # unit → the block of a stage that has all its channels
     default: Setting = field(init=False)  # the width that `set_width` sets
     statistics: dict[Key, Statistics] = field(default_factory=dict)
     stamps: dict[Key, int] = field(default_factory=dict)  # batches trained when they were collected
@@ -461,6 +464,17 @@ class NestedState:
                 unit = self.units[segment.unit]
                 pieces.append(segment.spread(unit.spread(unit.survival())))
         return torch.cat(pieces)
+
+    def place_of(self, name: str) -> Place | None:
+        """The block of a stage that a module or parameter lies in."""
+        return place_of(self.stages, name)
+
+    def block_survival(self, place: Place | None) -> Tensor | None:
+        """Probability that a block is kept, (); None for what lies in no block."""
+        if place is None:
+            return None
+        unit = self.units[place[0]]
+        return unit.spread(unit.survival())[place[1]]
 
     def kept(self, layout: Layout | None, groups: Mapping[str, int]) -> Tensor | None:
         """Indices of the channels of a layout that a shape keeps, in order; None if the layout has no unit."""

@@ -1,7 +1,8 @@
 """A trial at conversion: does a sliced network run, and compute what the masked one does?
 
 It is made where it can fail: on a copy with random weights, so that a head that starts at zero hides nothing, at base
-width, where a size that enters the arithmetic differs most, and in float64, where only rounding separates the two.
+width, where a size that enters the arithmetic differs most, at a mixed shape, in which units that hang together
+unnoticed keep different shares, and in float64, where only rounding separates the two.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from vnd.nn.state import Shape, state_of
 from vnd.nn.width import set_width
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}  # relative to the largest output; of narrower dtypes 0.05
+GOLDEN = (5**0.5 - 1) / 2
 Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -28,7 +30,7 @@ Example = tuple[tuple[Any, ...], dict[str, Any]]
 def try_slicing(
     net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], pick: Callable[[Any], Any] = lambda output: output
 ) -> dict[str, str]:
-    """Slice units down to base and to half, and run a random copy of the network: which of them fail, and why."""
+    """Slice units down to several shapes, and run a random copy of the network: which units fail, and why."""
     if not state_of(net).units:
         return {}
     devices = {x.device.index for x in net.parameters() if x.is_cuda}
@@ -41,7 +43,7 @@ class _Trial:
     """A copy of a nested network to be sliced, with an example of its dtype.
 
     Its weights are random, of a scale by which activations stay near 1 at the width that is tried: positive at base
-    width, so that no ReLU is dead and nothing cancels, of both signs at half. Where user code insists on a dtype the
+    width, so that no ReLU is dead and nothing cancels, of both signs elsewhere. Where user code insists on a dtype the
     copy keeps the one given; where random numbers make outputs that are not finite, the weights and the example given.
     """
 
@@ -67,9 +69,18 @@ class _Trial:
     def failures(self) -> dict[str, str]:
         """Units whose slices fail, with the reason."""
         units = self.state.units
-        base = {name: max(unit.base, 1) for name, unit in units.items()}
+        stages = self.state.stages  # which may lose all their blocks
+        base = {name: max(unit.base, int(name not in stages)) for name, unit in units.items()}
         half = {name: max(base[name], unit.num_groups // 2) for name, unit in units.items()}
-        return self.search(list(units), base, False) or (self.search(list(units), half, True) if half != base else {})
+        mixed = {  # multiples of the golden ratio, modulo 1: no two units that are near each other keep the same share
+            name: base[name] + int((unit.num_groups - base[name] + 1) * (number * GOLDEN % 1))
+            for number, (name, unit) in enumerate(units.items(), 1)
+        }
+        shapes = {tuple(shape.values()): shape for shape in (base, half, mixed)}
+        for number, shape in enumerate(shapes.values()):
+            if failures := self.search(list(units), shape, number > 0):
+                return failures
+        return {}
 
     def search(self, names: list[str], smaller: dict[str, int], signed: bool) -> dict[str, str]:
         """Those of the units that fail, found by halves: all together, then each half of those that do."""

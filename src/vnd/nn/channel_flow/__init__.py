@@ -135,6 +135,8 @@ class _Flow(Layers, Movements):
         for path, entries in self.entries.items():
             self.channels.parameters.setdefault(path, []).append(entries)
         self.read_by_functions()
+        self.part_statistics()
+        self.tie_biases()
         result = self.channels.conclude()
         result.whole = self.left | result.whole
         result.called = {call.scope for call in calls if call.module is not None}
@@ -173,6 +175,12 @@ class _Flow(Layers, Movements):
                 owner = mean.parameter.rpartition(".")[0]
                 if owner != call.scope or not isinstance(self.modules[owner], nn.modules.batchnorm._BatchNorm):
                     found[owner or "the network"] = None
+        called = {call.scope for call in calls if call.module is not None} | {s.path for s in self.recording.scopes}
+        for call in calls:  # as where a norm is folded into a convolution
+            for value in call.inputs if call.module is None and call.name != "batch_norm" else ():
+                owner, _, name = (value.parameter or "").rpartition(".")
+                if name == "running_mean" and owner not in called:
+                    found[owner] = None
         return list(found)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -260,9 +268,15 @@ class _Flow(Layers, Movements):
             changed = torch.rand(source.shape) < 0.5
             try:
                 before, after = again(x.clone()), again(torch.where(changed, x + 1, x))
+                turned = [(d, again(x.flip(d))) for d in {d for labels in source.labels for d in support(labels)}]
             except Exception:
                 return False
-        return all(torch.equal(a[~changed], b[~changed]) for a, b in zip(before, after, strict=True))
+        alone = all(torch.equal(a[~changed], b[~changed]) for a, b in zip(before, after, strict=True))
+        return alone and all(  # and does the same wherever it stands
+            bool(torch.isclose(a.flip(d), b, equal_nan=True).all())
+            for d, outputs in turned
+            for a, b in zip(before, outputs, strict=True)
+        )
 
 
 def _sample(value: Value) -> Tensor:

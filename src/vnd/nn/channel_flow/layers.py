@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from vnd.nn.channel_flow.statistics import Statistics
@@ -301,9 +302,9 @@ class Layers(Statistics):
     def owner(self, identities: Tensor, call: Call) -> str:
         """The module that holds the weight which makes channels."""
         origin = self.origin_of(identities)
-        if origin is None:
-            return call.scope
-        return origin[0].rpartition(".")[0].partition(".parametrizations")[0] or origin[0]
+        held = (path for path, entries in self.entries.items() if bool(torch.isin(identities, entries).any()))
+        path = origin[0] if origin else next(held, "")
+        return path.rpartition(".")[0].partition(".parametrizations")[0] or path or call.scope
 
     def is_weight(self, value: Value) -> bool:
         """Tell if a value is a parameter's, moved about or not."""

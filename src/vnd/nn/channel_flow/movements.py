@@ -18,7 +18,7 @@ from vnd.nn.channel_flow.walk import (
     stretch,
 )
 from vnd.nn.dependency import NONE, SizeUse, support
-from vnd.nn.recorder import Call, TracedInt, Value
+from vnd.nn.recorder import Call, TracedInt, Value, values_in
 
 
 class Movements(Walk):
@@ -30,6 +30,7 @@ class Movements(Walk):
         source = sources[0]
         if len(sources) > 1 and call.name not in ("expand_as", "view_as", "reshape_as"):
             return self.give_up(call)
+        self.tie_chosen(call, source)
         for identities in source.labels:
             try:
                 moved = self.replay(call, source, identities.expand(source.shape))
@@ -44,6 +45,20 @@ class Movements(Walk):
                     if bool((single != NONE).all()) and len(torch.unique(identities)) > 1:
                         self.channels.keep_whole(single, f"a channel is taken out by {call.name}, {call.where}")
         self.note_sizes(call)
+
+    def tie_chosen(self, call: Call, source: Value) -> None:
+        """Keep nothing apart along dimensions whose entries are chosen by what the network is given."""
+        rank, dims = len(source.shape), list[int]()
+        if call.name == "getitem":
+            index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
+            for dim, item in _by_dimension(index, rank):
+                if any(value.data for value in values_in(item)):
+                    dims += range(dim, dim + _indexed(item))
+        elif call.name in ("gather", "index_select", "take_along_dim"):
+            dim = call.argument(2 if call.name == "take_along_dim" else 1, "dim")
+            if any(value.data for value in call.inputs if value is not source):
+                dims += range(rank) if dim is None else [int(dim) % rank]
+        self.keep_positions(source, dims, f"is chosen from by {call.name}, {call.where}")
 
     def label(self, output: Value, labels: Tensor) -> bool:
         """Give a value labels that were moved; False if they are the same everywhere."""
@@ -223,13 +238,21 @@ class Movements(Walk):
             for identities in (mine, theirs):
                 self.channels.keep_whole(identities, entering(call))
 
+    def visit_glu(self, call: Call) -> None:
+        """One half of the channels times the sigmoid of the other: both are cut alike."""
+        source, output = labelled(call), call.outputs[0]
+        dim = call.argument(1, "dim", -1) % len(source.shape)
+        halves = [[x.chunk(2, dim)[side] if x.size(dim) > 1 else x for x in source.labels] for side in range(2)]
+        self.join(output, [Operand(output.shape, half) for half in halves], call)
+
     # -- positions -----------------------------------------------------------------------------------------------------
 
     def spatial(self, call: Call) -> None:
-        """Pooling and resizing: over positions, which are the dimensions from 2."""
+        """Pooling and resizing: over positions, which are the last dimensions."""
         source = labelled(call)
         rank = len(source.shape)
-        self.keep_positions(source, range(2, rank), entering(call))
+        count = next((int(n) for n in "123" if f"{n}d" in call.name), rank - 2)
+        self.keep_positions(source, range(rank - count, rank), entering(call))
         for output in call.outputs:
             if len(output.shape) == rank:
                 output.labels = list(source.labels)
@@ -263,13 +286,18 @@ def _given_size(call: Call) -> list[Any]:
 
 def _by_dimension(index: tuple[Any, ...], rank: int) -> Iterator[tuple[int, Any]]:
     """The items of an index, each with the dimension that it is of."""
-    dim, named = 0, sum(1 for item in index if item is not None and item is not Ellipsis)
+    dim, named = 0, sum(_indexed(item) for item in index if item is not None and item is not Ellipsis)
     for item in index:
         if item is Ellipsis:
             dim += rank - named
         elif item is not None:
             yield dim, item
-            dim += 1
+            dim += _indexed(item)
+
+
+def _indexed(item: Any) -> int:
+    """The number of dimensions that an item of an index takes."""
+    return len(item.shape) if isinstance(item, Value) and item.dtype == torch.bool else 1
 
 
 def _all_labels(value: Value) -> Tensor:

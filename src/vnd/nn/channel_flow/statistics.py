@@ -80,6 +80,24 @@ class Statistics(Walk):
                     return False
         return call.name != "norm" or len(call.args) < 3
 
+    def part_statistics(self) -> None:
+        """Keep whole what a module takes a statistic of where it takes the same one of positions, too.
+
+        On an input of another size both may be as long, and the mask of channels would be put on positions.
+        """
+        for path, held in self.channels.statistics.items():
+            inside = [
+                c for s in self.recording.scopes if s.path == path for c in self.recording.calls[s.first : s.last]
+            ]
+            for (function, dim, _), identities in held.items():
+                for call in (c for c in inside if c.name == function and c.inputs):
+                    source = call.inputs[0]
+                    rank = len(source.shape)
+                    if rank + dim in _read_by(call, rank) and all(x.size(dim) == 1 for x in source.labels):
+                        owner = path or "the network"
+                        reason = f"enters {function}, which {owner} takes over other dimensions, too, {call.where}"
+                        self.channels.keep_whole(identities, reason)
+
     # -- functions -----------------------------------------------------------------------------------------------------
 
     def reduce(self, call: Call) -> None:
@@ -203,6 +221,23 @@ class Statistics(Walk):
                 reason = f"{path} shares a tensor with another layer, which is not cut alike"
                 self.channels.tie(self.entries[first], identities, reason=reason)
 
+    def tie_biases(self) -> None:
+        """Tie the entries of a bias that is used elsewhere, too, to the channels of its layer."""
+        for path, identities in self.channels.outputs.items():
+            bias = self.modules[path]._parameters.get("bias") if path in self.modules else None
+            first = self.paths.get(id(bias))
+            if bias is None or first is None or (first not in self.entries and len(self.holders[first]) == 1):
+                continue
+            if first not in self.entries:
+                self.entries[first] = self.channels.fresh(len(bias))
+                self.channels.shapes[first] = (len(bias),)
+                self.channels.parameters.setdefault(first, []).append(self.entries[first])
+            reason = f"{path} shares a tensor with another layer, which is not cut alike"
+            if identities is None:
+                self.channels.keep_whole(self.entries[first], reason)
+            else:
+                self.channels.tie(self.entries[first].flatten(), identities, reason=reason)
+
     def note(self, path: str, incoming: Tensor | None, outgoing: Tensor | None) -> None:
         """Note what a layer reads and writes; a second call must read and write channels that are tied alike."""
         reason = f"{path} is used more than once, not alike"
@@ -213,6 +248,13 @@ class Statistics(Walk):
                 self.channels.keep_whole(identities, reason)
             elif before is not identities:
                 self.channels.tie(before, identities, reason=reason)
+
+
+def _read_by(call: Call, rank: int) -> Axes:
+    """The dimensions over which a norm or a reduction takes its statistics."""
+    if call.name in ("layer_norm", "rms_norm"):
+        return (rank - 1,)
+    return (1,) if call.name in ("group_norm", "batch_norm") else axes_of(call, rank)
 
 
 def axes_of(call: Call, rank: int) -> Axes:

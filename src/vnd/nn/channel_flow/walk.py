@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.nn.dependency import NONE, Channels, step, support
-from vnd.nn.recorder import Call, Recording, TracedInt, Value
+from vnd.nn.recorder import Call, Recording, TracedInt, Value, values_in
 
 MIXING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -23,7 +23,9 @@ MOVING = {  # functions that move entries to other places
     *("roll", "flip", "repeat", "repeat_interleave", "tile", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
     *("unfold", "diagonal", "adjoint", "ravel", "take_along_dim", "gather", "atleast_2d", "atleast_3d", "rot90"),
 }
+FACTORS = {"matmul": 0, "rmatmul": 0, "mm": 0, "bmm": 0, "einsum": 0, "addmm": 1, "baddbmm": 1}  # first one's place
 RESCALING = {"_weight_norm", "weight_norm", "batch_norm", "to", "contiguous", "float", "type_as", "detach"}
+SCALING = {"mul", "rmul", "multiply", "div", "truediv", "true_divide", "divide"}
 
 
 class Operand(NamedTuple):
@@ -96,7 +98,9 @@ class Walk:
         return self.begin_side(path, dim, 1, len(shape))
 
     def made_by(self, identities: Tensor, name: str, table: bool = False) -> None:
-        """Note that a layer makes these channels."""
+        """Note that a layer makes these channels; those of no name stay whole."""
+        if not name:
+            return self.channels.keep_whole(identities, "is made by no layer")
         for run in sorted({self.channels.maker(int(i)) for i in identities[[0, -1]] if i != NONE}):
             if name not in self.channels.makers[run]:
                 self.channels.makers[run] += (name,)
@@ -252,12 +256,11 @@ def _is_weight(value: Value, seen: set[int]) -> bool:
         if name in ("linear", "embedding", "bilinear") or name.startswith("conv"):
             if any(arg is value for arg in (*call.args[1:2], call.kwargs.get("weight"))):
                 return True
-        elif name in ("matmul", "rmatmul", "mm", "bmm", "einsum"):
+        elif name in FACTORS and any(v is value for v in values_in(call.args[FACTORS[name] :])):
             return True
-        elif name in ("addmm", "baddbmm"):
-            if any(arg is value for arg in call.args[1:]):
-                return True
-        elif name in MOVING | RESCALING and args[0] is value and any(_is_weight(v, seen) for v in call.outputs):
+        moved = name in MOVING | RESCALING and args[0] is value
+        scaled = name in SCALING and len(value.shape) > 1 and all(v.shape == value.shape for v in call.outputs)
+        if (moved or scaled) and any(_is_weight(v, seen) for v in call.outputs):
             return True
     return False
 
