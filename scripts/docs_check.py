@@ -1,10 +1,10 @@
 """Do the documentation's tables and figures still follow from the kept results?
 
 Each page with a part written by `vnd report` is written again in an empty folder, by the command that stands in it,
-from `docs/results`; the README's table and figures, the figures of the theory, and what `docs_tables.py` makes of
-`docs/results` and `benchmarks/results` are made again. Text must be equal. Of a figure the size must be equal, and at
-most one pixel in 500 may differ by more than 24 of 255: fonts are drawn a little otherwise from one version of
-matplotlib to the next. A figure that no page shows is named, too.
+from `docs/results`; the README's table and figures, the figures of the theory, the rows of `docs/zoo.md`, and what
+`docs_tables.py` makes of `docs/results` and `benchmarks/results` are made again. Text must be equal. Of a figure the
+size must be equal, and at most one pixel in 500 may differ by more than 24 of 255: fonts are drawn a little otherwise
+from one version of matplotlib to the next. A figure that no page shows is named, too.
 
 Not made again, since they need trained networks: the images `codes-growing`, `codes-tree` (`vnd generate`),
 `segmentation-masks` and `segmentation-lidc-masks` (`vnd segment`). Tables whose rows are words about runs (targets
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
 import re
 import shlex
@@ -31,6 +32,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+import zoo
 from docs_tables import PAGES, short_figure
 from vnd._text import short
 from vnd.cli import main as vnd
@@ -62,6 +64,11 @@ def make(root: Path, folder: Path) -> list[str]:
             text = _with_table(text, part, page)
         (folder / page).write_text(text, encoding="utf-8")
     made += [page for page in tables if page not in made]
+    for rows in (root / "docs" / "results").glob("zoo.json"):
+        text = (root / "docs" / "zoo.md").read_text(encoding="utf-8")
+        results = json.loads(rows.read_text(encoding="utf-8"))
+        (folder / "docs" / "zoo.md").write_text(zoo.page(results, text), encoding="utf-8")
+        made.append("docs/zoo.md")
     html.write_run(root / DEMO, folder / "runs" / "demo")
     for name, ours in FIGURES.items():
         shutil.copyfile(folder / f"runs/demo/figures/{name}.png", folder / f"docs/images/{ours}.png")
