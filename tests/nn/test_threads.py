@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 import vnd
-from vnd.nn import context
+from vnd.nn import OrderingUnit, context
 from vnd.nn.state import state_of
 
 WIDTHS = (1.0, 0.25, 0.5, 0.75)
@@ -507,3 +507,17 @@ def test_parts_that_were_compiled_have_the_width_of_the_block():
         warnings.simplefilter("ignore")  # dynamo asks a mask for its gradient
         net.train()(x).sum().backward()
     torch.compiler.reset()
+
+
+@pytest.mark.parametrize("keep", ["mean", "posterior", "nested"])
+def test_cutting_never_changes_the_modes_of_the_network_that_is_cut(monkeypatch, keep):
+    net, _ = recalibrated("flatten")
+    live, real = set(state_of(net).units.values()), OrderingUnit.train
+
+    def train(unit: OrderingUnit, mode: bool = True) -> OrderingUnit:
+        assert unit not in live  # another thread may run it
+        return real(unit, mode)
+
+    monkeypatch.setattr(OrderingUnit, "train", train)
+    small = vnd.extract(net, 0.5, keep)
+    assert not any(module.training for module in small.modules())

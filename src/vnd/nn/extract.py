@@ -109,7 +109,6 @@ def slice_network(net: nn.Module, shape: Shape, keep: Keep = "mean") -> nn.Modul
         return replace_part(root, path_of(root, part), slice_network(part, shape, keep))
     state, groups = state_of(net), dict(shape)
     small = _copy(root, state, keep)
-    clear_caches(small)
     statistics = None if keep == "nested" else state.valid_statistics(root, (shape, keep == "posterior"))
     if state.options["rescale"] and keep != "nested":
         _rescale(small, state)
@@ -143,6 +142,7 @@ def slice_network(net: nn.Module, shape: Shape, keep: Keep = "mean") -> nn.Modul
         ORIGINS[small] = {
             "arguments": state.arguments, "example": state.example, "shape": shape, "keep": keep, "of": state.origin,
         }  # fmt: skip
+    clear_caches(small)  # not before: until here it shares units with a network that other threads may run
     _own(small, root)
     _share(small, shared_tensors(root))
     if skipped := dropped_blocks(state.stages, state.units, groups):

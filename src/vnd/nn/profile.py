@@ -97,7 +97,7 @@ class Counter:
         self.selections: list[Size] = []  # indices that stand before layers whose own rows are cut
         dropped = {id(part) for unit in self.state.units.values() for part in unit.modules()}
         nested = {id(module): name for name, module in nested_part(net).named_modules()}
-        self.kept: list[Kept] = []  # of the weights: whether a shape keeps the block that they lie in
+        self.kept: list[Kept] = []  # of their layers: whether a shape keeps the block that each lies in
         for module in unwrap(net).modules():
             if id(module) not in dropped:
                 self._add(nested.get(id(module)), module)
@@ -186,8 +186,7 @@ class Counter:
         parameters = sum(sizes[key] for key, (parameter, *_) in self.tensors.items() if parameter)
         held = sum(sizes[key] * width for key, (_, width, *_) in self.tensors.items())
         held += sum(8 * size(shape) for size in self.selections)
-        layers = zip(positions or (), self.weights, self.kept, strict=False)
-        macs = sum(places * sizes[key] * kept(shape) for places, key, kept in layers)
+        macs = sum(places * sizes[key] for places, key in zip(positions or (), self.weights, strict=False))
         return Profile(parameters, macs, held)
 
 

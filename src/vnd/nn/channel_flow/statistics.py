@@ -172,16 +172,6 @@ class Statistics(Walk):
         ]
         self.join(call.outputs[0], [Operand(source.shape, labels), *vectors], call)
 
-    def visit__weight_norm(self, call: Call) -> None:
-        """A weight of a direction and a length: w = g v / |v|."""
-        v, g = call.args[0], call.args[1]
-        dim = call.argument(2, "dim", 0) % len(v.shape)
-        kept = [x for x in v.labels if support(x) == (dim,)]
-        for identities in v.labels:
-            if support(identities) != (dim,):
-                self.channels.keep_whole(identities, "enters a weight norm")
-        self.join(call.outputs[0], [Operand(v.shape, kept), operand(g)], call)
-
     # -- modules -------------------------------------------------------------------------------------------------------
 
     def norm_module(self, call: Call, module: Any, path: str) -> None:
