@@ -152,7 +152,7 @@ class _Flow(Layers, Movements):
         return result
 
     def overwrite(self, call: Call) -> None:
-        """What is written in place is seen by all views of it: it has to have the channels that it had."""
+        """Tie what is written in place to what stood there: all views of it see the one, and have labels of the other."""
         before, after = call.args[0], call.outputs[0]
         if not isinstance(before, Value) or not before.viewed:
             return
