@@ -152,7 +152,7 @@ class _Flow(Layers, Movements):
         return result
 
     def overwrite(self, call: Call) -> None:
-        """Tie what is written in place to what stood there: all views of it see the one, and have labels of the other."""
+        """Tie what is written in place to what stood there: views see the one, and have labels of the other."""
         before, after = call.args[0], call.outputs[0]
         if not isinstance(before, Value) or not before.viewed:
             return
