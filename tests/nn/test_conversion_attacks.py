@@ -191,6 +191,17 @@ def chosen(*index: int) -> Example:
     return lambda: (torch.randn(2, 6), torch.tensor([index, index]))
 
 
+class Heads(nn.Module):
+    """A head for each of two tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.heads = nn.Linear(6, 16), nn.ModuleDict({"one": nn.Linear(16, 3), "two": nn.Linear(16, 3)})
+
+    def forward(self, x: Tensor, task: str = "one") -> Tensor:
+        return self.heads[task](torch.relu(self.a(x)))
+
+
 # name → network, example, other inputs on which it has to be right, the most that may be left at a quarter
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Example, tuple[Example, ...], float]] = {
     "one statistic of channels and of positions": (Statistics, sequences(5), (sequences(16), sequences(7)), 0.5),
@@ -254,3 +265,11 @@ def test_an_output_in_which_no_tensor_is_found_is_refused():
         vnd.to_nested(model, x, num_groups=8)
     net = vnd.to_nested(model, x, num_groups=8, output=lambda y: torch.stack(list(y), -1))
     assert list(state_of(net).units) == ["a"]
+
+
+def test_a_layer_that_did_not_run_is_named():
+    with pytest.warns(UserWarning, match=r"to_nested: heads\.two did not run on the example") as warned:
+        net = vnd.to_nested(Heads().eval(), torch.randn(2, 6), num_groups=8)
+    assert len(warned) == 1
+    assert state_of(net).whole["heads.two"] == "did not run on the example"
+    vnd.to_nested(Heads().eval(), torch.randn(2, 6), num_groups=8, rules={"heads.two": vnd.Rule(nest=False)})

@@ -231,6 +231,7 @@ def to_nested(
     state.arguments, state.origin = arguments, ORIGINS.get(model)
     _check_share(net, rules or {})
     _check_effect(net, own, analysis)
+    _check_unused(own, analysis)
     if depth:
         _check_depth(net, stages, of_blocks)
     return net
@@ -616,6 +617,18 @@ def _check_effect(net: nn.Module, rules: Mapping[str, Rule], analysis: Analysis)
         if rule.bayesian and shared and len(shared) == len(matched):
             message = f"to_nested: bayesian=True of the rule {pattern!r} has no effect: {shared[0]} shares its weight"
             warnings.warn(message, stacklevel=3)
+
+
+def _check_unused(rules: Mapping[str, Rule], analysis: Analysis) -> None:
+    """Warn of layers that did not run, since they would read what is cut as it is; not of those that rules name."""
+    names = [name for name in analysis.unused if not any(_matches(name, pattern) for pattern in rules)]
+    if names:
+        more = ", …" if len(names) > 3 else ""
+        warnings.warn(
+            f"to_nested: {', '.join(names[:3])}{more} did not run on the example; where it runs, it "
+            "reads channels without their masks; give an example that runs all, or a rule for it with nest=False",
+            stacklevel=3,
+        )
 
 
 def _check_rules(model: nn.Module, rules: Mapping[str, Rule] | None) -> None:

@@ -113,6 +113,7 @@ class Analysis:
     shared: set[str] = field(default_factory=set)  # layers whose weight is used elsewhere, too
     functional: list[str] = field(default_factory=list)  # modules whose statistics F.batch_norm is called with
     called: set[str] = field(default_factory=set)  # leaf modules that ran
+    unused: list[str] = field(default_factory=list)  # layers that neither ran nor lent their weights
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,6 +144,8 @@ class _Flow(Layers, Movements):
         result = self.channels.conclude()
         result.whole = self.left | result.whole
         result.called = {call.scope for call in calls if call.module is not None}
+        result.unused = [name for name in self.modules if self.is_unused(name, result.called)]
+        result.whole |= dict.fromkeys(result.unused, "did not run on the example")
         result.first_consumers = _first_consumers(self.recording)
         shared = [paths for paths in self.holders.values() if len(paths) > 1]
         result.shared = {path.rpartition(".")[0] for paths in shared for path in paths if path.endswith("weight")}
@@ -166,6 +168,13 @@ class _Flow(Layers, Movements):
         for y in before.labels:
             if not any(x.shape == y.shape for x in after.labels):
                 self.channels.keep_whole(y, f"is written over, {call.where}")
+
+    def is_unused(self, path: str, called: set[str]) -> bool:
+        """Tell if a layer had no part in the run."""
+        layer = self.modules[path]
+        if not isinstance(layer, MIXING) or path in called:
+            return False
+        return not any(self.paths[id(tensor)] in self.channels.shapes for tensor in layer.parameters())
 
     def compare(self, size: Any, attribute: Any, where: str) -> None:
         """An attribute that code compares with a size has to follow it."""
