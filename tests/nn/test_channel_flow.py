@@ -257,6 +257,69 @@ def test_of_a_weight_norm_the_copy_has_the_result_and_the_users_network_is_as_it
     assert torch.equal(small[0].weight, model[0].weight[:4])
 
 
+# -- movements, norms -------------------------------------------------------------------------------------------------
+
+
+def shift(net: Any, h: Tensor) -> Tensor:
+    out = torch.zeros_like(h)
+    out[1:] = h[:-1]
+    out[0] = 0.5
+    return out
+
+
+def spread(net: Any, h: Tensor) -> Tensor:
+    return torch.stack((h, h * 2), 1).amax(1)
+
+
+def beside(net: Any, h: Tensor) -> Tensor:
+    return torch.cat((h, F.pad(h, (0, 0, 1, -1))), 0).chunk(2)[1]
+
+
+def grouped(net: Any, h: Tensor) -> Tensor:
+    return net.norm(h.unflatten(1, (-1, 1)).transpose(1, 2))[:, 0]
+
+
+SHARED = nn.LayerNorm(8)
+FOLLOWED: dict[str, nn.Module] = {
+    "written into another tensor": Net(shift),
+    "stacked": Net(spread),
+    "padded along examples": Net(beside),
+    "a norm of a view": Net(grouped, norm=nn.LayerNorm(8)),
+    "two norms of one weight": Net(lambda net, h: net.b(net.a(h) * 2), a=SHARED, b=nn.LayerNorm(8)),
+    "divided by its length": Net(lambda net, h: h / (1 + torch.norm(h, 2, -1, keepdim=True))),
+    "standardised": Net(lambda net, h: (h - h.mean(-1, True)) * (h.var(-1, False, True) + 0.1).rsqrt()),
+    "masked by what is not in range": Net(lambda net, h: h.masked_fill(h > 1, 0.0).clamp(max=2)),
+    "one after the other": Net(lambda net, h: h.flip(-1).roll(1, -1)),
+}
+FOLLOWED["two norms of one weight"].b.weight = SHARED.weight  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_what_moves_and_norms_channels_is_followed(name):
+    assert list(state_of(nested(FOLLOWED[name], x_of(5))).units) == ["first"]
+
+
+def square(net: Any, h: Tensor) -> Tensor:
+    return F.layer_norm(h.unflatten(-1, (4, 2)), (4, 2)).flatten(1)
+
+
+WHOLE: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
+    "cut off": (lambda net, h: F.pad(F.pad(h, (0, -2)), (0, 2)), "enters pad"),
+    "mirrored": (lambda net, h: F.pad(h[:, None], (1, 0), mode="reflect")[:, 0, 1:], "enters pad"),
+    "a norm over two dimensions": (square, "layer_norm over several dimensions"),
+    "a softmax over channels": (lambda net, h: h.softmax(-1), "enters softmax over its channels"),
+    "sorted": (lambda net, h: h.sort(-1).values, "enters sort over its channels"),
+    "an unknown function": (lambda net, h: torch.fft.fft(h).real, "enters fft_fft"),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_reads_channels_together_keeps_them_whole_and_says_why(name):
+    between, reason = WHOLE[name]
+    with pytest.raises(ValueError, match=rf"nothing of Net can be nested; .*first: {reason}"):
+        vnd.to_nested(Net(between), torch.randn(3, 5))
+
+
 # -- planted faults ---------------------------------------------------------------------------------------------------
 
 # Rules that tie too little, each with a network that they cut apart where no trial by slicing refuses it.

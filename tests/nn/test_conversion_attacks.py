@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 import vnd
 import vnd.nn.verify_slicing as trial
+from vnd.nn.channel_flow import _Flow
 from vnd.nn.state import state_of
 
 Example = Callable[[], Any]
@@ -112,6 +114,47 @@ class WrittenOver(nn.Module):
         return self.head(torch.relu(self.c(h)))
 
 
+class InPlaceSums(nn.Module):
+    """Sums over channels in place, of a view that nobody reads again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Conv2d(3, 16, 1), nn.Conv2d(16, 12, 1), nn.Conv2d(12, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.a(x))
+        h.transpose(1, 3).cumsum_(-1)
+        return self.head(torch.relu(self.b(h)))
+
+
+class Repeated(nn.Module):
+    """Expands a mask to the scores of all heads, as XLM does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_heads, self.i, self.qkv = 4, nn.Linear(6, 16), nn.Linear(16, 48)
+        self.o, self.head = nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.i(x)
+        q, k, v = (y.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for y in self.qkv(h).chunk(3, -1))
+        scores = q @ k.transpose(-1, -2)
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(later[None, None].expand_as(scores), -1e9)
+        return self.head(h + self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)))
+
+
+class Attributes(nn.Module):
+    """Gives an object that is no dataclass, or a generator."""
+
+    def __init__(self, form: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.a, self.head, self.form = nn.Linear(6, 16), nn.Linear(16, 12), form
+
+    def forward(self, x: Tensor) -> Any:
+        return self.form(self.head(torch.relu(self.a(x))))
+
+
 class Rows(nn.Module):
     """Applies a function to rows of channels, between two layers."""
 
@@ -162,6 +205,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Example, tuple[Example, ...],
     "halves of gates": (lambda: Rows(lambda h: torch.cat((F.glu(h), F.glu(h)), -1)), rows, (), 0.2),
     "pooling over channels": (lambda: Rows(lambda h: F.max_pool1d(h, 2).repeat(1, 2)), rows, (), 0.6),
     "pooling that keeps the size": (lambda: Rows(lambda h: F.avg_pool1d(h, 3, 1, 1)), rows, (), 0.6),
+    "sums in place": (InPlaceSums, lambda: torch.randn(2, 3, 4, 4), (), 0.6),
+    "a repeated mask": (Repeated, sequences(5), (sequences(16),), 0.3),
     "a folded norm": (Folded, lambda: torch.randn(2, 3, 8, 8), (), 0.3),
 }
 
@@ -190,6 +235,22 @@ def test_masked_and_extracted_networks_agree_at_mixed_shapes(name, order):
 
 def test_units_that_hang_together_unnoticed_are_found_at_a_mixed_shape(monkeypatch):
     plain, x = WrittenOver().double().eval(), torch.randn(4, 6, dtype=torch.float64)
+    monkeypatch.setattr(_Flow, "overwrite", lambda *_: None)  # that one layer writes over another is not noticed
     assert not {"a", "b"} & {*state_of(vnd.to_nested(plain, x, num_groups=8)).units}
     monkeypatch.setattr(trial, "GOLDEN", 0.0)  # all units at base: uniform shapes alone let it pass
     assert {"a", "b"} <= {*state_of(vnd.to_nested(plain, x, num_groups=8)).units}
+
+
+@pytest.mark.parametrize("form", [lambda y: SimpleNamespace(y=y), lambda y: torch.distributions.Bernoulli(logits=y)])
+def test_outputs_are_found_in_attributes(form):
+    net = vnd.to_nested(Attributes(form).eval(), torch.randn(2, 6), num_groups=8)
+    assert list(state_of(net).units) == ["a"]
+    assert "head" in state_of(net).whole
+
+
+def test_an_output_in_which_no_tensor_is_found_is_refused():
+    model, x = Attributes(lambda y: iter(y.unbind(-1))).eval(), torch.randn(2, 6)
+    with pytest.raises(ValueError, match="in the output of Attributes no tensor can be found"):
+        vnd.to_nested(model, x, num_groups=8)
+    net = vnd.to_nested(model, x, num_groups=8, output=lambda y: torch.stack(list(y), -1))
+    assert list(state_of(net).units) == ["a"]

@@ -114,6 +114,7 @@ class Value:
     tensor: Tensor | None = None  # itself, of integers: what indexes others
     labels: list[Tensor] = field(default_factory=list)  # who its entries are; see `channel_flow`
     users: list[Call] = field(default_factory=list)
+    viewed: bool = False  # whether it is a view of another tensor, or may have views
 
     def __repr__(self) -> str:
         maker = self.parameter or (self.call.name if self.call else "input")
@@ -131,6 +132,7 @@ class Call:
     where: str  # file and line of the user's
     scope: str  # the innermost module that it happens in; a leaf's own path
     outputs: list[Value] = field(default_factory=list)
+    overwrites: bool = False  # its first argument, in place: views of it change, too
 
     @property
     def module(self) -> nn.Module | None:
@@ -191,7 +193,7 @@ def record(
         recorder.give((args, kwargs))
         with recorder:
             output = model(*args, **kwargs)
-        recorder.recording.outputs = list(recorder.values_of(pick(output)))
+        recorder.recording.outputs = [recorder.value(tensor) for tensor in tensors_within(pick(output))]
     return recorder.recording
 
 
@@ -296,7 +298,16 @@ class _Recorder(TorchFunctionMode):
         if name == "setitem":
             output = args[0]
         if next(_tensors(output), None) is not None:
-            self.note(Call(name, func, positional, named, _where(), self.scopes[-1]), output)
+            call = Call(name, func, positional, named, _where(), self.scopes[-1])
+            call.overwrites = bool(args) and output is args[0] and isinstance(output, Tensor)
+            self.note(call, output)
+            for value, tensor in zip(call.outputs, _tensors(output), strict=True):
+                value.viewed = not call.overwrites and any(_shares(tensor, other) for other in _tensors(args))
+            if not call.overwrites and any(value.viewed for value in call.outputs):
+                for value in call.inputs:
+                    value.viewed = True
+            elif call.overwrites:
+                call.outputs[0].viewed = isinstance(positional[0], Value) and positional[0].viewed
         return output
 
     def sized(self, name: str, size: Any, args: Any, kwargs: Any) -> Any:
@@ -445,6 +456,30 @@ def _tensors(x: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
     elif hasattr(x, "__dataclass_fields__") and not isinstance(x, type):
         yield from _tensors([getattr(x, name) for name in x.__dataclass_fields__])
+
+
+def _shares(a: Tensor, b: Tensor) -> bool:
+    """Tell if two tensors lie in the same memory."""
+    try:
+        return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() != 0
+    except (RuntimeError, NotImplementedError):  # as of sparse tensors and of those in a transform
+        return True
+
+
+def tensors_within(x: Any) -> Iterator[Tensor]:
+    """All tensors in an output, also in the attributes of objects, such as distributions."""
+    seen: set[int] = set()
+
+    def find(x: Any) -> Iterator[Tensor]:
+        if isinstance(x, Tensor):
+            yield x
+        elif id(x) not in seen and not isinstance(x, (int, str, type, nn.Module)) and not callable(x):
+            seen.add(id(x))
+            parts = x.values() if isinstance(x, Mapping) else x if isinstance(x, (list, tuple, set)) else ()
+            for part in (*parts, *getattr(x, "__dict__", {}).values()):
+                yield from find(part)
+
+    return find(x)
 
 
 _LIBRARIES = ("<", *(str(Path(file).parent) for file in (torch.__file__, __file__)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from operator import methodcaller
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vnd.nn.extract import clear_caches, slice_network
 from vnd.nn.ordering import OrderingUnit
+from vnd.nn.recorder import tensors_within
 from vnd.nn.state import Shape, state_of
 from vnd.nn.width import set_width
 
@@ -63,7 +64,7 @@ class _Trial:
                 outputs = self.run(full, False, [])
             except Exception:
                 continue
-            if all(bool(x.isfinite().all()) for x in _tensors(outputs)):
+            if all(bool(x.isfinite().all()) for x in tensors_within(outputs)):
                 break
 
     def failures(self) -> dict[str, str]:
@@ -149,14 +150,6 @@ def _map(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return type(x)(_map(value, change) for value in x) if type(x) in (tuple, list) else x
 
 
-def _tensors(x: Any) -> Iterator[Tensor]:
-    if isinstance(x, Tensor):
-        yield x
-    elif isinstance(x, Mapping | list | tuple):
-        for value in x.values() if isinstance(x, Mapping) else x:
-            yield from _tensors(value)
-
-
 def alike(a: Any, b: Any) -> bool:
     """Tell if two outputs are equal but for rounding."""
     if isinstance(a, Tensor):
@@ -170,4 +163,4 @@ def alike(a: Any, b: Any) -> bool:
         return all(alike(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(alike(x, y) for x, y in zip(a, b, strict=True))
-    return True
+    return alike(list(tensors_within(a)), list(tensors_within(b)))

@@ -79,6 +79,8 @@ def analyse(
                 f"to_nested: what {name} does depends on the values of its input ({function} at {where}), so that one "
                 "example does not show it; move that out of the forward pass"
             )
+    if not recording.outputs:
+        raise ValueError(f"to_nested: in the output of {name} no tensor can be found; say with output= how to take one")
     return _Flow(model, recording).analysis()
 
 
@@ -117,12 +119,14 @@ class _Flow(Layers, Movements):
         """Follow all calls, and conclude; of what the output does not depend on, only sizes matter."""
         calls, reaching = self.recording.calls, _reaching(self.recording)
         for call in calls:
-            self.idle = call not in reaching
+            self.idle = call not in reaching and not call.overwrites
             for value in call.inputs:
                 self.begin(value)
             for value in call.outputs:
                 value.labels = []
             self.visit(call)
+            if call.overwrites:
+                self.overwrite(call)
         for value in self.recording.outputs:
             self.whole(value, "reaches the output of the network")
         for identities in self.vocabularies:
@@ -146,6 +150,22 @@ class _Flow(Layers, Movements):
         result.shared |= {path.rpartition(".")[0] for path in self.by_function}
         result.functional = self.functional_norms(calls)
         return result
+
+    def overwrite(self, call: Call) -> None:
+        """Tie what is written in place to what stood there: views see the one, and have labels of the other."""
+        before, after = call.args[0], call.outputs[0]
+        if not isinstance(before, Value) or not before.viewed:
+            return
+        for x in after.labels:
+            if not any(x is y for y in before.labels):
+                like = next((y for y in before.labels if y.shape == x.shape), None)
+                if like is None:
+                    self.channels.keep_whole(x, f"is written into another tensor, {call.where}")
+                else:
+                    self.channels.tie(x, like, reason=f"is written into another tensor, {call.where}")
+        for y in before.labels:
+            if not any(x.shape == y.shape for x in after.labels):
+                self.channels.keep_whole(y, f"is written over, {call.where}")
 
     def compare(self, size: Any, attribute: Any, where: str) -> None:
         """An attribute that code compares with a size has to follow it."""
@@ -268,6 +288,8 @@ class _Flow(Layers, Movements):
             changed = torch.rand(source.shape) < 0.5
             try:
                 before, after = again(x.clone()), again(torch.where(changed, x + 1, x))
+                if not all(isinstance(output, Tensor) for output in (*before, *after)):
+                    return False
                 turned = [(d, again(x.flip(d))) for d in {d for labels in source.labels for d in support(labels)}]
             except Exception:
                 return False

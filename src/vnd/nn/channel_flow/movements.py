@@ -27,8 +27,15 @@ class Movements(Walk):
     def move(self, call: Call) -> None:
         """Run what only moves entries about on the labels, and note the sizes that the code gives."""
         sources = [v for v in call.inputs if v.labels]
-        source = sources[0]
-        if len(sources) > 1 and call.name not in ("expand_as", "view_as", "reshape_as"):
+        source = call.args[0] if call.args and isinstance(call.args[0], Value) else sources[0]
+        if call.name in ("expand_as", "view_as", "reshape_as"):
+            if not source.labels:  # it has the other's channels where it is only repeated
+                rank = len(call.outputs[0].shape)
+                own = (*[1] * (rank - len(source.shape)), *source.shape)
+                repeated = [x for x in sources[0].labels if all(own[d] == 1 for d in support(x))]
+                call.outputs[0].labels = repeated if call.name == "expand_as" else []
+                return None
+        elif len(sources) > 1 or not source.labels:
             return self.give_up(call)
         self.tie_chosen(call, source)
         for identities in source.labels:

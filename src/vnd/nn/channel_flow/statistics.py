@@ -78,7 +78,7 @@ class Statistics(Walk):
                 inside = self.recording.calls[scope.first : scope.last]
                 if any(c.name == call.name and c.scope != call.scope for c in inside):
                     return False
-        return call.name != "norm" or len(call.args) < 3
+        return call.name != "norm" or call.argument(1, "p") != "nuc"
 
     def part_statistics(self) -> None:
         """Keep whole what a module takes a statistic of where it takes the same one of positions, too.
@@ -171,16 +171,6 @@ class Statistics(Walk):
             v for place, name in ((2, "weight"), (3, "bias")) for v in along(call.argument(place, name), 1, rank)
         ]
         self.join(call.outputs[0], [Operand(source.shape, labels), *vectors], call)
-
-    def visit__weight_norm(self, call: Call) -> None:
-        """A weight of a direction and a length: w = g v / |v|."""
-        v, g = call.args[0], call.args[1]
-        dim = call.argument(2, "dim", 0) % len(v.shape)
-        kept = [x for x in v.labels if support(x) == (dim,)]
-        for identities in v.labels:
-            if support(identities) != (dim,):
-                self.channels.keep_whole(identities, "enters a weight norm")
-        self.join(call.outputs[0], [Operand(v.shape, kept), operand(g)], call)
 
     # -- modules -------------------------------------------------------------------------------------------------------
 

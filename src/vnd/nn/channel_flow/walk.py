@@ -24,7 +24,7 @@ MOVING = {  # functions that move entries to other places
     *("unfold", "diagonal", "adjoint", "ravel", "take_along_dim", "gather", "atleast_2d", "atleast_3d", "rot90"),
 }
 FACTORS = {"matmul": 0, "rmatmul": 0, "mm": 0, "bmm": 0, "einsum": 0, "addmm": 1, "baddbmm": 1}  # first one's place
-RESCALING = {"_weight_norm", "weight_norm", "batch_norm", "to", "contiguous", "float", "type_as", "detach"}
+RESCALING = {"batch_norm", "to", "contiguous", "float", "type_as", "detach"}
 SCALING = {"mul", "rmul", "multiply", "div", "truediv", "true_divide", "divide"}
 
 
