@@ -286,6 +286,8 @@ FOLLOWED: dict[str, nn.Module] = {
     "padded along examples": Net(beside),
     "a norm of a view": Net(grouped, norm=nn.LayerNorm(8)),
     "two norms of one weight": Net(lambda net, h: net.b(net.a(h) * 2), a=SHARED, b=nn.LayerNorm(8)),
+    "divided by its length": Net(lambda net, h: h / (1 + torch.norm(h, 2, -1, keepdim=True))),
+    "standardised": Net(lambda net, h: (h - h.mean(-1, True)) * (h.var(-1, False, True) + 0.1).rsqrt()),
     "masked by what is not in range": Net(lambda net, h: h.masked_fill(h > 1, 0.0).clamp(max=2)),
     "one after the other": Net(lambda net, h: h.flip(-1).roll(1, -1)),
 }

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from structures import NETWORKS, make
+from structures import NETWORKS, make, mixed_shapes
+from torch import nn
+from user_networks import USER_NETWORKS
 
 import vnd
 from vnd.nn.profile import Counter, cost_of, latency
@@ -91,3 +93,24 @@ def test_a_budget_is_met_without_extraction(monkeypatch):
     monkeypatch.setattr(sys.modules["vnd.nn.profile"], "slice_network", None)
     budget = vnd.profile(net, 0.5, count_macs=False).parameters
     assert vnd.profile(net, vnd.shape(net, parameters=budget), count_macs=False).parameters <= budget
+
+
+@pytest.mark.parametrize("name", ["torch encoder", "GPT-2 layout", "Llama layout", "T5 layout", "Swin layout"])
+def test_multiply_accumulates_of_weights_that_functions_read_are_counted_and_kept_to(name):
+    torch.manual_seed(0)
+    make, example = USER_NETWORKS[name]
+    plain, x = make().eval(), example()
+    net = vnd.to_nested(plain, x, residual=True, num_groups=8)
+    full = vnd.profile(net, 1.0).macs
+    assert full == vnd.profile(plain, example_input=x).macs
+    for shape in mixed_shapes(net):
+        assert cost_of(net, "macs")(shape) == vnd.profile(net, shape).macs  # by layouts, and run
+    assert vnd.profile(net, vnd.shape(net, macs=full // 3)).macs <= full // 3
+
+
+def test_multiply_accumulates_of_torchs_attention_by_hand():
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    by_hand = 6 * (3 * 32 * 32 + 32 * 32 + 2 * 32 * 64)  # six positions: q, k and v, out, the MLP
+    assert vnd.profile(layer, example_input=torch.randn(2, 6, 32)).macs == by_hand
+    assert type(layer.self_attn) is nn.MultiheadAttention
+    assert layer.activation_relu_or_gelu == 1

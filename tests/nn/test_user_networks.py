@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from user_networks import USER_NETWORKS
 
 import vnd
+from vnd.nn.state import state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:BatchNorm has no statistics", "ignore:to_nested. only")
 
@@ -190,3 +191,13 @@ def test_a_network_whose_layers_depend_on_the_values_is_refused_with_its_line():
     make, example_of = USER_NETWORKS["branching"]
     with pytest.raises(ValueError, match=r"depends on the values of its input \(.*user_networks\.py, line \d+\)"):
         vnd.to_nested(make(), example_of())
+
+
+def test_masks_for_each_example_leave_whole_what_a_function_reads():
+    torch.manual_seed(0)
+    make, example = USER_NETWORKS["torch encoder"]
+    net = vnd.to_nested(make(), example(), residual=True, num_groups=4, per_example=True).train()
+    assert any("no mask for each example" in reason for reason in state_of(net).whole.values())
+    assert state_of(net).units
+    (run(net, example()).square().mean() + 1e-6 * vnd.kl(net)).backward()
+    assert all(x.grad is None or bool(x.grad.isfinite().all()) for x in net.parameters())

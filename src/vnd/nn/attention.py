@@ -9,6 +9,9 @@ channels that come in and go out, it is a smaller attention layer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -87,6 +90,26 @@ def open_attention(model: nn.Module) -> None:
         elif isinstance(module, nn.TransformerEncoderLayer):  # which reads its layers' weights past them
             vars(module)["_vnd_fused"] = vars(module)["activation_relu_or_gelu"]
             module.activation_relu_or_gelu = 0
+
+
+@contextmanager
+def opened_attention(model: nn.Module) -> Iterator[None]:
+    """Let torch's attention layers run in the form above for the time of a block."""
+    kinds, fused = {}, {}
+    for module in model.modules():
+        if type(module) is nn.MultiheadAttention and module.bias_k is None and not module.add_zero_attn:
+            kinds[module] = type(module)
+            module.__class__ = HeadwiseAttention
+        elif isinstance(module, nn.TransformerEncoderLayer):
+            fused[module] = module.activation_relu_or_gelu
+            module.activation_relu_or_gelu = 0
+    try:
+        yield
+    finally:
+        for module, kind in kinds.items():
+            module.__class__ = kind
+        for module, flag in fused.items():
+            module.activation_relu_or_gelu = flag
 
 
 def close_attention(model: nn.Module) -> None:

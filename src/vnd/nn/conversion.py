@@ -32,6 +32,7 @@ from vnd.nn.state import InputMask, NestedState, OutputMask, ProductMask, argume
 from vnd.nn.verify_slicing import try_slicing
 
 RULED_OUT = "a rule says so"
+NO_EXAMPLES = "a function reads its channels by a weight, which has no mask for each example"
 Placement = Literal["after", "before_norm"]
 Rescale = Literal["none", "expected"]
 Granularity = Literal["output", "input", "weight", "depth"]
@@ -268,6 +269,8 @@ def _build(
     order: Literal["magnitude"] | TaylorOrder | None,
     orders: Mapping[str, tuple[Stage, Rule]],
 ) -> nn.Module:
+    if options["per_example"]:
+        refused = {**dict.fromkeys(_read_by_functions(net, analysis), NO_EXAMPLES), **refused}
     chosen, whole = _choose(analysis, rules, defaults, refused, options["residual"])
     whole |= {name: reason for name, reason in refused.items() if name.endswith("[depth]")}
     unit_options = {k: v for k, v in options.items() if k not in ("placement", "coupling", "layers", "residual")}
@@ -405,6 +408,16 @@ def _depth_rule(stage: Stage, rules: Mapping[str, Rule], defaults: Rule) -> Rule
     if rule.prior is None and (rule.num_groups is not None or rule.base is not None) and own.prior is not None:
         own = replace(own, prior=None)
     return rule.over(own)
+
+
+def _read_by_functions(net: nn.Module, analysis: Analysis) -> set[str]:
+    """Units of channels that are masked in a weight, one mask for all examples."""
+    layouts = [analysis.parameters[name][dim] for name, dim in analysis.masked.items()]
+    for name, layout in analysis.inputs.items():
+        layer = net.get_submodule(name)
+        if isinstance(layer, MIXING) and bayes_of(layer) is None:
+            layouts.append(layout)
+    return {segment.unit for layout in layouts for segment in layout or () if segment.unit is not None}
 
 
 def _choose(

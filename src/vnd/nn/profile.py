@@ -6,24 +6,29 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import accumulate
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from vnd.nn.arguments import each_tensor, tensors_of
+from vnd.nn.attention import opened_attention
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.dependency import Layout, Segment
 from vnd.nn.depth import Place
 from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, is_depthwise, slice_network
 from vnd.nn.norms import ACTIVE, CalibratedNorm
 from vnd.nn.predict import evaluating
+from vnd.nn.recorder import name_of
 from vnd.nn.state import Shape, arguments_of, nested_part, state_of, unwrap
 from vnd.nn.width import Width, as_shape
 
-LAYERS = (nn.Linear, *CONVOLUTIONS)  # whose multiply-accumulates are counted
+NOISE = ("log_alpha", "log_variance")
+CONTRACTIONS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm"}  # whose multiply-accumulates are counted
 Size = Callable[[Mapping[str, int]], int]  # along a dimension, of how many groups each unit keeps
 Kept = Callable[[Mapping[str, int]], int]  # 1 where a block is kept, 0 where not
 
@@ -68,9 +73,9 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
     macs = 0
     if count_macs:
         args, kwargs = _example(net, example_input)
-        layers: list[Any] = [module for module in small.modules() if isinstance(module, LAYERS)]
-        places = zip(_positions(small, args, kwargs), layers, strict=True)
-        macs = sum(count * layer.weight.numel() for count, layer in places) // _batch(args, kwargs)
+        weights = [x for module in small.modules() for x in _weights_of(module).values()]
+        places = zip(_positions(small, args, kwargs), weights, strict=True)
+        macs = int(sum(count * weight.numel() for count, weight in places)) // _batch(args, kwargs)
     return Profile(sum(x.numel() for x in parameters), macs, size)
 
 
@@ -93,7 +98,7 @@ class Counter:
         # The tensors by id, since shared ones count once: whether a parameter, bytes of an entry, entries along the
         # dimensions that are not cut, and sizes along those that are.
         self.tensors: dict[int, tuple[bool, int, int, list[Size]]] = {}
-        self.weights: list[int] = []  # ids of the weights of linear layers and convolutions, in the order of modules
+        self.weights: list[int] = []  # ids of what may mix channels, in the order of modules
         self.selections: list[Size] = []  # indices that stand before layers whose own rows are cut
         dropped = {id(part) for unit in self.state.units.values() for part in unit.modules()}
         nested = {id(module): name for name, module in nested_part(net).named_modules()}
@@ -112,7 +117,7 @@ class Counter:
             self.selections.append(inputs)
         dims = _cut_dims(module, inputs, outputs)
         for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-            noise = isinstance(module, BayesLayer) and key in ("log_alpha", "log_variance")
+            noise = isinstance(module, BayesLayer) and key in NOISE
             if tensor is None or noise or (isinstance(module, CalibratedNorm) and key in ACTIVE):
                 continue
             sizes = dims.get(key, {})
@@ -123,8 +128,8 @@ class Counter:
             fixed = prod(size for dim, size in enumerate(tensor.shape) if dim not in cut)
             entry = (isinstance(tensor, nn.Parameter), tensor.element_size(), fixed, list(cut.values()))
             self.tensors.setdefault(id(tensor), entry)
-        if isinstance(module, LAYERS):
-            self.weights.append(id(module.weight))
+        for weight in _weights_of(module).values():
+            self.weights.append(id(weight))
             self.kept.append(self._keeps(self.state.place_of(name or "")))
 
     def _keeps(self, place: Place | None) -> Kept:
@@ -180,13 +185,13 @@ class Counter:
 
         return count
 
-    def profile(self, shape: Mapping[str, int], positions: list[int] | None = None) -> Profile:
+    def profile(self, shape: Mapping[str, int], positions: list[Fraction] | None = None) -> Profile:
         """Count the network of a shape, and what it computes, given at how many positions each layer runs."""
         sizes = {key: fixed * prod(size(shape) for size in cut) for key, (_, _, fixed, cut) in self.tensors.items()}
         parameters = sum(sizes[key] for key, (parameter, *_) in self.tensors.items() if parameter)
         held = sum(sizes[key] * width for key, (_, width, *_) in self.tensors.items())
         held += sum(8 * size(shape) for size in self.selections)
-        macs = sum(places * sizes[key] for places, key in zip(positions or (), self.weights, strict=False))
+        macs = int(sum(places * sizes[key] for places, key in zip(positions or (), self.weights, strict=False)))
         return Profile(parameters, macs, held)
 
 
@@ -272,23 +277,47 @@ def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, A
 
 
 @torch.no_grad()
-def _positions(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
-    """At how many positions of all examples each linear layer and convolution applies its weight."""
-    layers: list[Any] = [module for module in net.modules() if isinstance(module, LAYERS)]
-    counts = dict.fromkeys(layers, 0)
+def _positions(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Fraction]:
+    """At how many positions of all examples each weight is applied: multiply-accumulates over its entries."""
+    weights = [x for module in net.modules() for x in _weights_of(module).values()]
+    work = _Work({id(weight) for weight in weights})
+    with evaluating(net), opened_attention(net), work:
+        net(*args, **kwargs)
+    # One that several modules hold counts where it is met first.
+    return [Fraction(work.macs.pop(id(weight), 0), max(1, weight.numel())) for weight in weights]
 
-    def count(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        places = inputs[0] if isinstance(module, TRANSPOSED) else output
-        counts[module] += places.numel() // module.weight.size(0)
 
-    hooks = [layer.register_forward_hook(count) for layer in layers]
-    try:
-        with evaluating(net):
-            net(*args, **kwargs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return list(counts.values())
+def _weights_of(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a module that may mix channels, not what a posterior has beside them."""
+    found = {key: x for key, x in module._parameters.items() if x is not None and x.dim() > 1}
+    return {key: x for key, x in found.items() if not (isinstance(module, BayesLayer) and key in NOISE)}
+
+
+class _Work(TorchFunctionMode):
+    """Counts the multiply-accumulates of functions that contract a tensor with one of these weights or a part of it."""
+
+    def __init__(self, weights: set[int]) -> None:
+        super().__init__()
+        self.macs = dict.fromkeys(weights, 0)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output, name = func(*args, **(kwargs or {})), name_of(func)
+        if name in CONTRACTIONS or name.startswith("conv"):
+            operands = list(tensors_of((args, kwargs or {})))
+            for operand in operands:
+                base = operand if id(operand) in self.macs else operand._base
+                if base is not None and id(base) in self.macs:
+                    self.macs[id(base)] += _macs(name, operands, operand, output)
+                    break
+        return output
+
+
+def _macs(name: str, operands: list[Tensor], weight: Tensor, output: Tensor) -> int:
+    """Multiply-accumulates of one contraction."""
+    if name.startswith("conv"):
+        places = operands[0].numel() if "transpose" in name else output.numel()
+        return places // weight.size(0) * weight.numel()
+    return output.numel() * (weight.size(-1) if name == "linear" or weight is operands[0] else weight.size(-2))
 
 
 def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

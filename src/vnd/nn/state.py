@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
+from fractions import Fraction
 from numbers import Integral
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -191,7 +192,7 @@ class NestedState:
     unseen: bool = False  # whether compiled code does not know of one of them
     loading: tuple[Tensor | None, ...] | None = None  # what a state dict that is being loaded says of statistics
     shortened: bool = False  # whether it was cut out of a wider nested network, as `extract(keep="nested")` does
-    positions: tuple[list[int], ...] | None = None  # at which each layer runs on the example, widest and narrowest
+    positions: tuple[list[Fraction], ...] | None = None  # at which weights are applied to the example; see `profile`
     origin: dict[str, Any] | None = None  # what its plain network was cut from; as in `extract.ORIGINS`
 
     def __post_init__(self) -> None:

@@ -35,6 +35,13 @@ class Term(NamedTuple):
         """The letters that identities run over."""
         return [self.letters[dim] for dim in support(identities)]
 
+    def onto(self, identities: Tensor, out: str) -> Tensor:
+        """Identities of what is left after the sum, with the dimensions of the output."""
+        first = [self.letters.index(c) for c in out if c in self.letters]
+        order = [*first, *(d for d in range(identities.dim()) if d not in first)]
+        sizes = [identities.size(self.letters.index(c)) if c in self.letters else 1 for c in out]
+        return identities.permute(order).reshape(sizes)
+
     def reads(self, summed: list[str], others: list[str]) -> bool:
         """Tell if it is a weight that reads channels along one letter, and has nothing to do with the other ones."""
         return self.weight and len(summed) == 1 and summed[0] in self.letters and not set(others) & set(self.letters)
@@ -246,12 +253,8 @@ class Layers(Statistics):
         sides = []
         for term, other in zip(terms, terms[::-1], strict=True):
             kept = [x for x in self.summed_over(call, term, other if len(terms) > 1 else None, summed) if support(x)]
-            last = [d for d, c in enumerate(term.letters) if c not in out]
-            order = [*(term.letters.index(c) for c in out if c in term.letters), *last]
-            sizes = [[x.size(term.letters.index(c)) if c in term.letters else 1 for c in out] for x in kept]
             shape = tuple(term.value.shape[term.letters.index(c)] if c in term.letters else 1 for c in out)
-            moved = [x.permute(order).reshape(size) for x, size in zip(kept, sizes, strict=True)]
-            sides.append(Operand(shape, moved))
+            sides.append(Operand(shape, [term.onto(x, out) for x in kept]))
         for term, other in zip(terms, terms[::-1], strict=True):
             if term.weight:
                 self.make(call, term, other, summed)

@@ -78,7 +78,7 @@ class Statistics(Walk):
                 inside = self.recording.calls[scope.first : scope.last]
                 if any(c.name == call.name and c.scope != call.scope for c in inside):
                     return False
-        return call.name != "norm" or len(call.args) < 3
+        return call.name != "norm" or call.argument(1, "p") != "nuc"
 
     def part_statistics(self) -> None:
         """Keep whole what a module takes a statistic of where it takes the same one of positions, too.
