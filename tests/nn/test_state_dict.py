@@ -17,13 +17,13 @@ WIDTHS = (None, 0.5)
 MISSING = "BatchNorm has no statistics for this width"
 
 
-def trained(name: str, passes: int = 2, calibrated: bool = True) -> tuple[nn.Module, Example]:
+def trained(name: str, passes: int = 2, recalibrated: bool = True) -> tuple[nn.Module, Example]:
     """A nested network whose BatchNorm saw some batches, with statistics for two widths of either kind, or without."""
     _, net, example = make(name)
     with torch.no_grad():
         for _ in range(passes):
             run(net.train(), example)
-    if calibrated:
+    if recalibrated:
         batch = example if isinstance(example, dict) else (example,) if isinstance(example, Tensor) else example
         torch.manual_seed(passes)
         vnd.recalibrate(net, [batch], widths=(1.0, 0.5), samples="both")
@@ -103,7 +103,7 @@ def old(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", ["residual, stream", "dense", "flatten", "decoder"])
 def test_an_old_state_dict_loads_with_a_warning_and_warns_at_every_width(name):
-    net, example = trained(name, calibrated=False)
+    net, example = trained(name, recalibrated=False)
     other = make(name)[1]
     with pytest.warns(UserWarning, match=r"vnd\.recalibrate\(net, batches, widths=\(1\.0,\)\)") as caught:
         other.load_state_dict(old(net.state_dict()))

@@ -33,12 +33,12 @@ class Brush(Segmenter, Single):
 
     def __init__(self) -> None:
         self.thresholds: list[Tensor] = []
-        self.calibrated: list[tuple[Any, bool, int]] = []
+        self.recalibrated: list[tuple[Any, bool, int]] = []
 
     build = loss = None  # type: ignore[assignment]  # it is never trained
 
     def recalibrate(self, model: nn.Module, batches: Any, widths: list[Any], samples: bool) -> None:
-        self.calibrated.append((widths, samples, sum(len(x) for x in batches())))
+        self.recalibrated.append((widths, samples, sum(len(x) for x in batches())))
 
     def drawer(self, model: nn.Module, size: Size) -> Any:
         def draw(images: Tensor, count: int) -> Tensor:
@@ -226,7 +226,7 @@ def test_each_size_is_calibrated_for_draws_before_it_draws() -> None:
     )
     options = dataclasses.replace(OPTIONS, bn_images=20)
     evaluate(subject, options, made(), done.append)
-    assert method.calibrated == [([None], True, 20)]
+    assert method.recalibrated == [([None], True, 20)]
     assert sum(done) == work(subject, options, made()) == COUNT
 
 

@@ -26,7 +26,7 @@ from vnd.nn.describe import droppable_share
 from vnd.nn.extract import ORIGINS, clear_caches, is_depthwise
 from vnd.nn.importance import TaylorOrder, check_order, reorder
 from vnd.nn.masked import mask_module
-from vnd.nn.norms import CalibratedNorm, calibrated, masked_of
+from vnd.nn.norms import WidthNorm, masked_of, with_widths
 from vnd.nn.ordering import Gradient, OrderingUnit, Quantile, Sampler
 from vnd.nn.state import InputMask, NestedState, OutputMask, ProductMask, arguments_of, state_of, unwrap
 from vnd.nn.verify_slicing import try_slicing
@@ -562,10 +562,10 @@ def _swap_norms(net: nn.Module, functional: set[str]) -> None:
     """Give every BatchNorm that keeps running statistics, of whatever class, statistics per width."""
     seen: dict[int, nn.Module] = {}
     for name, module in list(net.named_modules(remove_duplicate=False)):
-        batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, CalibratedNorm)
+        batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, WidthNorm)
         if batch_norm and module._buffers.get("running_mean") is not None and name and name not in functional:
             if id(module) not in seen:
-                seen[id(module)] = calibrated(type(module)).from_plain(module)
+                seen[id(module)] = with_widths(type(module)).from_plain(module)
             _replace(net, name, seen[id(module)])
 
 

@@ -18,7 +18,7 @@ from vnd.nn.bayesian import BayesLayer
 from vnd.nn.dependency import Layout
 from vnd.nn.depth import dropped_blocks, skip_blocks, unmask_blocks
 from vnd.nn.masked import MaskedModule, unmask_module
-from vnd.nn.norms import ACTIVE, CalibratedNorm, _MaskedNorm
+from vnd.nn.norms import ACTIVE, WidthNorm, _MaskedNorm
 from vnd.nn.ordering import OrderingUnit
 from vnd.nn.recorder import attributes
 from vnd.nn.state import (
@@ -120,7 +120,7 @@ def slice_network(net: nn.Module, shape: Shape, keep: Keep = "mean") -> nn.Modul
         if getattr(layer, "log_variance", None) is not None and layer.log_variance.shape == dropped.shape:
             _put(layer, "log_variance", layer.log_variance.masked_fill(dropped, -torch.inf))
     for name, module in list(small.named_modules()):
-        if statistics is not None and isinstance(module, CalibratedNorm):
+        if statistics is not None and isinstance(module, WidthNorm):
             for own, value in zip(module.trained, statistics[name], strict=True):
                 own.copy_(value)
         inputs, outputs = state.kept(state.inputs.get(name), groups), state.kept(state.outputs.get(name), groups)
@@ -449,7 +449,7 @@ def _forget(root: nn.Module, keep: Keep) -> None:
             elif isinstance(module, BayesLayer) and keep == "posterior" and module.bayesian:
                 module.set_input_mask(None)
                 module.set_weight_mask(None)
-            elif isinstance(module, BayesLayer | _MaskedNorm | CalibratedNorm):
+            elif isinstance(module, BayesLayer | _MaskedNorm | WidthNorm):
                 if id(module) not in swapped:
                     swapped[id(module)] = module.to_plain()
                     for own in [n for n in swapped[id(module)]._modules if n.startswith("ordering")]:

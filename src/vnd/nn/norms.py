@@ -105,10 +105,10 @@ def _align(mask: Tensor, x: Tensor, dim: int) -> Tensor:
     return mask.view(shape)
 
 
-class CalibratedNorm(nn.Module):
+class WidthNorm(nn.Module):
     """A BatchNorm of a nested network: statistics of the caller's width beside those of training.
 
-    Mixed into the class of the layer by `calibrated`. In evaluation the layer uses the statistics that the context
+    Mixed into the class of the layer by `with_widths`. In evaluation the layer uses the statistics that the context
     holds for it, or `active_mean` and `active_var`, those of the default width, which compiled code reads; either only
     while the count of training batches is what it was when they were collected, and its own running statistics
     otherwise: training on, or loading another state, lets go of them by itself.
@@ -195,27 +195,27 @@ class CalibratedNorm(nn.Module):
 ACTIVE = ("active_mean", "active_var", "active_at")
 
 
-_CALIBRATED: dict[type[nn.Module], type[CalibratedNorm]] = {}
+_WITH_WIDTHS: dict[type[nn.Module], type[WidthNorm]] = {}
 
 
-def calibrated(kind: type[nn.Module]) -> type[CalibratedNorm]:
+def with_widths(kind: type[nn.Module]) -> type[WidthNorm]:
     """The form of a BatchNorm class that has statistics per width: a subclass of it.
 
     One with a `forward` of its own finds the statistics of the width where it looks for the running ones.
     """
-    if kind in _CALIBRATED:
-        return _CALIBRATED[kind]
+    if kind in _WITH_WIDTHS:
+        return _WITH_WIDTHS[kind]
     members: dict[str, Any] = {"plain": kind, "__doc__": f"{kind.__name__} with statistics per width."}
     if kind not in TORCH_NORMS:
         members["forward"] = kind.forward
         members["running_mean"] = property(lambda norm: norm.trained[0] if norm.training else norm.statistics()[0])
         members["running_var"] = property(lambda norm: norm.trained[1] if norm.training else norm.statistics()[1])
-    return _CALIBRATED.setdefault(kind, type(f"Calibrated{kind.__name__}", (CalibratedNorm, kind), members))
+    return _WITH_WIDTHS.setdefault(kind, type(f"Width{kind.__name__}", (WidthNorm, kind), members))
 
 
-def _blank(kind: type[nn.Module]) -> CalibratedNorm:
+def _blank(kind: type[nn.Module]) -> WidthNorm:
     """An empty layer, for copies and pickles to fill."""
-    cls = calibrated(kind)
+    cls = with_widths(kind)
     return cls.__new__(cls)
 
 

@@ -21,7 +21,7 @@ from vnd.nn.bayesian import BayesLayer
 from vnd.nn.dependency import Layout, Segment
 from vnd.nn.depth import Place
 from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, is_depthwise, slice_network
-from vnd.nn.norms import ACTIVE, CalibratedNorm
+from vnd.nn.norms import ACTIVE, WidthNorm
 from vnd.nn.predict import evaluating
 from vnd.nn.recorder import name_of
 from vnd.nn.state import Shape, arguments_of, nested_part, state_of, unwrap
@@ -118,7 +118,7 @@ class Counter:
         dims = _cut_dims(module, inputs, outputs)
         for key, tensor in (*module._parameters.items(), *module._buffers.items()):
             noise = isinstance(module, BayesLayer) and key in NOISE
-            if tensor is None or noise or (isinstance(module, CalibratedNorm) and key in ACTIVE):
+            if tensor is None or noise or (isinstance(module, WidthNorm) and key in ACTIVE):
                 continue
             sizes = dims.get(key, {})
             if name is not None and name not in state.inputs and name not in state.outputs:

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from vnd.nn import context
 from vnd.nn.dependency import Attribute, Group, Layout, Reduction, Segment
 from vnd.nn.depth import Place, Stage, place_of
-from vnd.nn.norms import CalibratedNorm
+from vnd.nn.norms import WidthNorm
 from vnd.nn.ordering import OrderingUnit, Quantile, draw_masks
 
 Statistics = dict[str, tuple[Tensor, Tensor]]  # BatchNorm's name → running mean and variance
 Key = tuple["Shape", bool]  # a width, and whether weights are sampled
-Table = dict[CalibratedNorm, tuple[Tensor, ...]]  # what a BatchNorm normalises with; () for what training left
+Table = dict[WidthNorm, tuple[Tensor, ...]]  # what a BatchNorm normalises with; () for what training left
 
 
 class Shape(Mapping[str, int]):
@@ -254,10 +254,10 @@ class NestedState:
         table = self.ready.get(key) if self.settled else None
         if table is not None and not again and all(_fits(norm, held) for norm, held in table.items()):
             return table
-        norms: dict[str, CalibratedNorm] = {}
+        norms: dict[str, WidthNorm] = {}
         others: list[str] = []
         for name, module in root.named_modules():
-            if isinstance(module, CalibratedNorm):
+            if isinstance(module, WidthNorm):
                 norms[name] = module
             elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
                 others.append(name)
@@ -520,7 +520,7 @@ def alike(units: Iterable[OrderingUnit]) -> list[list[OrderingUnit]]:
     return list(kinds.values())
 
 
-def _fits(norm: CalibratedNorm, held: tuple[Tensor, ...]) -> bool:
+def _fits(norm: WidthNorm, held: tuple[Tensor, ...]) -> bool:
     mean = norm.trained[0]
     return not held or (held[0].device == mean.device and held[0].dtype == mean.dtype)
 
@@ -603,8 +603,8 @@ def state_of(net: nn.Module) -> NestedState:
     raise ValueError(f"{kind} is not a nested network; make it one with vnd.to_nested first")
 
 
-def batch_norms(net: nn.Module) -> Iterator[tuple[str, CalibratedNorm]]:
+def batch_norms(net: nn.Module) -> Iterator[tuple[str, WidthNorm]]:
     """All BatchNorm layers of a nested network that keep running statistics, by name."""
     for name, module in nested_part(net).named_modules():
-        if isinstance(module, CalibratedNorm):
+        if isinstance(module, WidthNorm):
             yield name, module

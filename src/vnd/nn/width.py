@@ -23,7 +23,7 @@ from torch import nn
 from vnd.functional import log_survival
 from vnd.nn import context
 from vnd.nn.bayesian import BayesLayer
-from vnd.nn.norms import CalibratedNorm
+from vnd.nn.norms import WidthNorm
 from vnd.nn.ordering import OrderingUnit, pin, sampling_posterior
 from vnd.nn.state import NestedState, Setting, Shape, lock_of, nested_part, state_of, unwrap
 
@@ -325,7 +325,7 @@ def _set(root: nn.Module, undo: list[Callable[[], Any]]) -> None:
                 module.fixed_groups.fill_(said)
             else:
                 module.current = said
-        elif isinstance(module, CalibratedNorm) and said is not None:
+        elif isinstance(module, WidthNorm) and said is not None:
             undo += map(_copying, (module.active_mean, module.active_var, module.active_at))
             module.activate(said)
         elif isinstance(module, BayesLayer) and said is not None:
