@@ -351,3 +351,37 @@ def test_a_rule_that_ties_too_little_is_caught(fault, monkeypatch):
     monkeypatch.setattr("vnd.nn.conversion.try_slicing", lambda *_: {})
     with pytest.raises((AssertionError, RuntimeError)):
         nested(make(), x_of(5))
+
+
+class Halves(nn.Module):
+    """Two halves of a layer by `split`, of which one is worked on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.inner, self.head = nn.Linear(4, 16), nn.Linear(8, 8), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        passed, worked = self.stem(x).split(8, -1)
+        return self.head(torch.cat((passed, torch.relu(self.inner(worked))), -1))
+
+
+class HalvesOfSize(Halves):
+    """The same by the size of what is split."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        passed, worked = x.split(x.shape[-1] // 2, -1)
+        return self.head(torch.cat((passed, torch.relu(self.inner(worked))), -1))
+
+
+def test_parts_of_one_size_are_cut_alike():
+    torch.manual_seed(0)
+    plain, x = HalvesOfSize().double(), torch.randn(3, 4).double()
+    net = vnd.to_nested(plain, x, num_groups=4).eval()
+    assert {name: unit.channels for name, unit in state_of(net).units.items()} == {"stem": 8, "inner": 8}
+    with torch.no_grad():
+        for shape in mixed_shapes(net):
+            with vnd.width(net, shape):
+                assert gap(net(x), vnd.extract(net, shape)(x)) <= 1e-12
+    literal = vnd.to_nested(Halves().double(), x, num_groups=4)
+    assert "written into the code" in state_of(literal).whole["stem"]

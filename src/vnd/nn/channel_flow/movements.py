@@ -113,6 +113,8 @@ class Movements(Walk):
             for number, part in zip(numbers, call.outputs, strict=False):
                 if part.shape[dim] == int(number):
                     self.note_size(number, part, dim, call)
+            if isinstance(sizes, int):
+                self.tie_chunks(call)
         elif name == "chunk":
             self.tie_chunks(call)
         elif name == "getitem":
