@@ -587,7 +587,9 @@ def _check_share(net: nn.Module, rules: Mapping[str, Rule]) -> None:
     if any(rule.nest is False for rule in rules.values()):
         return
     if not state.units:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in [*state.whole.items()][:3])
+        dull = ("did not run", "reaches the output")  # what nobody would mend is said last
+        said = sorted(state.whole.items(), key=lambda entry: any(word in entry[1] for word in dull))
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in said[:3])
         residual = any(reason.startswith("a residual stream") for reason in state.whole.values())
         advice = "give residual=True" if residual else "change what keeps its layers whole"
         raise ValueError(
