@@ -82,34 +82,35 @@ def _additive(mask: Tensor, like: Tensor) -> Tensor:
     return like.new_zeros(mask.shape).masked_fill(mask, float("-inf"))
 
 
-def open_attention(model: nn.Module) -> None:
-    """Give each of torch's attention layers the form above, in place, and keep encoders off their fused path."""
+def open_attention(model: nn.Module) -> list[nn.Module]:
+    """Give each of torch's attention layers the form above, in place, and keep encoders off their fused path.
+
+    Returns what was changed.
+    """
+    changed: list[nn.Module] = []
     for module in model.modules():
         if type(module) is nn.MultiheadAttention and module.bias_k is None and not module.add_zero_attn:
             module.__class__ = HeadwiseAttention
-        elif isinstance(module, nn.TransformerEncoderLayer):  # which reads its layers' weights past them
+            changed.append(module)
+        elif isinstance(module, nn.TransformerEncoderLayer) and "_vnd_fused" not in vars(module):
             vars(module)["_vnd_fused"] = vars(module)["activation_relu_or_gelu"]
-            module.activation_relu_or_gelu = 0
+            module.activation_relu_or_gelu = 0  # on that path it reads its layers' weights past them
+            changed.append(module)
+    return changed
 
 
 @contextmanager
 def opened_attention(model: nn.Module) -> Iterator[None]:
     """Let torch's attention layers run in the form above for the time of a block."""
-    kinds, fused = {}, {}
-    for module in model.modules():
-        if type(module) is nn.MultiheadAttention and module.bias_k is None and not module.add_zero_attn:
-            kinds[module] = type(module)
-            module.__class__ = HeadwiseAttention
-        elif isinstance(module, nn.TransformerEncoderLayer):
-            fused[module] = module.activation_relu_or_gelu
-            module.activation_relu_or_gelu = 0
+    changed = open_attention(model)
     try:
         yield
     finally:
-        for module, kind in kinds.items():
-            module.__class__ = kind
-        for module, flag in fused.items():
-            module.activation_relu_or_gelu = flag
+        for module in changed:
+            if isinstance(module, nn.TransformerEncoderLayer):
+                module.activation_relu_or_gelu = vars(module).pop("_vnd_fused")
+            else:
+                module.__class__ = nn.MultiheadAttention
 
 
 def close_attention(model: nn.Module) -> None:
