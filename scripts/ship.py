@@ -1,13 +1,15 @@
 """Make a shipped network of a run: cut it down, keep it nested, measure what is shipped, write its card.
 
 From a nested run (`vnd train`) it takes the learned shape of at most so many parameters, and writes the folder
-`src/vnd/pretrained/NAME`: network, normalisation, classes, BatchNorm's statistics for the widths 0.25, 0.5, 0.75 and
-1.0 of it, and the card. The card's numbers are measured here, on what was written and loaded again: validation and
-test images, and those out of domain that the recipe names. Where `results.json` of the run has a row of the same
-shape, it is printed beside. More than 1 MB is refused, and nothing is written. It takes seconds on a GPU, and many
-minutes on a CPU.
+`src/vnd/pretrained/NAME`: network, normalisation, classes, BatchNorm's statistics for some sizes within it, and the
+card. These sizes are the learned shapes of `--sizes`, in parameters; without it the widths 0.75, 0.5 and 0.25. The
+card's numbers are measured here, on what was written and loaded again: validation and test images, and those out of
+domain that the recipe names. Where `results.json` of the run has a row of the same shape, it is printed beside. With
+`--half` the weights and their log α are kept as bfloat16; `load_pretrained` gives float32. More than 5 MB is refused,
+and nothing is written. It takes seconds on a GPU, and many minutes on a CPU.
 
     python scripts/ship.py runs/RUN cifar10-bn3-small --parameters 105000
+    python scripts/ship.py runs/RUN cifar10-bn3 --parameters 1100000 --sizes 350000,200000,110000 --half
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +37,31 @@ from vnd.distributions import BernoulliChain
 from vnd.evaluation import open_run
 from vnd.methods import Size
 from vnd.models import MODELS
-from vnd.nn import Rule, Shape, to_nested
+from vnd.nn import BayesLayer, Rule, Shape, to_nested
 from vnd.nn.state import NestedState, state_of, unwrap
+from vnd.nn.width import as_shape
 from vnd.pretrained import CARD, FromPixels, plain_of
 from vnd.serialization import save
 from vnd.tasks import TrainedRun
 from vnd.tasks.base import machine
 from vnd.tasks.classification import Answers, answer, scores
 
-MOST = 1_000_000  # bytes
+MOST = 5_000_000  # bytes
 PREFIX = "network."
-WIDTHS = (1.0, 0.75, 0.5, 0.25)
+FRACTIONS = (0.75, 0.5, 0.25)
 LICENCE = "Apache-2.0, as the library; trained on {data}, which has terms of its own."
 SCORES = ("accuracy", "nll", "brier", "ece", "aurc", "auroc", "aupr", "fpr95")
 
 
-def ship(run: Path, name: str, parameters: float, checkpoint: Any = None, root: Path = pretrained.ROOT) -> Path:
+def ship(
+    run: Path,
+    name: str,
+    parameters: float,
+    checkpoint: Any = None,
+    root: Path = pretrained.ROOT,
+    sizes: Sequence[float] = (),
+    half: bool = False,
+) -> Path:
     """Write the folder of a shipped network.
 
     Args:
@@ -59,6 +70,8 @@ def ship(run: Path, name: str, parameters: float, checkpoint: Any = None, root: 
         parameters: At most so many parameters, counted in the network of posterior means.
         checkpoint: "best" or "last"; as the recipe says if None.
         root: Folder of all shipped networks.
+        sizes: Parameters of the smaller learned shapes that are measured; fractions of the width if there are none.
+        half: Keep weights and log α as bfloat16.
     """
     if not name.replace("-", "").isalnum():
         raise ValueError(f"ship: the name must be letters, digits and hyphens, such as cifar10-bn3-small; got {name!r}")
@@ -72,16 +85,19 @@ def ship(run: Path, name: str, parameters: float, checkpoint: Any = None, root: 
         "std": list(opened.splits.std), "image": list(opened.splits.train.pixels.shape[1:]), "card": {},
     }  # fmt: skip
     sketch = cut(opened.model, shape, description)
-    shapes = {width: outside(vnd.shape(sketch, fraction=width)) for width in WIDTHS}
+    within_it = [vnd.shape(sketch, parameters=size) for size in sizes] if sizes else FRACTIONS
+    shapes = {width: outside(as_shape(sketch, width)) for width in (1.0, *within_it)}
     samples = max(1, opened.recipe.evaluate.samples)
     for one in dict.fromkeys((shape, *shapes.values())):  # each by itself, as a sweep does
         opened.extract(Size("learned", "", one), "nested")
     net, folder = cut(opened.model, shape, description, shapes.values()), root / name
+    for layer in (module for module in net.modules() if half and isinstance(module, BayesLayer)):
+        layer.weight.data, layer.log_alpha.data = layer.weight.data.bfloat16(), layer.log_alpha.data.bfloat16()
     with tempfile.TemporaryDirectory() as place:  # what is shipped already stays until this one is whole
         draft = Path(place) / name
         fits(write(net, draft, {}), parameters)
         rows = []
-        for width in WIDTHS:
+        for width in shapes:
             rows.append(measured(opened, pretrained.read(draft), width, samples))
             show(rows[-1], run, shapes[width])
         fits(write(net, draft, card(opened, name, rows, samples)), parameters)
@@ -102,9 +118,9 @@ def fits(size: int, parameters: float) -> None:
         )
 
 
-def measured(opened: TrainedRun, net: Any, width: float, samples: int) -> dict[str, Any]:
+def measured(opened: TrainedRun, net: Any, width: float | Shape, samples: int) -> dict[str, Any]:
     """What a width of the network that is shipped costs, and how good it is, from pixels between 0 and 1."""
-    shape = vnd.shape(net, fraction=width)
+    shape = as_shape(net, width)
     small = vnd.extract(net, width, keep="posterior").to(opened.device)
     sets = {"validation": opened.splits.validation, "test": opened.test()}
 
@@ -116,7 +132,8 @@ def measured(opened: TrainedRun, net: Any, width: float, samples: int) -> dict[s
     unknown = None if strange is None else says(strange).entropy
     counted = vnd.profile(net, width)
     row: dict[str, Any] = {
-        "width": width, "shape": dict(shape), "parameters": counted.parameters, "macs": counted.macs
+        "width": None if isinstance(width, Shape) else width, "shape": dict(shape),
+        "parameters": counted.parameters, "macs": counted.macs,
     }  # fmt: skip
     for split, images in sets.items():
         said = says(images)
@@ -154,7 +171,8 @@ def card(opened: TrainedRun, name: str, rows: list[dict[str, Any]], samples: int
 
 def show(row: dict[str, Any], run: Path, shape: Shape) -> None:
     """Print what was measured, and what `results.json` says of the same shape."""
-    print(f"width {row['width']:g}, {row['parameters']:,} parameters, test: {told(row['test'])}", flush=True)
+    width = "a learned shape" if row["width"] is None else f"width {row['width']:g}"
+    print(f"{width}, {row['parameters']:,} parameters, test: {told(row['test'])}", flush=True)
     path = run / "results.json"
     for other in json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []:
         if other.get("shape") == dict(shape):
@@ -245,11 +263,14 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="folder of a nested run")
     parser.add_argument("name", help="what vnd.load_pretrained is to call it")
     parser.add_argument("--parameters", type=float, default=105_000, help="at most so many")
+    sizes = {"type": lambda text: [float(size) for size in text.split(",")], "default": []}
+    parser.add_argument("--sizes", **sizes, help="parameters of the learned shapes within it, with commas")
+    parser.add_argument("--half", action="store_true", help="keep weights and log α as bfloat16")
     parser.add_argument("--checkpoint", choices=("best", "last"), help="as the recipe says if not given")
     parser.add_argument("--root", type=Path, default=pretrained.ROOT, help="where to, the package if not given")
     given = parser.parse_args()
     try:
-        folder = ship(given.run, given.name, given.parameters, given.checkpoint, given.root)
+        folder = ship(given.run, given.name, given.parameters, given.checkpoint, given.root, given.sizes, given.half)
     except (ValueError, OSError) as error:
         sys.exit(f"ship: {str(error).removeprefix('ship: ')}")
     print(f"{folder}: {sum(path.stat().st_size for path in folder.iterdir()):,} bytes")

@@ -68,7 +68,7 @@ def read(folder: Path) -> FromPixels:
         raise ValueError(f"load_pretrained: {path} is damaged; install vnd again: {one_line(error)}") from None
     net = load(folder, model=plain_of(description))
     assert isinstance(net, FromPixels)
-    return net
+    return net.float()  # of what may be kept as bfloat16
 
 
 class FromPixels(nn.Module):
