@@ -191,7 +191,8 @@ def too_fresh(self: ngd.PreconditionGroup) -> list[ngd.PendingUpdate]:
     if self.step == 1:
         return TURN(self)
     gradient = self.gradient.clone()
-    for update in TURN(self):
+    for begin in TURN(self):
+        update = begin()
         (job,) = cuda.decompose([update.gram])
         job.finish()
         update.finish()

@@ -7,7 +7,7 @@ Eigendecompositions of small matrices take a third of the time on the CPU, and t
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from itertools import chain
@@ -21,6 +21,8 @@ from torch import Tensor
 WARM_UP = 2  # runs before a capture, which load the kernels; twice as many after each time that captures fell away
 OVERLAPPED = ("cuda",)  # types of devices that go on while their matrices are decomposed in threads
 THREADS = 4
+BRANCHES = 1  # of a graph, that the device works on side by side
+FLAT = False  # matrices go to the CPU and come back in one piece
 
 
 class GraphCapture:
@@ -126,6 +128,31 @@ class GraphCache:
             warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
+def branch(functions: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Results of functions that do not need each other's; in a capture they become branches of the graph.
+
+    What a function is given must live until this returns.
+    """
+    if BRANCHES < 2 or not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+        return [function() for function in functions]
+    main = torch.cuda.current_stream()
+    streams = [main, *_streams(main.device, BRANCHES - 1)]
+    for stream in streams[1:]:
+        stream.wait_stream(main)
+    results = []
+    for index, function in enumerate(functions):
+        with torch.cuda.stream(streams[index % BRANCHES]):
+            results.append(function())
+    for stream in streams[1:]:
+        main.wait_stream(stream)
+    return results
+
+
+@cache
+def _streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
+    return [torch.cuda.Stream(device) for _ in range(count)]
+
+
 def decompose(batches: list[Tensor]) -> list["EighJob"]:
     """Put eigenvectors in the place of symmetric matrices, in batches (n, r, r): by the end of the job of each device.
 
@@ -141,9 +168,15 @@ class EighJob:
         self.batches, self.hosts, self.tasks, ready = batches, batches, list[Future[None]](), None
         first = batches[0]
         if first.is_cuda:  # on the CPU matrices this small take a third of the time
-            self.hosts = [torch.empty(x.shape, dtype=x.dtype, pin_memory=True) for x in batches]
-            for host, x in zip(self.hosts, batches, strict=True):
-                host.copy_(x, non_blocking=True)
+            if FLAT:
+                self.flat = torch.cat([x.flatten() for x in batches])
+                self.host = torch.empty(self.flat.shape, dtype=first.dtype, pin_memory=True)
+                self.hosts = self._parts(self.host)
+                self.host.copy_(self.flat, non_blocking=True)
+            else:
+                self.hosts = [torch.empty(x.shape, dtype=x.dtype, pin_memory=True) for x in batches]
+                for host, x in zip(self.hosts, batches, strict=True):
+                    host.copy_(x, non_blocking=True)
             ready = torch.cuda.Event(blocking=True)
             ready.record(torch.cuda.current_stream(first.device))
         if first.device.type not in OVERLAPPED:
@@ -151,15 +184,22 @@ class EighJob:
             return
         matrices = sorted(chain.from_iterable(x.unbind() for x in self.hosts), key=len, reverse=True)
         shares = [matrices[i::THREADS] for i in range(THREADS)]  # of about the same cost
-        self.tasks = [_threads(os.getpid()).submit(_decompose, share, ready) for share in shares if share]
+        self.tasks = [_threads(os.getpid(), THREADS).submit(_decompose, share, ready) for share in shares if share]
 
     def finish(self) -> None:
         """Wait for the threads; an error in one of them is raised here, before any matrix of a GPU has changed."""
         for task in self.tasks:
             task.result()
+        if FLAT and self.batches[0].is_cuda:
+            torch._foreach_copy_(self.batches, self._parts(self.flat.copy_(self.host, non_blocking=True)))
+            return
         for x, host in zip(self.batches, self.hosts, strict=True):
             if x is not host:
                 x.copy_(host, non_blocking=True)
+
+    def _parts(self, flat: Tensor) -> list[Tensor]:
+        parts = flat.split([x.numel() for x in self.batches])
+        return [part.view(x.shape) for part, x in zip(parts, self.batches, strict=True)]
 
 
 def _decompose(matrices: list[Tensor], ready: torch.cuda.Event | None) -> None:
@@ -172,11 +212,11 @@ def _decompose(matrices: list[Tensor], ready: torch.cuda.Event | None) -> None:
 
 
 @cache
-def _threads(process: int) -> ThreadPoolExecutor:
+def _threads(process: int, threads: int) -> ThreadPoolExecutor:
     """Threads of a process, each with one of torch's threads; a fork has none of its parent's, so it makes its own."""
-    count, started = torch.get_num_threads(), Barrier(THREADS + 1)
-    pool = ThreadPoolExecutor(THREADS, "vnd-eigh", initializer=torch.set_num_threads, initargs=(1,))
-    for _ in range(THREADS):
+    count, started = torch.get_num_threads(), Barrier(threads + 1)
+    pool = ThreadPoolExecutor(threads, "vnd-eigh", initializer=torch.set_num_threads, initargs=(1,))
+    for _ in range(threads):
         pool.submit(started.wait)
     started.wait()
     torch.set_num_threads(count)  # theirs is their own, but also what threads to come would begin with

@@ -1,9 +1,11 @@
 """NGD: stochastic gradient descent along Povey's online natural gradient."""
 
 from collections import defaultdict, namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import chain
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -12,13 +14,17 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 from torch.optim.sgd import sgd
 
 from vnd.functional import to_float32
-from vnd.optim.cuda import EighJob, GraphCache, decompose
+from vnd.optim.cuda import EighJob, GraphCache, branch, decompose
 
 INITIAL_UPDATES = 10  # the factors are updated on each of the first steps, then once a period
 FIRST_ROUNDS = 3  # updates with the first gradient before its use: a power method from the regular start
 NARROW = 64  # an axis up to this size is turned where it lies, a longer one first brought to an end of the memory
 FLOOR = 5e-4  # δ, the smallest eigenvalue of a factor over its largest
 LIFT = 1e-6  # the smallest ρ over the trace of a scatter to be mixed in
+TF32 = 0  # 1: products along axes longer than NARROW are in TF32 on a GPU; 2: all of them
+NARROW_FIRST = False  # without an update narrow axes come first: products along axes commute, and this saves a copy
+COPY_FIRST = False  # gradients are copied before the update under way has ended
+MERGED = False  # narrow axes that lie side by side take one product, of the Kronecker product of their matrices
 EXTENT = 1e30  # units of gradients lie between one over it and it, in float32
 OPTIONS = ("rank", "alpha", "eta", "epsilon", "update_period")  # of factors
 
@@ -140,16 +146,17 @@ class NGD(Optimizer):
         with torch.enable_grad():
             loss = None if closure is None else closure()
         kept = self._laid_out == self._layout()
-        self._end_update()
-        if not kept:
-            self._lay_out()
-        for group, parameters, along in self._moves:
-            torch._foreach_copy_(along, [p.grad for p in parameters if p.grad is not None])
-            if group["weight_decay"]:
-                torch._foreach_add_(along, [to_float32(p) for p in parameters], alpha=group["weight_decay"])
+        if COPY_FIRST and kept:
+            self._gather()
+            self._end_update()
+        else:
+            self._end_update()
+            if not kept:
+                self._lay_out()
+            self._gather()
         work, devices = tuple(own.count() for own in self._groups), {own.gradient.device for own in self._groups}
         device = devices.pop() if len(devices) == 1 else None
-        updates, self._end = self._graphs.run(work, device, self._turn, lambda updates: [x.finish() for x in updates])
+        updates, self._end = self._graphs.run(work, device, self._turn, lambda own: branch([x.finish for x in own]))
         self._jobs = decompose([update.gram for update in updates])
         for move in self._moves:
             _move(*move, self.__dict__["state"])
@@ -168,13 +175,18 @@ class NGD(Optimizer):
                 device = "cpu" if name == "step" else parameter.device  # reading it must not wait for the device
                 self.state[parameter][name] = value.detach().to(device, copy=True)
 
-    def _turn(self) -> list["PendingUpdate"]:
+    def _gather(self) -> None:
+        """Gradients, with decay, where they are worked on."""
+        for group, parameters, along in self._moves:
+            torch._foreach_copy_(along, [p.grad for p in parameters if p.grad is not None])
+            if group["weight_decay"]:
+                torch._foreach_add_(along, [to_float32(p) for p in parameters], alpha=group["weight_decay"])
+
+    def _turn(self) -> list[Any]:
         """Precondition all gradients; nothing but work on tensors that stay where they are, which can be captured."""
-        updates = list[PendingUpdate]()
-        for own in self._groups:
-            with torch.autocast(own.gradient.device.type, enabled=False):
-                updates += own.turn()
-        return updates
+        groups = sorted(self._groups, key=lambda own: -own.gradient.numel())
+        begun = branch([own.turn for own in groups])
+        return branch(list(chain.from_iterable(begun)))
 
     @torch.no_grad()
     def _finish(self) -> None:
@@ -291,38 +303,90 @@ class PreconditionGroup:
         self.due = self.step <= INITIAL_UPDATES or (self.step - 1) % self.options[-1] == 0
         return self.step == 1, self.due
 
-    def turn(self) -> list[PendingUpdate]:
+    def _runs(self) -> list[list[int]]:
+        """The axes in turn, narrow ones that lie side by side in memory together."""
+        sizes, runs = dict(zip(self.order, self.gradient.shape[1:], strict=True)), list[list[int]]()
+        memory = [axis for axis in self.order if sizes[axis] > 1]
+        for axis in self.factors:
+            own = [*runs[-1], axis] if runs else []
+            beside = own and memory.index(axis) == memory.index(own[-2]) + 1
+            if MERGED and beside and prod(sizes[other] for other in own) <= NARROW:
+                runs[-1] = own
+            else:
+                runs.append([axis])
+        if MERGED and NARROW_FIRST and not self.due:
+            runs.sort(key=lambda own: prod(sizes[axis] for axis in own) > NARROW)
+        return runs
+
+    def turn(self) -> list[Callable[[], PendingUpdate]]:
         """Put natural gradients in the place of gradients; gives the first halves of the factors' updates, if due.
 
         A gradient that is not finite, or whose direction is not, stays what it is.
         """
-        norm, options, updates = _norm(self.gradient), self.options, list[PendingUpdate]()
+        norm, updates = _norm(self.gradient), list[Callable[[], PendingUpdate]]()
         unit = norm.reciprocal().clamp(1 / EXTENT, EXTENT).to(self.gradient.dtype).view(-1, 1, 1, 1)
         x, order = self.gradient, self.order
-        for axis, factor in self.factors.items():
-            at = order.index(axis) + 1
-            if x.shape[at] > NARROW and min(x.shape[1:at].numel(), x.shape[at + 1 :].numel()) > 1:
-                x, order = x.movedim(at, 1).contiguous(), [axis, *(other for other in order if other != axis)]
+        for run in self._runs():
+            at, size = order.index(run[0]) + 1, prod(self.factors[axis].basis.shape[2] for axis in run)
+            if size > NARROW and min(x.shape[1:at].numel(), x.shape[at + 1 :].numel()) > 1:
+                x, order = x.movedim(at, 1).contiguous(), [*run, *(other for other in order if other not in run)]
                 at = 1
-            flat = x.view(len(x), x.shape[1:at].numel(), x.shape[at], -1)
-            sketch = _times(factor.basis, flat)
-            if self.due:
-                square = norm.square() if x is self.gradient else _norm(x).square()  # its norm is to be the gradient's
-                given = square * unit.view(-1), norm.square() * x.shape[at] / x[0].numel()
-                for _ in range(FIRST_ROUNDS if self.step == 1 else 0):
-                    update = PendingUpdate(factor, options, _scatter(sketch * unit, flat), *given)
-                    decompose([update.gram])[0].finish()
-                    update.finish()
-                    sketch = _times(factor.basis, flat)
-                updates.append(PendingUpdate(factor, options, _scatter(sketch * unit, flat), *given))
-            onto = flat.clone() if x is self.gradient else flat
-            x = _times((factor.basis * -factor.shrinkage[:, :, None]).mT, sketch, onto).view(x.shape)
+            flat, use = x.view(len(x), x.shape[1:at].numel(), size, -1), self._narrow
+            if size > NARROW or not MERGED:
+                use = self._wide
+            with torch.autocast(x.device.type, enabled=False), _products((size <= NARROW) < TF32):
+                x = use(flat, run, norm, unit, updates, x is self.gradient).view(x.shape)
         scale = norm / _norm(x)  # not finite for zeros
         sound, one = scale.isfinite(), (-1, *[1] * (x.ndim - 1))
-        x *= torch.where(sound, scale, 1.0).to(x.dtype).view(one)
-        x = x.permute(0, *(1 + order.index(axis) for axis in self.order))
-        torch.where(sound.view(one), x, self.gradient, out=self.gradient)
+        scale = torch.where(sound, scale, 1.0).to(x.dtype).view(one)
+        back = [0, *(1 + order.index(axis) for axis in self.order)]
+        x *= scale
+        torch.where(sound.view(one), x.permute(back), self.gradient, out=self.gradient)
         return updates
+
+    def _update(self, factor: Factor, scatter: Callable[[Tensor], Tensor], *given: Tensor) -> Any:
+        """An update, to be begun, of a factor that in the first step has been updated with the same before."""
+        for _ in range(FIRST_ROUNDS if self.step == 1 else 0):
+            update = PendingUpdate(factor, self.options, scatter(factor.basis), *given)
+            decompose([update.gram])[0].finish()
+            update.finish()
+        return partial(PendingUpdate, factor, self.options, scatter(factor.basis), *given)
+
+    def _wide(self, x: Tensor, run: list[int], norm: Tensor, unit: Tensor, updates: list[Any], given: bool) -> Tensor:
+        """$X - R^⊤ E (R X)$ for one axis, in place unless x was `given`."""
+        factor, columns = self.factors[run[0]], x[0].numel() // x.shape[2]
+        sketch = None
+        if self.due:
+            square = norm.square() if given else _norm(x).square()  # its norm is to be the gradient's
+
+            def scatter(basis: Tensor) -> Tensor:
+                nonlocal sketch
+                sketch = _times(basis, x)
+                return _scatter(sketch * unit, x)
+
+            updates.append(self._update(factor, scatter, square * unit.view(-1), norm.square() / columns))
+        sketch = _times(factor.basis, x) if sketch is None else sketch
+        return _times((factor.basis * -factor.shrinkage[:, :, None]).mT, sketch, x.clone() if given else x)
+
+    def _narrow(self, x: Tensor, run: list[int], norm: Tensor, unit: Tensor, updates: list[Any], given: bool) -> Tensor:
+        """The same for a run of narrow axes by one product; what they learn is in the run's second moments."""
+        n, size, before = len(x), x.shape[2], 1
+        matrix, moments = x.new_ones(1, 1, 1), _scatter(x * unit, x) if self.due else x
+        for axis in run:
+            factor, d = self.factors[axis], self.factors[axis].basis.shape[2]
+            if self.due:
+                split = before, d, size // (before * d)
+                scatter = moments.view(n, *split, *split).diagonal(dim1=1, dim2=4).diagonal(dim1=2, dim2=4).sum((3, 4))
+                square = scatter.diagonal(dim1=1, dim2=2).sum(1, dtype=torch.float64)
+                columns = x[0].numel() // d
+                updates.append(self._update(factor, partial(_sketched, scatter), square, norm.square() / columns))
+            basis = factor.basis
+            own = torch.baddbmm(_one(basis.mT), basis.mT, basis * factor.shrinkage[:, :, None], alpha=-1)
+            for _ in range(2 if self.due and axis != run[-1] else 0):  # rows, then columns: it is symmetric
+                moments = _times(own, moments.view(n, before, d, -1)).view(n, size, size).mT.contiguous()
+            matrix = (matrix[:, :, None, :, None] * own[:, None, :, None, :]).view(n, before * d, before * d)
+            before *= d
+        return _times(matrix, x)
 
 
 def _move(group: dict[str, Any], parameters: list[Tensor], along: list[Tensor], states: dict[Tensor, Any]) -> None:
@@ -361,6 +425,25 @@ def _times(matrix: Tensor, x: Tensor, onto: Tensor | None = None) -> Tensor:
         return torch.bmm(left, right).view(n, before, matrix.shape[1], after)
     onto.view(len(left), left.shape[1], right.shape[2]).baddbmm_(left, right)
     return onto
+
+
+def _sketched(scatter: Tensor, basis: Tensor) -> Tensor:
+    return basis @ scatter
+
+
+@contextmanager
+def _products(fast: bool) -> Iterator[None]:
+    """Products of float32 matrices in TF32 on a GPU, if they are to be `fast`, whatever torch is set to."""
+    setting: Any = torch.backends.cuda.matmul
+    before = setting.fp32_precision
+    if not fast or before == "tf32":
+        yield
+        return
+    setting.fp32_precision = "tf32"
+    try:
+        yield
+    finally:
+        setting.fp32_precision = before
 
 
 def _scatter(y: Tensor, x: Tensor) -> Tensor:
