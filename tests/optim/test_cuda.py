@@ -355,6 +355,7 @@ def test_cuda_graphs_do_what_eager_steps_do(dtype: torch.dtype, monkeypatch: pyt
 
 def test_small_matrices_are_decomposed_in_threads_of_about_the_same_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "OVERLAPPED", ("cpu",))
+    monkeypatch.setattr(cuda, "THREADS", 4)
     shares: list[int] = []
     decompose = cuda._decompose
     monkeypatch.setattr(
@@ -369,3 +370,18 @@ def test_small_matrices_are_decomposed_in_threads_of_about_the_same_cost(monkeyp
     assert max(shares) < 1.01 * min(shares)
     for x, vectors in zip(batches, expected, strict=True):
         torch.testing.assert_close(x, vectors)
+
+
+@pytest.mark.parametrize("before", ["none", "ieee", "tf32"])
+def test_products_are_fast_while_that_lasts_and_torch_keeps_its_setting(before: str) -> None:
+    setting: Any = torch.backends.cuda.matmul
+    own = setting.fp32_precision
+    try:
+        setting.fp32_precision = before
+        with cuda.fast_products(False):
+            assert setting.fp32_precision == before
+        with cuda.fast_products(True):
+            assert setting.fp32_precision == "tf32"
+        assert setting.fp32_precision == before
+    finally:
+        setting.fp32_precision = own

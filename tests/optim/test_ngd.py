@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import vnd.optim.cuda as cuda
+import vnd.optim.fisher as fisher
 import vnd.optim.ngd as ngd
 from vnd import parameter_groups
 from vnd.models import build
@@ -186,7 +187,7 @@ def late(self: ngd.PreconditionGroup) -> tuple[bool, bool]:
     return work
 
 
-def too_fresh(self: ngd.PreconditionGroup) -> list[ngd.PendingUpdate]:
+def too_fresh(self: ngd.PreconditionGroup) -> list[Any]:
     """Uses factors that know the gradient already."""
     if self.step == 1:
         return TURN(self)
@@ -210,7 +211,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "updates in every step": (ngd, "INITIAL_UPDATES", 1000),
     "never updates": (ngd.PendingUpdate, "finish", lambda self: None),
     "starts from an unused basis": (ngd, "FIRST_ROUNDS", 0),
-    "has no floor": (ngd, "FLOOR", 0.0),
+    "has no floor": (fisher, "FLOOR", 0.0),
 }
 
 
@@ -404,7 +405,7 @@ def trace_after_a_jump(size: float) -> float:
 def test_a_jump_in_scale_reaches_the_factors(size: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two columns and a rank of 15; without the lift R would lose its orthonormality and the update be refused."""
     assert 0.5 < trace_after_a_jump(size) < 2
-    monkeypatch.setattr(ngd, "LIFT", 0.0)
+    monkeypatch.setattr(fisher, "LIFT", 0.0)
     assert trace_after_a_jump(size) < 1e-3
 
 

@@ -1,8 +1,7 @@
 """NGD: stochastic gradient descent along Povey's online natural gradient."""
 
-from collections import defaultdict, namedtuple
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from math import inf, prod
@@ -14,22 +13,16 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 from torch.optim.sgd import sgd
 
 from vnd.functional import to_float32
-from vnd.optim.cuda import EighJob, GraphCache, branch, decompose
+from vnd.optim.cuda import EighJob, GraphCache, branch, decompose, fast_products
+from vnd.optim.fisher import Factor, PendingUpdate, identity, shrinkage_of
 
 INITIAL_UPDATES = 10  # the factors are updated on each of the first steps, then once a period
 FIRST_ROUNDS = 3  # updates with the first gradient before its use: a power method from the regular start
-NARROW = 64  # an axis up to this size is turned where it lies, a longer one first brought to an end of the memory
-FLOOR = 5e-4  # δ, the smallest eigenvalue of a factor over its largest
-LIFT = 1e-6  # the smallest ρ over the trace of a scatter to be mixed in
-TF32 = 0  # 1: products along axes longer than NARROW are in TF32 on a GPU; 2: all of them
-NARROW_FIRST = False  # without an update narrow axes come first: products along axes commute, and this saves a copy
-COPY_FIRST = False  # gradients are copied before the update under way has ended
-MERGED = False  # narrow axes that lie side by side take one product, of the Kronecker product of their matrices
+NARROW = (
+    64  # a run of axes up to this size takes one product, with a full matrix; a longer one two, at an end of memory
+)
 EXTENT = 1e30  # units of gradients lie between one over it and it, in float32
 OPTIONS = ("rank", "alpha", "eta", "epsilon", "update_period")  # of factors
-
-# Factors F = RᵀDR + ρI of n parameters, and E = D (D + βI)⁻¹: tensors (n, r, d), (n, r), (n,), (n, r).
-Factor = namedtuple("Factor", ("basis", "strength", "rest", "shrinkage"))
 
 
 class NGD(Optimizer):
@@ -75,6 +68,7 @@ class NGD(Optimizer):
         i, in float32 or wider; `load_state_dict` keeps their dtypes. Decompositions run on the CPU, for parameters on a
         GPU in threads, until the next step or the next look at `state`. On one GPU preconditioning is captured as CUDA
         graphs when it has run a few times, and replayed while options and parameters with gradients stay what they are.
+        Products along axes longer than 64 are in TF32 there: corrections of gradients, with eleven bits.
 
     Args:
         params: Parameters, or groups of them; a group may have its own value of every argument below.
@@ -146,14 +140,13 @@ class NGD(Optimizer):
         with torch.enable_grad():
             loss = None if closure is None else closure()
         kept = self._laid_out == self._layout()
-        if COPY_FIRST and kept:
-            self._gather()
-            self._end_update()
-        else:
-            self._end_update()
-            if not kept:
-                self._lay_out()
-            self._gather()
+        self._end_update()
+        if not kept:
+            self._lay_out()
+        for group, parameters, along in self._moves:
+            torch._foreach_copy_(along, [p.grad for p in parameters if p.grad is not None])
+            if group["weight_decay"]:
+                torch._foreach_add_(along, [to_float32(p) for p in parameters], alpha=group["weight_decay"])
         work, devices = tuple(own.count() for own in self._groups), {own.gradient.device for own in self._groups}
         device = devices.pop() if len(devices) == 1 else None
         updates, self._end = self._graphs.run(work, device, self._turn, lambda own: branch([x.finish for x in own]))
@@ -175,17 +168,9 @@ class NGD(Optimizer):
                 device = "cpu" if name == "step" else parameter.device  # reading it must not wait for the device
                 self.state[parameter][name] = value.detach().to(device, copy=True)
 
-    def _gather(self) -> None:
-        """Gradients, with decay, where they are worked on."""
-        for group, parameters, along in self._moves:
-            torch._foreach_copy_(along, [p.grad for p in parameters if p.grad is not None])
-            if group["weight_decay"]:
-                torch._foreach_add_(along, [to_float32(p) for p in parameters], alpha=group["weight_decay"])
-
-    def _turn(self) -> list[Any]:
+    def _turn(self) -> list[PendingUpdate]:
         """Precondition all gradients; nothing but work on tensors that stay where they are, which can be captured."""
-        groups = sorted(self._groups, key=lambda own: -own.gradient.numel())
-        begun = branch([own.turn for own in groups])
+        begun = branch([own.turn for own in sorted(self._groups, key=lambda own: -own.gradient.numel())])
         return branch(list(chain.from_iterable(begun)))
 
     @torch.no_grad()
@@ -235,40 +220,6 @@ class NGD(Optimizer):
         ]
 
 
-class PendingUpdate:
-    """An update between its halves: $Y = R T$ over its largest entry, and $Y Y^⊤$, or by now its eigenvectors.
-
-    Made of $R X X^⊤$ and the square of the norm of X, on any common scale, and the trace of S.
-    """
-
-    def __init__(self, factor: Factor, options: Any, scattered: Tensor, square: Tensor, power: Tensor) -> None:
-        _, self.alpha, eta, self.epsilon, _ = options
-        size, lifted = factor.basis.shape[2], torch.maximum(factor.rest, LIFT * power)
-        made = scattered.double() * (eta * power / torch.where(square > 0, square, 1.0))[:, None, None]
-        made += ((1 - eta) * (factor.strength + lifted[:, None]))[:, :, None] * factor.basis
-        self.factor, self.least = factor, (1 - eta) * lifted
-        self.trace = eta * power + (1 - eta) * (size * lifted + factor.strength.sum(1))
-        self.scale = made.abs().amax((1, 2))
-        self.usable = power.isfinite() & self.scale.isfinite()
-        self.sketch = made.div_(self.scale[:, None, None])
-        self.gram = torch.where(self.usable[:, None, None], made @ made.mT, _one(made))
-
-    def finish(self) -> None:
-        """Give the factors their new values, in place; the old ones stay where a gradient was not finite."""
-        rank, size = self.factor.basis.shape[1:]
-        rows = self.gram.mT @ self.sketch
-        roots = torch.linalg.vector_norm(rows, dim=2)  # of the eigenvalues, the smallest of which are lost in C
-        basis = rows / roots[:, :, None]
-        usable = self.usable & ((basis @ basis.mT - _one(basis)).abs().amax((1, 2)) < 1e-4)  # false for NaN
-        roots = torch.maximum(roots * self.scale[:, None], self.least[:, None])
-        rest = (self.trace - roots.sum(1)) / (size - rank)
-        floor = (FLOOR * roots.amax(1)).clamp(min=self.epsilon)
-        strength, rest = torch.maximum(roots - rest[:, None], floor[:, None]), torch.maximum(rest, floor)
-        new = basis, strength, rest, _shrinkage(strength, rest, size, self.alpha)
-        for was, now in zip(self.factor, new, strict=True):
-            was.copy_(torch.where(usable.view(-1, *[1] * (was.ndim - 1)), now.to(was.dtype), was))
-
-
 class PreconditionGroup:
     """Parameters of one shape, layout and step whose gradients are preconditioned together.
 
@@ -292,7 +243,7 @@ class PreconditionGroup:
         basis = (torch.arange(size, device=x.device) % rank == torch.arange(rank, device=x.device)[:, None]).to(x.dtype)
         basis[:, :rank] *= 1.1  # or a direction that gradients often lack, (1, …, 1), would be a sum of rows
         strength = torch.full((n, rank), epsilon, dtype=torch.float64, device=x.device)
-        shrinkage = _shrinkage(strength, strength[:, 0], size, alpha).to(x.dtype)
+        shrinkage = shrinkage_of(strength, strength[:, 0], size, alpha).to(x.dtype)
         made = torch.nn.functional.normalize(basis, dim=1).repeat(n, 1, 1), strength, strength[:, 0].clone(), shrinkage
         return Factor(*(_stacked(states, f"{k}_{axis}", v) for k, v in zip(Factor._fields, made, strict=True)))
 
@@ -309,12 +260,9 @@ class PreconditionGroup:
         memory = [axis for axis in self.order if sizes[axis] > 1]
         for axis in self.factors:
             own = [*runs[-1], axis] if runs else []
-            beside = own and memory.index(axis) == memory.index(own[-2]) + 1
-            if MERGED and beside and prod(sizes[other] for other in own) <= NARROW:
-                runs[-1] = own
-            else:
-                runs.append([axis])
-        if MERGED and NARROW_FIRST and not self.due:
+            joined = own and memory.index(axis) == memory.index(own[-2]) + 1 and prod(sizes[i] for i in own) <= NARROW
+            runs = [*runs[:-1], own] if joined else [*runs, [axis]]
+        if not self.due:  # products along axes commute, and a narrow run, not in place, saves a copy
             runs.sort(key=lambda own: prod(sizes[axis] for axis in own) > NARROW)
         return runs
 
@@ -331,17 +279,14 @@ class PreconditionGroup:
             if size > NARROW and min(x.shape[1:at].numel(), x.shape[at + 1 :].numel()) > 1:
                 x, order = x.movedim(at, 1).contiguous(), [*run, *(other for other in order if other not in run)]
                 at = 1
-            flat, use = x.view(len(x), x.shape[1:at].numel(), size, -1), self._narrow
-            if size > NARROW or not MERGED:
-                use = self._wide
-            with torch.autocast(x.device.type, enabled=False), _products((size <= NARROW) < TF32):
+            flat, use = x.view(len(x), x.shape[1:at].numel(), size, -1), self._wide if size > NARROW else self._narrow
+            with torch.autocast(x.device.type, enabled=False), fast_products(size > NARROW):
                 x = use(flat, run, norm, unit, updates, x is self.gradient).view(x.shape)
         scale = norm / _norm(x)  # not finite for zeros
         sound, one = scale.isfinite(), (-1, *[1] * (x.ndim - 1))
-        scale = torch.where(sound, scale, 1.0).to(x.dtype).view(one)
-        back = [0, *(1 + order.index(axis) for axis in self.order)]
-        x *= scale
-        torch.where(sound.view(one), x.permute(back), self.gradient, out=self.gradient)
+        x *= torch.where(sound, scale, 1.0).to(x.dtype).view(one)
+        x = x.permute(0, *(1 + order.index(axis) for axis in self.order))
+        torch.where(sound.view(one), x, self.gradient, out=self.gradient)
         return updates
 
     def _update(self, factor: Factor, scatter: Callable[[Tensor], Tensor], *given: Tensor) -> Any:
@@ -354,8 +299,7 @@ class PreconditionGroup:
 
     def _wide(self, x: Tensor, run: list[int], norm: Tensor, unit: Tensor, updates: list[Any], given: bool) -> Tensor:
         """$X - R^⊤ E (R X)$ for one axis, in place unless x was `given`."""
-        factor, columns = self.factors[run[0]], x[0].numel() // x.shape[2]
-        sketch = None
+        factor, sketch = self.factors[run[0]], torch.empty(0)
         if self.due:
             square = norm.square() if given else _norm(x).square()  # its norm is to be the gradient's
 
@@ -364,8 +308,10 @@ class PreconditionGroup:
                 sketch = _times(basis, x)
                 return _scatter(sketch * unit, x)
 
-            updates.append(self._update(factor, scatter, square * unit.view(-1), norm.square() / columns))
-        sketch = _times(factor.basis, x) if sketch is None else sketch
+            power = norm.square() * x.shape[2] / x[0].numel()
+            updates.append(self._update(factor, scatter, square * unit.view(-1), power))
+        else:
+            sketch = _times(factor.basis, x)
         return _times((factor.basis * -factor.shrinkage[:, :, None]).mT, sketch, x.clone() if given else x)
 
     def _narrow(self, x: Tensor, run: list[int], norm: Tensor, unit: Tensor, updates: list[Any], given: bool) -> Tensor:
@@ -373,15 +319,14 @@ class PreconditionGroup:
         n, size, before = len(x), x.shape[2], 1
         matrix, moments = x.new_ones(1, 1, 1), _scatter(x * unit, x) if self.due else x
         for axis in run:
-            factor, d = self.factors[axis], self.factors[axis].basis.shape[2]
+            factor, basis, d = self.factors[axis], self.factors[axis].basis, self.factors[axis].basis.shape[2]
             if self.due:
                 split = before, d, size // (before * d)
                 scatter = moments.view(n, *split, *split).diagonal(dim1=1, dim2=4).diagonal(dim1=2, dim2=4).sum((3, 4))
                 square = scatter.diagonal(dim1=1, dim2=2).sum(1, dtype=torch.float64)
-                columns = x[0].numel() // d
-                updates.append(self._update(factor, partial(_sketched, scatter), square, norm.square() / columns))
-            basis = factor.basis
-            own = torch.baddbmm(_one(basis.mT), basis.mT, basis * factor.shrinkage[:, :, None], alpha=-1)
+                power = norm.square() * d / x[0].numel()
+                updates.append(self._update(factor, scatter.__rmatmul__, square, power))
+            own = torch.baddbmm(identity(basis.mT), basis.mT, basis * factor.shrinkage[:, :, None], alpha=-1)
             for _ in range(2 if self.due and axis != run[-1] else 0):  # rows, then columns: it is symmetric
                 moments = _times(own, moments.view(n, before, d, -1)).view(n, size, size).mT.contiguous()
             matrix = (matrix[:, :, None, :, None] * own[:, None, :, None, :]).view(n, before * d, before * d)
@@ -427,25 +372,6 @@ def _times(matrix: Tensor, x: Tensor, onto: Tensor | None = None) -> Tensor:
     return onto
 
 
-def _sketched(scatter: Tensor, basis: Tensor) -> Tensor:
-    return basis @ scatter
-
-
-@contextmanager
-def _products(fast: bool) -> Iterator[None]:
-    """Products of float32 matrices in TF32 on a GPU, if they are to be `fast`, whatever torch is set to."""
-    setting: Any = torch.backends.cuda.matmul
-    before = setting.fp32_precision
-    if not fast or before == "tf32":
-        yield
-        return
-    setting.fp32_precision = "tf32"
-    try:
-        yield
-    finally:
-        setting.fp32_precision = before
-
-
 def _scatter(y: Tensor, x: Tensor) -> Tensor:
     """$Y X^⊤$, of (n, before, r, after) and (n, before, d, after): (n, r, d)."""
     if x.shape[3] == 1:
@@ -458,14 +384,6 @@ def _norm(x: Tensor) -> Any:
     if x.is_cuda:  # one pass over memory, summed in float64
         return torch.stack(torch._foreach_norm(x.unbind(), 2, torch.float64))
     return torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=torch.float64)
-
-
-def _shrinkage(strength: Tensor, rest: Tensor, size: int, alpha: float) -> Tensor:
-    return strength / (strength + ((1 + alpha) * rest + alpha / size * strength.sum(-1))[..., None])
-
-
-def _one(x: Tensor) -> Tensor:
-    return torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
 
 
 def _check(group: dict[str, Any]) -> None:
