@@ -412,7 +412,7 @@ class TrainableSubnet:
 def can_be_trained_small(net: nn.Module) -> bool:
     """Tell if slices of a nested network compute what it does when masked."""
     state = state_of(net)
-    exact = state.options["placement"] != "before_norm" and not (state.rows or state.elements)
+    exact = state.options["placement"] != "before_norm" and not state.own_units
     return exact and not state.options["rescale"]
 
 

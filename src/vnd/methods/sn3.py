@@ -177,8 +177,8 @@ def prune(teacher: nn.Module, keep: Shape | float, example: Tensor) -> nn.Module
     `keep` has the groups of every unit, or is the share of them.
     """
     state = state_of(teacher)
-    if state.rows or state.elements:
-        raise ValueError("sn3: a teacher whose input rows or single weights are ordered cannot be pruned")
+    if state.own_units:
+        raise ValueError("sn3: a teacher whose input rows or single weights or bits are ordered cannot be pruned")
     if state.stages:
         raise ValueError("sn3: a teacher whose blocks are ordered (depth=True) cannot be pruned")
     shape = keep if isinstance(keep, Shape) else leading(teacher, keep)

@@ -14,6 +14,7 @@ from torch.distributions import Normal
 from vnd.distributions import LogUniform, MultiplicativeNormal
 from vnd.distributions.kl import gaussian_prior_kl, log_uniform_prior_kl
 from vnd.functional import to_float32
+from vnd.nn.bits import largest_log_scale, quantize
 from vnd.nn.context import Draw, here
 
 try:
@@ -31,7 +32,7 @@ Operation = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of input, weigh
 SMALLEST_VARIANCE = 1e-16
 
 _OPTIONS = {"prior", "log_alpha_init", "noise", "estimator", "bayesian", "sampling", "expansion"}
-_OPTIONS |= {"free_variance", "_input_mask", "_weight_mask"}
+_OPTIONS |= {"free_variance", "_input_mask", "_weight_mask", "_bits"}
 
 
 class BayesLayer(nn.Module):
@@ -83,6 +84,7 @@ class BayesLayer(nn.Module):
     bias: Any  # Tensor | None
     log_alpha: nn.Parameter | None
     log_variance: nn.Parameter | None
+    log_scale: nn.Parameter | None  # of weights whose bits are ordered
 
     def __init__(
         self,
@@ -106,6 +108,7 @@ class BayesLayer(nn.Module):
         self.expansion = 1
         self._input_mask: tuple[Callable[[], Tensor]] | None = None  # in a tuple, so that it is never a submodule
         self._weight_mask: tuple[Callable[[], Tensor]] | None = None
+        self._bits: tuple[Callable[[], Tensor]] | None = None
         self._check_options()
 
         shape = list(self.weight.shape) if noise == "weight" else [1] * self.weight.dim()
@@ -115,6 +118,7 @@ class BayesLayer(nn.Module):
         for name in ("log_alpha", "log_variance"):
             values = self.weight.new_empty(shape) if noise != "weight" else torch.empty_like(self.weight)
             self.register_parameter(name, nn.Parameter(values) if bayesian and name == own else None)
+        self.register_parameter("log_scale", None)
         self.reset_noise()
 
     @classmethod
@@ -131,7 +135,7 @@ class BayesLayer(nn.Module):
         """Make torch's own layer with a copy of the posterior mean; noise and masks stay behind."""
         new = self.plain.__new__(self.plain)
         new.__dict__ = {name: x for name, x in attributes_of(self).items() if name not in _OPTIONS}
-        for name in ("log_alpha", "log_variance"):
+        for name in ("log_alpha", "log_variance", "log_scale"):
             del new._parameters[name]
         for name, values in new._parameters.items():
             if values is not None:
@@ -156,6 +160,22 @@ class BayesLayer(nn.Module):
         """Multiply the single weights, in the order in which they lie, by `source()` in every pass; None to stop."""
         self._weight_mask = None if source is None else (source,)
 
+    def set_weight_bits(self, source: Callable[[], Tensor]) -> None:
+        """Keep the bits of the weights that `source()`, a mask over bits, says in every pass; see `vnd.nn.bits`.
+
+        The layer gets a `log_scale` for each output channel, at which no weight is clipped, to be learned.
+        """
+        if self.bayesian:
+            raise ValueError(f"{type(self).__name__}: ordered bits need bayesian = False; got {self.bayesian}")
+        self._bits = (source,)
+        self.log_scale = nn.Parameter(largest_log_scale(self.weight, 1 - self.input_dim))
+
+    def quantized(self, mask: Tensor) -> Tensor:
+        """The weight of the bits that a mask keeps, of the shape of `weight`."""
+        assert self.log_scale is not None
+        shape = [-1 if dim == 1 - self.input_dim else 1 for dim in range(self.weight.dim())]
+        return quantize(self.weight, self.log_scale.view(shape), mask)
+
     def posterior(self) -> MultiplicativeNormal:
         """The posterior of the weights, of the shape of `weight`, float32 or wider."""
         if not self.bayesian:
@@ -177,7 +197,7 @@ class BayesLayer(nn.Module):
     def extra_repr(self) -> str:
         """Show torch's arguments, then those of the posterior."""
         if not self.bayesian:
-            return f"{super().extra_repr()}, bayesian=False"
+            return f"{super().extra_repr()}, bayesian=False" + ", bits=ordered" * (self._bits is not None)
         prior = self.prior.form if isinstance(self.prior, LogUniform) else "gaussian"
         return f"{super().extra_repr()}, prior={prior!r}, noise={self.noise!r}, estimator={self.estimator!r}"
 
@@ -200,6 +220,8 @@ class BayesLayer(nn.Module):
             )
         sampling = self.bayesian and (self.training if sampling is None else sampling)
         weight, std = self.weight, self._std() if sampling else None
+        if self._bits is not None:
+            weight = self.quantized(self._bits[0]())
         if self._weight_mask is not None:
             mask = self._weight_mask[0]().view(weight.shape).to(weight.dtype)
             weight, std = weight * mask, None if std is None else std * mask

@@ -19,6 +19,7 @@ from vnd.functional import LogUniformForm
 from vnd.nn.arguments import Output, check_output, pick_tensor
 from vnd.nn.attention import open_attention
 from vnd.nn.bayesian import BAYES_OF, BayesLayer, Estimator, Noise, bayes_of
+from vnd.nn.bits import MOST_BITS
 from vnd.nn.channel_flow import MIXING, analyse
 from vnd.nn.dependency import Analysis, Group, Segment
 from vnd.nn.depth import Stage, find_stages, mask_blocks, outermost
@@ -31,11 +32,12 @@ from vnd.nn.ordering import Gradient, OrderingUnit, Quantile, Sampler
 from vnd.nn.state import InputMask, NestedState, OutputMask, ProductMask, arguments_of, state_of, unwrap
 from vnd.nn.verify_slicing import try_slicing
 
+DEFAULT_BITS = 8
 RULED_OUT = "a rule says so"
 NO_EXAMPLES = "a function reads its channels by a weight, which has no mask for each example"
 Placement = Literal["after", "before_norm"]
 Rescale = Literal["none", "expected"]
-Granularity = Literal["output", "input", "weight", "depth"]
+Granularity = Literal["output", "input", "weight", "bits", "depth"]
 Coupling = Literal["quantile", "independent"]
 
 
@@ -53,8 +55,12 @@ class Rule:
         granularity: What the layer's unit orders. "output" (default): its output channels, with all that is tied to
             them. "input": the input channels as this layer alone reads them, the rows of its weight. "weight": its
             single weights, in the order in which they lie; a smaller network then has zeros, not fewer weights.
+            "bits": the bits of its weights, which are point weights then, with a scale for each output channel
+            (`vnd.nn.bits`); `num_groups` (a bit each), `base` (1, the sign) and `prior` are those of the bits. Its
+            output channels stay whole, unless `nest` is True: then they have the options of `to_nested`.
             "depth": the rule is for the stages whose blocks, or whose container, it matches, and for no layer: `nest`,
             `num_groups` (a block each), `base` (1) and `prior`.
+        bits: Number of bits of a weight, 1 … 16 (8); for granularity "bits".
 
     >>> import torch, vnd
     >>> plain = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 3))
@@ -70,6 +76,7 @@ class Rule:
     bayesian: bool | None = None
     log_alpha_init: float | None = None
     granularity: Granularity | None = None
+    bits: int | None = None
 
     def over(self, other: Rule) -> Rule:
         """Fields that are None here are taken from `other`."""
@@ -270,6 +277,8 @@ def _build(
     orders: Mapping[str, tuple[Stage, Rule]],
 ) -> nn.Module:
     if options["per_example"]:
+        if any(rule.granularity == "bits" for rule in rules.values()):
+            raise ValueError("to_nested: granularity 'bits' needs one mask a batch; got per_example=True")
         refused = {**dict.fromkeys(_read_by_functions(net, analysis), NO_EXAMPLES), **refused}
     chosen, whole = _choose(analysis, rules, defaults, refused, options["residual"])
     whole |= {name: reason for name, reason in refused.items() if name.endswith("[depth]")}
@@ -279,12 +288,19 @@ def _build(
     for name, (stage, rule) in orders.items():
         blocks = Group(name, list(stage.blocks), len(stage.blocks))
         units[name] = _make_unit(blocks, rule, {**unit_options, "rescale": False}).to(device)
+    of_channels = {  # those of bits say how many bits there are
+        pattern: replace(rule, num_groups=None, base=None, prior=None) if rule.granularity == "bits" else rule
+        for pattern, rule in rules.items()
+    }
     for group in chosen.values():
-        rule = _rule(group.producers, rules, defaults)
+        rule = _rule(group.producers, of_channels, defaults)
         units[group.name] = _make_unit(group, rule, unit_options).to(device)
-    rows, elements = _own_units(net, rules, defaults)
-    if tied := next((name for name in (*rows, *elements) if name in analysis.shared), None):
+    rows, elements, bits = _own_units(net, rules, defaults, analysis)
+    if tied := next((name for name in (*rows, *elements, *bits) if name in analysis.shared), None):
         raise ValueError(f"to_nested: granularity must be 'output' for {tied}, whose weight is used elsewhere, too")
+    for name, key in bits.items():
+        rule, count = _bits_rule(name, rules, defaults)
+        units[key] = _make_unit(Group(key, [name], count), rule, {**unit_options, "rescale": False}).to(device)
     for name, key in (*rows.items(), *elements.items()):
         layer: Any = net.get_submodule(name)
         rule = _rule(name, rules, defaults)
@@ -324,6 +340,7 @@ def _build(
         },
         rows=rows,
         elements=elements,
+        bits=bits,
         whole=whole,
         first_consumers=analysis.first_consumers,
         functional=analysis.functional,
@@ -382,7 +399,7 @@ def _within_blocks(state: NestedState) -> dict[str, tuple[str, int]]:
     ):
         for unit in {s.unit for layout in layouts if layout is not None for s in layout if s.unit is not None}:
             places.setdefault(unit, set()).add(state.place_of(name))
-    for name, unit in (*state.rows.items(), *state.elements.items()):
+    for name, unit in state.own_units.items():
         places[unit] = {state.place_of(name)}
     return {unit: place for unit, found in places.items() if len(found) == 1 and (place := next(iter(found)))}
 
@@ -396,15 +413,33 @@ def _choose_stages(
 
 
 def _depth_rule(stage: Stage, rules: Mapping[str, Rule], defaults: Rule) -> Rule:
-    """Options of a stage's unit: a group for each block, the first of which stays; the prior keeps the same share."""
-    count, prior = len(stage.blocks), defaults.prior
+    """Options of a stage's unit."""
+    return _few_rule(list(stage.blocks), len(stage.blocks), rules, defaults)
+
+
+def _bits_rule(name: str, rules: Mapping[str, Rule], defaults: Rule) -> tuple[Rule, int]:
+    """Options of the unit of a layer's bits, and how many bits there are."""
+    bits = _rule(name, rules, defaults).bits
+    count = DEFAULT_BITS if bits is None else bits
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_BITS:
+        raise ValueError(f"to_nested: bits must be a whole number in 1 … {MOST_BITS}; got {count!r} for {name}")
+    of_bits = {pattern: rule for pattern, rule in rules.items() if rule.granularity == "bits"}
+    rule = _few_rule([name], count, of_bits, defaults)
+    if rule.base is not None and rule.base < 1:
+        raise ValueError(f"to_nested: base must be at least 1 for the bits of {name}; got {rule.base}")
+    return rule, count
+
+
+def _few_rule(names: list[str], count: int, rules: Mapping[str, Rule], defaults: Rule) -> Rule:
+    """Options of a unit of blocks or bits: a group for each, the first of which stays; the prior keeps the same share."""
+    prior = defaults.prior
     own = Rule(num_groups=count, base=1)
     if isinstance(prior, float | int):
         assert defaults.num_groups is not None
         assert defaults.base is not None
         if defaults.num_groups > defaults.base:
             own = replace(own, prior=1 + (prior - defaults.base) / (defaults.num_groups - defaults.base) * (count - 1))
-    rule = _rule(list(stage.blocks), rules, Rule())
+    rule = _rule(names, rules, Rule())
     if rule.prior is None and (rule.num_groups is not None or rule.base is not None) and own.prior is not None:
         own = replace(own, prior=None)
     return rule.over(own)
@@ -429,8 +464,10 @@ def _choose(
         found = [_rule(producer, rules, defaults) for producer in group.producers]
         wish = [rule.nest for rule in found]
         reason = refused.get(name)
-        if reason is None and any(rule.granularity != "output" for rule in found):
+        if reason is None and any(rule.granularity in ("input", "weight") for rule in found):
             reason = "a rule orders its input rows or single weights instead"
+        if reason is None and any(rule.granularity == "bits" and rule.nest is None for rule in found):
+            reason = "a rule orders its bits instead"
         if reason is None and False in wish:
             reason = RULED_OUT
         if reason is None and group.residual and not residual and True not in wish:
@@ -442,22 +479,31 @@ def _choose(
     return chosen, whole
 
 
-def _own_units(net: nn.Module, rules: Mapping[str, Rule], defaults: Rule) -> tuple[dict[str, str], dict[str, str]]:
-    """Layers whose input rows, and whose single weights, a rule orders, with the names of their units."""
+def _own_units(
+    net: nn.Module, rules: Mapping[str, Rule], defaults: Rule, analysis: Analysis
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Layers whose input rows, single weights, or bits a rule orders, with the names of their units."""
     rows: dict[str, str] = {}
     elements: dict[str, str] = {}
+    bits: dict[str, str] = {}
+    ran = {id(net.get_submodule(name)) for name in analysis.called}
     for name, module in net.named_modules():
-        kind = _rule(name, rules, defaults).granularity
+        rule = _rule(name, rules, defaults)
+        kind = rule.granularity
         if kind not in get_args(Granularity):
             raise ValueError(f"to_nested: granularity must be one of {', '.join(get_args(Granularity))}; got {kind!r}")
-        if kind == "output" or bayes_of(module) is None:
+        if bayes_of(module) is None or id(module) not in ran:
             continue
-        if getattr(module, "groups", 1) > 1:
+        if kind != "bits" and rule.bits is not None:
+            raise ValueError(f"to_nested: bits of {name} need granularity='bits'; got {kind!r} and {rule.bits!r}")
+        if kind == "output":
+            continue
+        if getattr(module, "groups", 1) > 1 and kind != "bits":
             raise ValueError(
                 f"to_nested: granularity {kind!r} needs a layer without groups; {name} has {module.groups}"
             )
-        (rows if kind == "input" else elements)[name] = f"{name}[{kind}]"
-    return rows, elements
+        (rows if kind == "input" else elements if kind == "weight" else bits)[name] = f"{name}[{kind}]"
+    return rows, elements, bits
 
 
 def _rule(name: str | list[str], rules: Mapping[str, Rule], defaults: Rule) -> Rule:
@@ -495,18 +541,17 @@ def _swap_layers(
         if id(module) not in own:
             continue
         rule = _rule(name, rules, defaults)
-        if name in analysis.shared:
+        if name in analysis.shared or name in state.bits:
             rule = Rule(bayesian=False).over(rule)
         layout = state.inputs.get(name)
         mask: InputMask | ProductMask | None = None
         if layout is not None and placement == "after" and not is_depthwise(module):
             mask = InputMask(layout, state.units)
-        orders = state.rows.get(name) or state.elements.get(name)
-        if name in state.rows:
-            rows = InputMask((Segment(orders, state.units[state.rows[name]].channels),), state.units)
+        if (unit := state.rows.get(name)) is not None:
+            rows = InputMask((Segment(unit, state.units[unit].channels),), state.units)
             mask = rows if mask is None else ProductMask(mask, rows)
         bayes, masked = bayes_of(module), masked_of(module)
-        if bayes is not None and (rule.bayesian or mask or orders):
+        if bayes is not None and (rule.bayesian or mask or name in state.own_units):
             new = seen.get(id(module))
             if new is None:
                 given = {"bayesian": bool(rule.bayesian), "log_alpha_init": rule.log_alpha_init}
@@ -515,6 +560,8 @@ def _swap_layers(
                 new.set_input_mask(mask)
                 if name in state.elements:
                     new.set_weight_mask(state.units[state.elements[name]].channel_mask)
+                if name in state.bits:
+                    new.set_weight_bits(state.units[state.bits[name]].channel_mask)
             _replace(net, name, new)
         elif masked is not None and mask:
             _replace(net, name, masked.from_plain(module, mask))
@@ -628,6 +675,12 @@ def _check_effect(net: nn.Module, rules: Mapping[str, Rule], analysis: Analysis)
         if rule.nest and reasons and not nested & {*matched} and any(why != RULED_OUT for _, why in reasons):
             name, reason = next(entry for entry in reasons if entry[1] != RULED_OUT)
             warnings.warn(f"to_nested: nest=True of the rule {pattern!r} has no effect: {name} {reason}", stacklevel=3)
+        kind = rule.granularity
+        known = any(bayes_of(m) or isinstance(m, BayesLayer) for m in map(net.get_submodule, matched))
+        if kind in ("input", "weight", "bits") and not known:
+            what = type(net.get_submodule(matched[0])).__name__
+            message = f"to_nested: granularity={kind!r} of the rule {pattern!r} has no effect: {matched[0]} is a {what}"
+            warnings.warn(message, stacklevel=3)
         shared = [name for name in matched if name in analysis.shared]
         if rule.bayesian and shared and len(shared) == len(matched):
             message = f"to_nested: bayesian=True of the rule {pattern!r} has no effect: {shared[0]} shares its weight"
@@ -657,6 +710,8 @@ def _check_rules(model: nn.Module, rules: Mapping[str, Rule] | None) -> None:
             raise ValueError(
                 f"to_nested: nest in the rule of {pattern!r} must be True, False or None; got {rule.nest!r}"
             )
+        if rule.granularity == "bits" and rule.bayesian:
+            raise ValueError(f"to_nested: the rule of {pattern!r} orders bits, of point weights; got bayesian=True")
         if not any(_matches(name, pattern) for name in layers):
             raise ValueError(
                 f"to_nested: the rule {pattern!r} matches no layer of {type(model).__name__} that can be nested"

@@ -85,12 +85,17 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 def droppable_share(net: nn.Module) -> float:
     """Part of the parameters of the plain network that the one of base width does not have.
 
-    Single weights that a rule orders count as dropped where they become zero.
+    Single weights that a rule orders count as dropped where they become zero, weights whose bits are ordered by the
+    share of their bits that goes.
     """
     state, counter = state_of(net), Counter(net)
     full = counter.profile(state.full).parameters
-    left: float = counter.profile({name: unit.base for name, unit in state.units.items()}).parameters
+    base = {name: unit.base for name, unit in state.units.items()}
+    left: float = counter.profile(base).parameters
     for name, key in state.elements.items():
         unit, weight = state.units[key], nested_part(net).get_submodule(name).weight
         left -= weight.numel() * (1 - len(unit.kept_channels(unit.base)) / unit.channels)  # type: ignore[operator]
+    for name, key in state.bits.items():
+        unit, weight = state.units[key], nested_part(net).get_submodule(name).weight
+        left -= counter.entries(base)[id(weight)] * (1 - len(unit.kept_channels(unit.base)) / unit.channels)
     return 1 - left / max(1, full)

@@ -95,8 +95,8 @@ def _check_form(state: NestedState, shape: Shape, keep: Keep) -> None:
         and state.arguments.get("weight_prior", "vnd") not in get_args(LogUniformForm)
     ):
         raise ValueError("extract: keep='posterior' has no form for single weights cut under a Gaussian prior")
-    if keep == "nested" and (state.rows or state.elements):
-        raise ValueError("extract: keep='nested' has no form where input rows or single weights are ordered")
+    if keep == "nested" and state.own_units:
+        raise ValueError("extract: keep='nested' has no form where input rows or single weights or bits are ordered")
     if keep == "nested" and (empty := next((unit for unit, groups in shape.items() if not groups), None)):
         raise ValueError(f"extract: keep='nested' needs at least one group of each unit; got none of {empty}")
 
@@ -110,6 +110,11 @@ def slice_network(net: nn.Module, shape: Shape, keep: Keep = "mean") -> nn.Modul
     state, groups = state_of(net), dict(shape)
     small = _copy(root, state, keep)
     statistics = None if keep == "nested" else state.valid_statistics(root, (shape, keep == "posterior"))
+    for name, unit in state.bits.items():  # before all that multiplies weights
+        coarse: Any = small.get_submodule(name)
+        kept = (torch.arange(state.units[unit].channels) < len(state.units[unit].kept_channels(groups[unit]))).float()
+        _put(coarse, "weight", coarse.quantized(kept.to(coarse.weight.device)))
+        coarse.log_scale = coarse._bits = None
     if state.options["rescale"] and keep != "nested":
         _rescale(small, state)
     for name, unit in state.elements.items():
@@ -295,7 +300,7 @@ def _forget_blocks(small: nn.Module, dropped: list[str]) -> None:
         for name, group in state.groups.items()
         if name in state.units
     }
-    for key in ("inputs", "outputs", "parameters", "masked", "reductions", "attributes", "rows", "elements", "whole"):
+    for key in ("inputs", "outputs", "parameters", "masked", "reductions", "attributes", "rows", "elements", "bits", "whole"):
         setattr(state, key, left(getattr(state, key)))
     first = [name for name in state.first_consumers if not inside(name)]
     state.first_consumers = first if len(first) == len(state.first_consumers) else []

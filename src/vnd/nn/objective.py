@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from vnd.distributions import BernoulliChain, LogUniform
 from vnd.distributions.kl import chain_kl
-from vnd.functional import log_uniform_constant
+from vnd.functional import log_uniform_constant, to_float32
 from vnd.nn.bayesian import BayesConvTranspose2d, BayesLayer
+from vnd.nn.bits import BIT_KL
 from vnd.nn.ordering import OrderingUnit, pin, pinned
 from vnd.nn.state import NestedState, alike, unwrap
 
@@ -44,6 +45,9 @@ def kl(net: nn.Module, kl_keep_prob: KeepProb = "output") -> Tensor:
     with the d that order blocks. "output" multiplies the probabilities of channel and block, as of independent units,
     so that a layer has the price that it has by itself, times the probability of its block. "min" takes the smaller
     one, which is exact for units coupled by quantile.
+
+    Where the bits of a layer's weights are ordered, a weight has a price for each, $κ_w = \log 2 \sum_i P(z_i = 1)$: a
+    bit that is kept is a fair coin that is known (`vnd.nn.bits`).
 
     Args:
         net: A nested network, or any that has nested networks, Bayesian layers or ordering units in it.
@@ -69,8 +73,8 @@ def kl(net: nn.Module, kl_keep_prob: KeepProb = "output") -> Tensor:
             holders |= {module: (name, state) for name, module in part.named_modules()}
     terms = [length_kl(root)]
     for module in root.modules():
-        if isinstance(module, BayesLayer) and module.bayesian:
-            name, own = holders.get(module, ("", None))
+        name, own = holders.get(module, ("", None))
+        if isinstance(module, BayesLayer) and (module.bayesian or (own is not None and name in own.bits)):
             terms.append(_weights_kl(module, name, own, kl_keep_prob))
     return torch.stack([term.to(terms[-1].device) for term in terms]).sum()
 
@@ -116,6 +120,8 @@ def _blocks_of_units(net: nn.Module) -> dict[OrderingUnit, Tensor]:
 
 def _weights_kl(layer: Any, name: str, state: NestedState | None, kl_keep_prob: KeepProb) -> Tensor:
     """Φ₂ of one layer."""
+    if state is not None and name in state.bits:
+        return _bits_kl(layer, name, state, kl_keep_prob)
     cost: Tensor = _mean_over_inputs(layer) if kl_keep_prob == "released" else layer.weight_kl()
     if state is None:
         return cost.sum()
@@ -123,6 +129,18 @@ def _weights_kl(layer: Any, name: str, state: NestedState | None, kl_keep_prob: 
     if block is None or kl_keep_prob == "min":
         return _kept_kl(cost, layer, name, state, kl_keep_prob, block)
     return block * _kept_kl(cost, layer, name, state, kl_keep_prob, None)
+
+
+def _bits_kl(layer: Any, name: str, state: NestedState, kl_keep_prob: KeepProb) -> Tensor:
+    """Φ₂ of a layer whose bits are ordered: each bit of a weight has a price, and is kept if the weight is, too."""
+    unit = state.units[state.bits[name]]
+    bits, block = unit.spread(unit.survival()), state.block_survival(state.place_of(name))
+    cost = torch.full_like(to_float32(layer.weight), BIT_KL)
+    if kl_keep_prob == "min":
+        most = bits if block is None else torch.minimum(bits, block)
+        return torch.stack([_kept_kl(cost, layer, name, state, kl_keep_prob, one) for one in most]).sum()
+    weights = _kept_kl(cost, layer, name, state, kl_keep_prob, None) * bits.sum()
+    return weights if block is None else weights * block
 
 
 def _kept_kl(

@@ -37,6 +37,9 @@ Kept = Callable[[Mapping[str, int]], int]  # 1 where a block is kept, 0 where no
 class Profile:
     """The size of a network; `macs` is for one example, 0 if it was not counted.
 
+    Of weights whose bits are ordered, `bytes` has the bits that are kept, packed, and a scale for each output channel,
+    as they can be stored; an extracted network holds them as floats.
+
     >>> import torch, vnd
     >>> vnd.profile(torch.nn.Linear(2, 3), example_input=torch.zeros(1, 2))
     Profile(parameters=9, macs=6, bytes=36)
@@ -70,6 +73,8 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
     small = _small(net, width)
     parameters = list(small.parameters())
     size = sum(x.numel() * x.element_size() for x in (*parameters, *small.buffers()))
+    if hasattr(nested_part(net), "_vnd_state") and state_of(net).bits:
+        size = Counter(net).profile(as_shape(net, width)).bytes
     macs = 0
     if count_macs:
         args, kwargs = _example(net, example_input)
@@ -98,6 +103,7 @@ class Counter:
         # The tensors by id, since shared ones count once: whether a parameter, bytes of an entry, entries along the
         # dimensions that are not cut, and sizes along those that are.
         self.tensors: dict[int, tuple[bool, int, int, list[Size]]] = {}
+        self.bits: dict[int, str] = {}  # id of a weight whose bits are ordered → its unit
         self.weights: list[int] = []  # ids of what may mix channels, in the order of modules
         self.selections: list[Size] = []  # indices that stand before layers whose own rows are cut
         dropped = {id(part) for unit in self.state.units.values() for part in unit.modules()}
@@ -115,6 +121,8 @@ class Counter:
         if name in state.rows:
             inputs = self._read(name or "", module)
             self.selections.append(inputs)
+        if name in state.bits:
+            self.bits[id(module.weight)] = state.bits[name]
         dims = _cut_dims(module, inputs, outputs)
         for key, tensor in (*module._parameters.items(), *module._buffers.items()):
             noise = isinstance(module, BayesLayer) and key in NOISE
@@ -126,7 +134,8 @@ class Counter:
                 sizes |= {dim: self._size(layout) for dim, layout in enumerate(layouts)}
             cut = {dim: size for dim, size in sizes.items() if size is not None}
             fixed = prod(size for dim, size in enumerate(tensor.shape) if dim not in cut)
-            entry = (isinstance(tensor, nn.Parameter), tensor.element_size(), fixed, list(cut.values()))
+            parameter = isinstance(tensor, nn.Parameter) and key != "log_scale"  # which no extracted network has
+            entry = (parameter, tensor.element_size(), fixed, list(cut.values()))
             self.tensors.setdefault(id(tensor), entry)
         for weight in _weights_of(module).values():
             self.weights.append(id(weight))
@@ -185,11 +194,16 @@ class Counter:
 
         return count
 
+    def entries(self, shape: Mapping[str, int]) -> dict[int, int]:
+        """Number of entries of each tensor, by id."""
+        return {key: fixed * prod(size(shape) for size in cut) for key, (_, _, fixed, cut) in self.tensors.items()}
+
     def profile(self, shape: Mapping[str, int], positions: list[Fraction] | None = None) -> Profile:
         """Count the network of a shape, and what it computes, given at how many positions each layer runs."""
-        sizes = {key: fixed * prod(size(shape) for size in cut) for key, (_, _, fixed, cut) in self.tensors.items()}
+        sizes = self.entries(shape)
         parameters = sum(sizes[key] for key, (parameter, *_) in self.tensors.items() if parameter)
-        held = sum(sizes[key] * width for key, (_, width, *_) in self.tensors.items())
+        held = sum(sizes[key] * width for key, (_, width, *_) in self.tensors.items() if key not in self.bits)
+        held += sum(-(-sizes[key] * self.channels[unit][shape[unit]] // 8) for key, unit in self.bits.items())
         held += sum(8 * size(shape) for size in self.selections)
         macs = int(sum(places * sizes[key] for places, key in zip(positions or (), self.weights, strict=False)))
         return Profile(parameters, macs, held)
@@ -203,12 +217,13 @@ def _any_of(blocks: list[Kept]) -> Kept:
 def _cut_dims(module: Any, inputs: Size | None, outputs: Size | None) -> dict[str, dict[int, Size | None]]:
     """Sizes of a layer's tensors along the dimensions that `extract` cuts."""
     if isinstance(module, nn.Linear):
-        return {"weight": {0: outputs, 1: inputs}, "bias": {0: outputs}}
+        return {"weight": {0: outputs, 1: inputs}, "bias": {0: outputs}, "log_scale": {0: outputs}}
     if not isinstance(module, CONVOLUTIONS):
         return {key: {0: outputs} for key in ("weight", "bias", "running_mean", "running_var")}
     own, other = (inputs, outputs) if isinstance(module, TRANSPOSED) else (outputs, inputs)
     across = None if is_depthwise(module) or other is None else lambda groups: other(groups) // module.groups
-    return {"weight": {0: own, 1: across}, "bias": {0: outputs}}
+    scales = across if isinstance(module, TRANSPOSED) else own
+    return {"weight": {0: own, 1: across}, "bias": {0: outputs}, "log_scale": {0: scales}}
 
 
 def cost_of(net: nn.Module, what: str, example_input: Any = None) -> Callable[[Shape], float]:

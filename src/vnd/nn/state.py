@@ -169,6 +169,7 @@ class NestedState:
     attributes: dict[Attribute, tuple[Layout, int, int]]  # numbers that follow channels: layout, its size, the value
     rows: dict[str, str]  # layer → the unit that orders its own input channels
     elements: dict[str, str]  # layer → the unit that orders its single weights
+    bits: dict[str, str]  # layer → the unit that orders the bits of its weights
     whole: dict[str, str]
     first_consumers: list[str]
     functional: list[str]  # what calls F.batch_norm by itself, and has no statistics of widths
@@ -214,6 +215,11 @@ class NestedState:
     def full(self) -> Shape:
         """The shape that keeps everything."""
         return Shape({name: unit.num_groups for name, unit in self.units.items()})
+
+    @property
+    def own_units(self) -> dict[str, str]:
+        """Units that order input rows, single weights or bits of one layer, by the layer."""
+        return {**self.rows, **self.elements, **self.bits}
 
     @property
     def shape(self) -> Shape | None:

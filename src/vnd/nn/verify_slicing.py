@@ -57,6 +57,7 @@ class _Trial:
             if dtype is not None:
                 self.net, self.example = self.net.to(dtype), _map(example, methodcaller("to", dtype))
             self.state = state_of(self.net)
+            self.unround()
             if self.random:
                 self.example = _map(self.example, torch.rand_like)
             full = {name: unit.num_groups for name, unit in self.state.units.items()}
@@ -66,6 +67,13 @@ class _Trial:
                 continue
             if all(bool(x.isfinite().all()) for x in tensors_within(outputs)):
                 break
+
+    def unround(self) -> None:
+        """Give the copy all of its weights: those of few bits are alike, and would hide what goes wrong with them."""
+        for name in self.state.bits:
+            layer: Any = self.net.get_submodule(name)
+            layer.log_scale = layer._bits = None
+        self.state.bits = {}
 
     def failures(self) -> dict[str, str]:
         """Units whose slices fail, with the reason."""
