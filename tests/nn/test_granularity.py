@@ -81,5 +81,5 @@ def test_a_grouped_layer_and_an_unknown_kind_are_refused():
     x = torch.randn(1, 4, 3, 3)
     with pytest.raises(ValueError, match="granularity 'input' needs a layer without groups; 1 has"):
         vnd.to_nested(grouped, x, rules={"1": vnd.Rule(granularity="input")})
-    with pytest.raises(ValueError, match="granularity must be one of output, input, weight, depth; got 'column'"):
+    with pytest.raises(ValueError, match="granularity must be one of output, input, weight, bits, depth; got 'column'"):
         vnd.to_nested(grouped, x, rules={"0": vnd.Rule(granularity="column")})

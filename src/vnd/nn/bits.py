@@ -47,7 +47,8 @@ def quantize(weight: Tensor, log_scale: Tensor, mask: Tensor) -> Tensor:
     """
     wide, scale, bits = to_float32(weight), to_float32(log_scale).exp(), mask.size(-1)
     ratio = (wide / scale).clamp(-1, 1)
-    code = ((ratio.detach() + 1) * 2.0 ** (bits - 1)).floor().clamp(max=2.0**bits - 1)  # the bits as one number
+    half = 2.0 ** (bits - 1)
+    code = (ratio.detach() * half).floor().clamp(max=half - 1) + half  # the bits as one number
     level = torch.zeros_like(code)
     for place, kept in enumerate(mask.to(wide.dtype).unbind(), 1):
         sign = 2 * (code * 2.0 ** (place - bits)).floor().remainder(2) - 1
