@@ -117,11 +117,12 @@ NESTED: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     ),
     "before the norm, released sampler": (lambda: unet(placement="before_norm", sampler="released"), images(1, 8)),
     "relaxed": (lambda: unet(hard=False, temperature=0.5, initial_logit=1.0), images(1, 8)),
-    "rows and single weights": (
+    "rows, single weights and bits": (
         lambda: unet(
             rules={
                 "encoder.1.0": Rule(granularity="input", prior=chain(3)),
                 "decoder.0.3": Rule(granularity="weight", num_groups=9, prior=chain(8)),
+                "encoder.0.*": Rule(granularity="bits", bits=5, base=2, nest=True, prior=chain(3)),
             },
         ),
         images(1, 8),
@@ -260,7 +261,7 @@ def test_a_network_of_the_users_own_class_comes_back_with_its_plain_form(named, 
 @pytest.mark.filterwarnings("ignore:BatchNorm has no statistics")
 @pytest.mark.parametrize("keep", ["mean", "posterior"])
 @pytest.mark.parametrize(
-    "case", ["default", "rows and single weights", "resnext, independent, per example, a mean as prior"]
+    "case", ["default", "rows, single weights and bits", "resnext, independent, per example, a mean as prior"]
 )
 def test_an_extracted_network_comes_back_bit_for_bit(case, keep, tmp_path):
     make, x = NESTED[case]

@@ -59,7 +59,7 @@ def missing(wanted: str) -> str:
     return f"network.name must be {wanted}; got a "
 
 
-KNOWN = "base, bayesian, granularity, log_alpha_init, nest, num_groups, prior"
+KNOWN = "base, bayesian, bits, granularity, log_alpha_init, nest, num_groups, prior"
 CASES: Refusals = {
     # Options
     "no groups": (lambda: FN3(num_groups=0), "num_groups must be at least 1; got 0"),

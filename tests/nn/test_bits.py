@@ -213,6 +213,19 @@ def test_every_parameter_gets_a_gradient(gradient):
     assert rates[id(net.conv.weight)]["weight_decay"] == 0.1
 
 
+def test_the_scale_starts_at_the_largest_weight_and_follows_the_others():
+    layer = vnd.BayesLinear(7, 4, bayesian=False)
+    layer.set_weight_bits(lambda: torch.ones(2))
+    with torch.no_grad():
+        torch.testing.assert_close(layer.quantized(torch.ones(16)), layer.weight, rtol=0, atol=2.0**-15)  # none clipped
+        coarse = quantize(layer.weight, layer.weight.abs().amax(1, keepdim=True).log(), torch.ones(2))
+        torch.testing.assert_close(layer.quantized(torch.ones(2)), coarse)
+        layer.weight *= 3.0
+        torch.testing.assert_close(layer.quantized(torch.ones(2)), 3 * coarse)
+        layer.weight.zero_()
+        assert layer.quantized(torch.ones(2)).abs().max() <= 1e-7
+
+
 def test_a_bit_that_is_kept_costs_the_logarithm_of_two():
     net = make()
     state, expected = state_of(net), torch.zeros(())

@@ -38,6 +38,23 @@ def test_what_is_no_network_is_refused(call: Callable[[], Any], words: str) -> N
     refused(call, words)
 
 
+def bits(rule: dict[str, Any], **options: Any) -> Callable[[], Any]:
+    rules = {"*": vnd.Rule(**{"granularity": "bits", **rule})}
+    return lambda: vnd.to_nested(PLAIN, X[:2], num_groups=4, rules=rules, **options)
+
+
+class Tied(nn.Module):
+    """Uses a weight twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.again = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.again.weight = self.layer.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.again(torch.relu(self.layer(x)))
+
+
 def predict(**options: Any) -> Callable[[], Any]:
     return lambda: vnd.predict(NET, **{"x": X, **options})
 
@@ -123,6 +140,29 @@ def predict(**options: Any) -> Callable[[], Any]:
         "a temperature in words": (
             lambda: vnd.set_temperature(NET, "warm"),
             "set_temperature: temperature must be finite",
+        ),
+        "no bits": (bits({"bits": 0}), "to_nested: bits must be a whole number in 1 … 16; got 0 for 0"),
+        "17 bits": (bits({"bits": 17}), "to_nested: bits must be a whole number in 1 … 16; got 17"),
+        "2.5 bits": (bits({"bits": 2.5}), "to_nested: bits must be a whole number in 1 … 16; got 2.5"),
+        "bits True": (bits({"bits": True}), "to_nested: bits must be a whole number in 1 … 16; got True"),
+        "bits of weights without a sign": (bits({"base": 0}), "to_nested: base must be at least 1 for the bits of 0"),
+        "bits of channels": (
+            bits({"granularity": None, "bits": 4}),
+            "to_nested: bits of 0 need granularity='bits'; got 'output' and 4",
+        ),
+        "bits of a posterior": (bits({"bayesian": True}), "orders bits, of point weights; got bayesian=True"),
+        "bits for each example": (bits({}, per_example=True), "granularity 'bits' needs one mask a batch"),
+        "bits of a shared weight": (
+            lambda: vnd.to_nested(Tied(), X[0, 0, :4, :4], rules={"layer": vnd.Rule(granularity="bits")}),
+            "granularity must be 'output' for layer, whose weight is used elsewhere, too",
+        ),
+        "a nested network of fewer bits": (
+            lambda: vnd.extract(bits({})(), 0.5, keep="nested"),
+            "keep='nested' has no form where input rows or single weights or bits are ordered",
+        ),
+        "bits of a layer with a posterior": (
+            lambda: vnd.BayesLinear(2, 3).set_weight_bits(lambda: torch.ones(8)),
+            "BayesLinear: ordered bits need bayesian = False; got True",
         ),
         "no folder": (lambda: vnd.load(None), "load: folder must be a path; got a NoneType"),
         "a number for a folder": (lambda: vnd.save(NET, 3), "save: folder must be a path; got a int"),

@@ -14,7 +14,7 @@ from torch.distributions import Normal
 from vnd.distributions import LogUniform, MultiplicativeNormal
 from vnd.distributions.kl import gaussian_prior_kl, log_uniform_prior_kl
 from vnd.functional import to_float32
-from vnd.nn.bits import largest_log_scale, quantize
+from vnd.nn.bits import log_sizes, quantize
 from vnd.nn.context import Draw, here
 
 try:
@@ -163,18 +163,21 @@ class BayesLayer(nn.Module):
     def set_weight_bits(self, source: Callable[[], Tensor]) -> None:
         """Keep the bits of the weights that `source()`, a mask over bits, says in every pass; see `vnd.nn.bits`.
 
-        The layer gets a `log_scale` for each output channel, at which no weight is clipped, to be learned.
+        The layer gets a parameter `log_scale` for each output channel: the log of c over the root mean square of the
+        channel's weights, so that c goes along with them in training. It starts where no weight is clipped.
         """
         if self.bayesian:
             raise ValueError(f"{type(self).__name__}: ordered bits need bayesian = False; got {self.bayesian}")
         self._bits = (source,)
-        self.log_scale = nn.Parameter(largest_log_scale(self.weight, 1 - self.input_dim))
+        log_rms, log_largest = log_sizes(self.weight, 1 - self.input_dim)
+        self.log_scale = nn.Parameter(log_largest - log_rms)
 
     def quantized(self, mask: Tensor) -> Tensor:
         """The weight of the bits that a mask keeps, of the shape of `weight`."""
         assert self.log_scale is not None
         shape = [-1 if dim == 1 - self.input_dim else 1 for dim in range(self.weight.dim())]
-        return quantize(self.weight, self.log_scale.view(shape), mask)
+        log_scale = self.log_scale + log_sizes(self.weight, 1 - self.input_dim)[0]
+        return quantize(self.weight, log_scale.view(shape), mask)
 
     def posterior(self) -> MultiplicativeNormal:
         """The posterior of the weights, of the shape of `weight`, float32 or wider."""

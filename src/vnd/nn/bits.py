@@ -2,11 +2,13 @@ r"""Ordered bits of weights: one network, of which any number of leading bits ca
 
 A weight within ±c is a sum of halving steps whose signs are its bits, and its first b bits are the weight, coarser:
 
-$$q_b(w) = c \sum_{i=1}^{b} 2^{-i} s_i, \qquad s_i \in \{-1, 1\}, \qquad |w - q_b(w)| \le 2^{-b} c \text{ for } |w| \le c.$$
+$$q_b(w) = c \sum_{i=1}^{b} 2^{-i} s_i, \qquad s_i \in \{-1, 1\}, \qquad |w - q_b(w)| \le 2^{-b} c.$$
 
 It is the middle of that of $2^b$ equal parts of [−c, c] in which w lies, so $s_i$ is the same for all b ≥ i. An
 ordering unit over the bits of a layer, $q(w) = c \sum_i z_i 2^{-i} s_i$, makes them nested: training draws how many
-are kept, and each number of bits gives a network that was trained to work.
+are kept, and each number of bits gives a network that was trained to work. Each output channel has a scale c, a learned
+multiple of the root mean square of its weights: c starts at the largest of them, where none is clipped, and goes along
+with them. (Learned by itself it lagged behind weights that grow, most of which it clipped.)
 
 Paper: Sec. 1 names quantization bits as what nested dropout can order; they are the fine grain of FN³ (Cui et al.,
 IJCAI 2020), where a quantized value is a sum of weighted bits and the number kept is drawn from a fixed law.
@@ -49,19 +51,19 @@ def quantize(weight: Tensor, log_scale: Tensor, mask: Tensor) -> Tensor:
     ratio = (wide / scale).clamp(-1, 1)
     half = 2.0 ** (bits - 1)
     code = (ratio.detach() * half).floor().clamp(max=half - 1) + half  # the bits as one number
-    level = torch.zeros_like(code)
-    for place, kept in enumerate(mask.to(wide.dtype).unbind(), 1):
-        sign = 2 * (code * 2.0 ** (place - bits)).floor().remainder(2) - 1
-        level = level + kept * 2.0**-place * sign
+    steps = 2.0 ** -torch.arange(1, bits + 1, dtype=code.dtype, device=code.device).view(-1, *[1] * code.dim())
+    signs = 2 * (code * (0.5**bits / steps)).floor().remainder(2) - 1  # (bits, …)
+    level = (mask.to(code.dtype).view(steps.shape) * steps * signs).sum(0)
     return (scale * straight_through(level, ratio)).to(weight.dtype)
 
 
 @torch.no_grad()
-def largest_log_scale(weight: Tensor, dim: int) -> Tensor:
-    """The log c at which no weight is clipped: of the largest weight of each channel along a dimension, (channels,).
+def log_sizes(weight: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Logs of the root mean square and of the largest weight of each channel along a dimension, (channels,) each.
 
-    >>> largest_log_scale(torch.tensor([[1.0, -2.0], [0.5, 0.25]]), 0).exp()
-    tensor([2.0000, 0.5000])
+    >>> log_rms, log_largest = log_sizes(torch.tensor([[1.0, -7.0], [0.5, 0.5]]), 0)
+    >>> log_rms.exp(), log_largest.exp()
+    (tensor([5.0000, 0.5000]), tensor([7.0000, 0.5000]))
     """
-    largest = to_float32(weight).abs().movedim(dim, 0).flatten(1).amax(1)
-    return largest.clamp(min=1e-8).log()  # of a channel of zeros, too
+    rows = to_float32(weight).abs().movedim(dim, 0).flatten(1).clamp(min=1e-8)  # of a channel of zeros, too
+    return 0.5 * rows.square().mean(1).log(), rows.amax(1).log()

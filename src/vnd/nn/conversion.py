@@ -431,7 +431,7 @@ def _bits_rule(name: str, rules: Mapping[str, Rule], defaults: Rule) -> tuple[Ru
 
 
 def _few_rule(names: list[str], count: int, rules: Mapping[str, Rule], defaults: Rule) -> Rule:
-    """Options of a unit of blocks or bits: a group for each, the first of which stays; the prior keeps the same share."""
+    """Options of a unit of blocks or bits: a group for each, the first one stays; the prior keeps the same share."""
     prior = defaults.prior
     own = Rule(num_groups=count, base=1)
     if isinstance(prior, float | int):

@@ -300,7 +300,18 @@ def _forget_blocks(small: nn.Module, dropped: list[str]) -> None:
         for name, group in state.groups.items()
         if name in state.units
     }
-    for key in ("inputs", "outputs", "parameters", "masked", "reductions", "attributes", "rows", "elements", "bits", "whole"):
+    for key in (
+        "inputs",
+        "outputs",
+        "parameters",
+        "masked",
+        "reductions",
+        "attributes",
+        "rows",
+        "elements",
+        "bits",
+        "whole",
+    ):
         setattr(state, key, left(getattr(state, key)))
     first = [name for name in state.first_consumers if not inside(name)]
     state.first_consumers = first if len(first) == len(state.first_consumers) else []
