@@ -33,7 +33,7 @@ import numpy as np
 from PIL import Image
 
 import zoo
-from docs_tables import PAGES, short_figure
+from docs_tables import PAGES, bits_figure, short_figure
 from vnd._text import short
 from vnd.cli import main as vnd
 from vnd.report import html
@@ -74,6 +74,7 @@ def make(root: Path, folder: Path) -> list[str]:
         shutil.copyfile(folder / f"runs/demo/figures/{name}.png", folder / f"docs/images/{ours}.png")
     downhill().savefig(folder / "docs/images/downhill.png", dpi=DPI)
     short_figure(root).savefig(folder / "docs/images/cifar10-accuracy.png", dpi=DPI)
+    bits_figure(root).savefig(folder / "docs/images/weight-bits.png", dpi=DPI)
     return made + [f"docs/images/{path.name}" for path in sorted((folder / "docs" / "images").iterdir())]
 
 

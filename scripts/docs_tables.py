@@ -21,6 +21,7 @@ from vnd.metrics import Interval, confidence_interval
 from vnd.report.curves import over_sizes
 from vnd.report.results import Column, Run
 from vnd.report.series import group
+from vnd.report.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, legend, panels, plot, title
 from vnd.tasks.classification import COLUMNS
 
 Rows = list[dict[str, Any]]
@@ -419,12 +420,66 @@ def students(root: Path) -> str:
     return table("on a CPU core | one image | 64 images", lines)
 
 
+# Ordered bits of weights
+
+CONTESTANTS = {  # color, marker and line of each
+    "nested": (BLUE, "o", "-"), "learned budget": (PURPLE, "D", "-"), "clipped": (ORANGE, "s", "--"),
+    "min-max": (GREEN, "^", "-."), "truncated": (MUTED, "v", ":"), "aware": (INK, "*", "none"),
+}  # fmt: skip
+BITS_NAMES = {
+    "nested": "nested, one training", "learned budget": "bits learned, as many bytes", "clipped": "rounded, clipped",
+    "min-max": "rounded, min-max", "truncated": "leading bits of plain", "aware": "trained for this alone",
+}  # fmt: skip
+
+
+def _bits_rows(root: Path) -> tuple[dict[tuple[str, int], list[float]], dict[int, int]]:
+    """Accuracies in per cent of each contestant and number of bits, by seed, and the bytes of each number."""
+    found: dict[tuple[str, int], list[float]] = {}
+    rows = measured(root, "weight-bits-cpu")["rows"]
+    for row in rows:
+        found.setdefault((row["contestant"], row["bits"]), []).append(100 * row["accuracy"])
+    return found, {row["bits"]: row["bytes"] for row in rows if row["contestant"] in ("nested", "plain")}
+
+
+def weight_bits(root: Path) -> str:
+    """Accuracy of each contestant at each number of bits, and the difference of two by seed."""
+    found, sizes = _bits_rows(root)
+    lines = []
+    for bits in sorted(sizes):
+        names = ["plain" if bits == 32 and name == "clipped" else name for name in CONTESTANTS]
+        cells = [_plus_minus(found[name, bits], 1) if (name, bits) in found else "–" for name in names]
+        pairs = zip(found["nested", bits], found["plain" if bits == 32 else "clipped", bits], strict=True)
+        cells.append(_plus_minus((a - b for a, b in pairs), 1))
+        lines.append(f"{bits} | {sizes[bits] / 1024:.1f} | {' | '.join(cells)}")
+    return table(f"bits | KiB | {' | '.join(BITS_NAMES.values())} | nested − clipped", lines)
+
+
+def bits_figure(root: Path) -> Figure:
+    """Accuracy against bits: all of it, and from 3 bits on."""
+    found, _ = _bits_rows(root)
+    figure, axes = panels(2, 2, 3.4)
+    for axis, first in zip(axes, (2, 3), strict=True):
+        for name, (color, marker, line) in CONTESTANTS.items():
+            points = {bits: confidence_interval(found[name, bits]) for bits in range(first, 9) if (name, bits) in found}
+            means = [point.mean for point in points.values()]
+            plot(axis, [*points], means, (color, marker, line), BITS_NAMES[name])
+            if line != "none":
+                low, high = zip(*((point.low, point.high) for point in points.values()), strict=True)
+                axis.fill_between([*points], low, high, color=color, alpha=0.1, linewidth=0, zorder=1)
+        plain = confidence_interval(found["plain", 32]).mean
+        axis.axhline(plain, color=MUTED, linewidth=1.0, label="plain, 32 bits")
+        axis.set(xlabel="bits of a weight", ylabel="accuracy, %", xticks=range(first, 9))
+        title(axis, "2 … 8 bits" if first == 2 else "from 3 bits on")
+    return legend(figure, *axes, row=0.15)
+
+
 PAGES: dict[str, tuple[Callable[[Path], str], ...]] = {
     "benchmarks.md": (sandwiches, limits),
     "codes.md": (codes, partial(code_lengths, code=4), partial(code_lengths, code=32)),
     "paper-cifar10.md": (targets,),
     "reproduction.md": (short_methods, students),
     "segmentation.md": (log_alpha,),
+    "weight-bits.md": (weight_bits,),
     "speed.md": (sampling, layers, kl, memory, ngd, ngd_on_device, throughput, evaluation),
 }
 
