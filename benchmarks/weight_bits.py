@@ -14,7 +14,7 @@ All are trained alike (Adam, one cosine, the same batches of a seed); weights of
 and activations are not. BatchNorm's statistics are estimated anew for each network, on the same training images. No
 setting was chosen on test images: `--validation` holds 2,000 training images out and measures on them.
 
-    python benchmarks/weight_bits.py [--device cuda] [--validation] [--out benchmarks/results/weight-bits-cpu.json]
+    python benchmarks/weight_bits.py [--device cuda] [--validation] [--out benchmarks/results/weight-bits.json]
     python benchmarks/weight_bits.py --small --out /tmp/weight-bits.json      # does it run? a few seconds on a CPU
 """
 
@@ -23,6 +23,8 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import shlex
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -200,7 +202,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--validation", action="store_true", help="measure on 2,000 training images that are held out")
     parser.add_argument("--small", action="store_true", help="one seed, one epoch, 500 images")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/weight-bits.json"))
     args = parser.parse_args()
     if args.small:
         args.epochs, args.seeds = 1, 1
@@ -216,8 +218,7 @@ def main() -> None:
     rows = [row for seed in range(1, args.seeds + 1) for row in run(seed, fit, held, args)]
     options = {"epochs": args.epochs, "batch": BATCH, "rate": RATE, "kl_weight": KL_WEIGHT}
     options |= {"train_images": len(fit[0]), "images": len(held[0]), "held_out": args.validation}
-    out = args.out or Path(f"benchmarks/results/weight-bits-{args.device}.json")
-    write(out, "python benchmarks/weight_bits.py", args.device, **options, rows=rows)
+    write(args.out, shlex.join(["python", *sys.argv]), args.device, **options, rows=rows)
 
 
 if __name__ == "__main__":

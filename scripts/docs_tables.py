@@ -118,7 +118,8 @@ def _ratio(rows: Rows, vae: Rows, length: str) -> str:
 
 def _plus_minus(values: Iterable[float], digits: int) -> str:
     interval = confidence_interval(values)
-    return f"{interval.mean:.{digits}f} ± {interval.mean - interval.low:.{digits}f}"
+    reach = f" ± {interval.mean - interval.low:.{digits}f}" * (interval.count > 1)
+    return f"{interval.mean:.{digits}f}{reach}"
 
 
 # The paper's CIFAR-10 figure: differences paired by seed
@@ -435,7 +436,7 @@ BITS_NAMES = {
 def _bits_rows(root: Path) -> tuple[dict[tuple[str, int], list[float]], dict[int, int]]:
     """Accuracies in per cent of each contestant and number of bits, by seed, and the bytes of each number."""
     found: dict[tuple[str, int], list[float]] = {}
-    rows = measured(root, "weight-bits-cpu")["rows"]
+    rows = measured(root, "weight-bits")["rows"]
     for row in rows:
         found.setdefault((row["contestant"], row["bits"]), []).append(100 * row["accuracy"])
     return found, {row["bits"]: row["bytes"] for row in rows if row["contestant"] in ("nested", "plain")}
@@ -449,7 +450,7 @@ def weight_bits(root: Path) -> str:
         names = ["plain" if bits == 32 and name == "clipped" else name for name in CONTESTANTS]
         cells = [_plus_minus(found[name, bits], 1) if (name, bits) in found else "–" for name in names]
         pairs = zip(found["nested", bits], found["plain" if bits == 32 else "clipped", bits], strict=True)
-        cells.append(_plus_minus((a - b for a, b in pairs), 1))
+        cells.append(_plus_minus((a - b for a, b in pairs), 1).replace("-", "−"))
         lines.append(f"{bits} | {sizes[bits] / 1024:.1f} | {' | '.join(cells)}")
     return table(f"bits | KiB | {' | '.join(BITS_NAMES.values())} | nested − clipped", lines)
 
@@ -468,6 +469,9 @@ def bits_figure(root: Path) -> Figure:
                 axis.fill_between([*points], low, high, color=color, alpha=0.1, linewidth=0, zorder=1)
         plain = confidence_interval(found["plain", 32]).mean
         axis.axhline(plain, color=MUTED, linewidth=1.0, label="plain, 32 bits")
+        if first > 2:  # the details: what falls far below leaves the frame
+            least = min(min(found[name, bits]) for name, bits in found if name != "min-max" and first <= bits < 9)
+            axis.set_ylim(bottom=least - 0.5)
         axis.set(xlabel="bits of a weight", ylabel="accuracy, %", xticks=range(first, 9))
         title(axis, "2 … 8 bits" if first == 2 else "from 3 bits on")
     return legend(figure, *axes, row=0.15)
