@@ -7,12 +7,15 @@ import vnd
 
 
 class Classifier(nn.Module):
+    """Yours: any network with linear layers or convolutions."""
+
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Conv2d(1, 8, 5, stride=2), nn.Conv2d(8, 16, 5, stride=2)
         self.hidden, self.head = nn.Linear(256, 64), nn.Linear(64, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores of ten classes."""
         return self.head(self.hidden(self.second(self.first(x).relu()).relu().flatten(1)).relu())
 
 
@@ -20,20 +23,19 @@ def main(steps: int = 1500) -> None:
     torch.manual_seed(0)
     sets = [vnd.data.load("fashion", split) for split in ("train", "test")]
     (x, y), (images, labels) = [(torch.tensor(s.pixels) / 127.5 - 1, torch.tensor(s.labels).long()) for s in sets]
-    rule = vnd.Rule(granularity="bits", bits=8, base=2)  # two bits always stay
-    net = vnd.to_nested(Classifier(), x[:2], rules={"*": rule}, initial_logit=1.0)
+    net = vnd.to_nested(
+        Classifier(), x[:2], rules={"*": vnd.Rule(granularity="bits", bits=8, base=2)}, initial_logit=1.0
+    )
     optimizer = torch.optim.Adam(vnd.parameter_groups(net, lr=2e-3, chain_lr=0.0))  # how many are drawn stays as it is
-    for _ in range(steps):
-        batch = torch.randint(len(x), (64,))
-        optimizer.zero_grad()
+    for batch in torch.randint(len(x), (steps, 64)):
+        net.zero_grad()
         nn.functional.cross_entropy(net(x[batch]), y[batch]).backward()
         optimizer.step()
-    net.eval()
     for bits in range(2, 9):
         shape = vnd.Shape(dict.fromkeys(vnd.shape(net, fraction=1.0), bits))
-        small = vnd.extract(net, shape)  # a plain Classifier, whose weights have 2 ** bits levels
-        accuracy = (small(images).argmax(1) == labels).float().mean()
-        print(f"{bits} bits: {accuracy:.1%} right, {vnd.profile(net, shape).bytes / 1024:.1f} KiB")
+        small = vnd.extract(net.eval(), shape)  # a plain Classifier, whose weights have 2 ** bits levels
+        right = (small(images).argmax(1) == labels).float().mean()
+        print(f"{bits} bits: {right:.1%} right, {vnd.profile(net, shape).bytes / 1024:.1f} KiB")
 
 
 if __name__ == "__main__":
