@@ -6,26 +6,21 @@ from torch import nn
 import vnd
 
 
-class Classifier(nn.Module):
+class Classifier(nn.Sequential):
     """Yours: any network with linear layers or convolutions."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(1, 8, 5, stride=2), nn.Conv2d(8, 16, 5, stride=2)
-        self.hidden, self.head = nn.Linear(256, 64), nn.Linear(64, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores of ten classes."""
-        return self.head(self.hidden(self.second(self.first(x).relu()).relu().flatten(1)).relu())
+        first, second = nn.Conv2d(1, 8, 5, stride=2), nn.Conv2d(8, 16, 5, stride=2)
+        super().__init__(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), nn.Linear(256, 64), nn.ReLU())
+        self.append(nn.Linear(64, 10))
 
 
 def main(steps: int = 1500) -> None:
     torch.manual_seed(0)
     sets = [vnd.data.load("fashion", split) for split in ("train", "test")]
     (x, y), (images, labels) = [(torch.tensor(s.pixels) / 127.5 - 1, torch.tensor(s.labels).long()) for s in sets]
-    net = vnd.to_nested(
-        Classifier(), x[:2], rules={"*": vnd.Rule(granularity="bits", bits=8, base=2)}, initial_logit=1.0
-    )
+    rules = {"*": vnd.Rule(granularity="bits", bits=8, base=2)}  # of all layers; two bits always stay
+    net = vnd.to_nested(Classifier(), x[:2], rules=rules, initial_logit=1.0)
     optimizer = torch.optim.Adam(vnd.parameter_groups(net, lr=2e-3, chain_lr=0.0))  # how many are drawn stays as it is
     for batch in torch.randint(len(x), (steps, 64)):
         net.zero_grad()
