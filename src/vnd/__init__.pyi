@@ -12,6 +12,8 @@ from vnd import train as train
 from vnd.distributions import BernoulliChain as BernoulliChain
 from vnd.distributions import Downhill as Downhill
 from vnd.distributions import OrderedNormal as OrderedNormal
+from vnd.evaluation import evaluate as evaluate
+from vnd.evaluation import report_page as report_page
 from vnd.nn import BayesConv1d as BayesConv1d
 from vnd.nn import BayesConv2d as BayesConv2d
 from vnd.nn import BayesConv3d as BayesConv3d

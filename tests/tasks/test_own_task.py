@@ -41,8 +41,8 @@ def known() -> Iterator[None]:
     """A task that answers with a number, and a method for it."""
 
     @register_task
-    class Regression(Task):
-        name = "regression"
+    class Brightness(Task):
+        name = "brightness"
         kind, noun = "a regressor", "regressor"
         evaluation = Powers
         scored = ("squared error", "{:.4f}".format)
@@ -76,7 +76,7 @@ def known() -> Iterator[None]:
     @register("least_squares", Traits("least squares", stochastic=False))
     @dataclass(frozen=True)
     class LeastSquares(Single):
-        task = "regression"  # type: ignore[assignment]
+        task = "brightness"  # type: ignore[assignment]
 
         def build(self, network: nn.Module, example: Tensor) -> nn.Module:
             return network
@@ -86,7 +86,7 @@ def known() -> Iterator[None]:
             return Terms(total, {"mse": total.detach()})
 
     yield
-    del METHODS["least_squares"], TRAITS["least_squares"], TASKS["regression"]
+    del METHODS["least_squares"], TRAITS["least_squares"], TASKS["brightness"]
 
 
 def test_the_commands_train_evaluate_and_report_it(
@@ -109,7 +109,7 @@ def test_the_commands_train_evaluate_and_report_it(
     assert "validation squared error" in capsys.readouterr().err
     main(["evaluate", str(run)])
     results = json.loads((run / "results.json").read_text())
-    assert results["task"]["name"] == "regression"
+    assert results["task"]["name"] == "brightness"
     assert results["rows"][0]["mse"] < 0.3  # of brightness 0 … 3, whose variance is 1.25
     main(["evaluate", str(run), "--evaluate.power", "1", "--out", str(tmp_path / "absolute")])
     absolute = json.loads((tmp_path / "absolute" / "results.json").read_text())

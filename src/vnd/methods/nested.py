@@ -46,16 +46,7 @@ class Nested(Method):
 
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
         """Uniform fractions, learned levels, and learned shapes of so many parameters."""
-        fractions, levels, budgets = (dict.fromkeys(x) for x in (wanted.fractions, wanted.levels, wanted.parameters))
-        found = [
-            Size("uniform", f"{100 * f:.4g} %", nested.shape(model, fraction=f * wanted.leading), f) for f in fractions
-        ]
-        found += [Size(self.budgeted, f"level {x:.4g}", nested.shape(model, level=x)) for x in levels]
-        found += [self._fitting(model, budget) for budget in budgets]
-        for size in (self._fitting(model, budget) for budget in _spread(model, wanted.learned)):
-            if all(size.width != other.width for other in found if other.kind == self.budgeted):
-                found.append(size)
-        return _told_apart(model, found)
+        return sizes_of(model, wanted, self.budgeted)
 
     def recalibrate(
         self, model: nn.Module, batches: Callable[[], Iterable[Any]], widths: list[Width], samples: bool
@@ -69,9 +60,6 @@ class Nested(Method):
         if state_of(model).options["placement"] == "before_norm" and keep != "nested":
             return _masked(model, width, samples=keep == "posterior")
         return nested.extract(model, width, keep, warn=False)
-
-    def _fitting(self, model: nn.Module, budget: float) -> Size:
-        return Size(self.budgeted, f"≤ {short(budget)}", nested.shape(model, parameters=budget))
 
 
 class FixedOrder(Nested):
@@ -234,7 +222,25 @@ def ends(model: nn.Module) -> tuple[int, int]:
     return least, full
 
 
-def _told_apart(model: nn.Module, sizes: list[Size]) -> list[Size]:
+def sizes_of(model: nn.Module, wanted: Sizes, budgeted: Literal["uniform", "learned"] = "learned") -> list[Size]:
+    """The wanted sizes of a nested network; shapes of levels and of numbers of parameters are `budgeted`."""
+
+    def fitting(budget: float) -> Size:
+        return Size(budgeted, f"≤ {short(budget)}", nested.shape(model, parameters=budget))
+
+    fractions, levels, budgets = (dict.fromkeys(x) for x in (wanted.fractions, wanted.levels, wanted.parameters))
+    found = [
+        Size("uniform", f"{100 * f:.4g} %", nested.shape(model, fraction=f * wanted.leading), f) for f in fractions
+    ]
+    found += [Size(budgeted, f"level {x:.4g}", nested.shape(model, level=x)) for x in levels]
+    found += [fitting(budget) for budget in budgets]
+    for size in map(fitting, _spread(model, wanted.learned)):
+        if all(size.width != other.width for other in found if other.kind == budgeted):
+            found.append(size)
+    return told_apart(model, found)
+
+
+def told_apart(model: nn.Module, sizes: list[Size]) -> list[Size]:
     """The sizes, each with a label of its own: where rounded numbers are equal, with all digits of its parameters."""
     labels, found = [size.label for size in sizes], dict[str, Size]()
     for size in sizes:

@@ -19,6 +19,7 @@ from vnd.metrics.generation import (
 )
 from vnd.metrics.segmentation import (
     PixelCalibration,
+    PixelCounts,
     PixelSums,
     dice,
     diversity,
@@ -61,8 +62,8 @@ from vnd.metrics.uncertainty import (
 )
 
 __all__ = [
-    "CascadeCurve", "Interval", "PixelCalibration", "PixelSums", "Reliability", "RiskCoverage", "Selection",
-    "accuracy", "adaptive_calibration_error", "area_under_risk_coverage", "aupr", "auroc", "base_rate",
+    "CascadeCurve", "Interval", "PixelCalibration", "PixelCounts", "PixelSums", "Reliability", "RiskCoverage",
+    "Selection", "accuracy", "adaptive_calibration_error", "area_under_risk_coverage", "aupr", "auroc", "base_rate",
     "batch_calibration_error", "bootstrap_interval", "brier_score", "cascade_curve", "classwise_calibration_error",
     "confidence_interval", "dice", "diversity", "diversity_of", "error_bound", "excess_area_under_risk_coverage",
     "expected_calibration_error", "expected_energy_distance", "fpr_at_tpr", "frechet_distance",

@@ -335,6 +335,91 @@ class PixelSums:
         return PixelCalibration(error, self.count.clone(), self.confidence / held, self.share / held)
 
 
+class PixelCounts:
+    r"""Accuracy, overlap, likelihood and calibration of classes of pixels, of images that come batch by batch.
+
+    $$\mathrm{IoU}_k = \frac{n_{kk}}{n_{k \cdot} + n_{\cdot k} - n_{kk}}, \qquad
+      \mathrm{Dice}_k = \frac{2 n_{kk}}{n_{k \cdot} + n_{\cdot k}}$$
+
+    with $n_{kl}$ pixels of class k that are taken for class l, of all images together; NaN of a class that is neither
+    there nor seen. The calibration error is that of `expected_calibration_error` over pixels.
+
+    >>> counts = PixelCounts(bins=2)
+    >>> probs = torch.tensor([[0.9, 0.2, 0.4], [0.1, 0.8, 0.6]])
+    >>> counts.add(probs.view(1, 2, 1, 3), torch.tensor([[[0, 1, 0]]]))
+    >>> counts.accuracy, counts.iou
+    (tensor(0.6667, dtype=torch.float64), tensor([0.5000, 0.5000], dtype=torch.float64))
+    """
+
+    def __init__(self, bins: int = 15) -> None:
+        check_count("PixelCounts", "bins", bins)
+        self.bins, self.log_likelihood = bins, 0.0
+        self.table = torch.zeros(0, 0, dtype=torch.int64)
+        self.sums = torch.zeros(3, bins, dtype=torch.float64)  # pixels, their confidence, right ones
+
+    def add(self, probs: Tensor, labels: Tensor, left_out: int | None = None) -> None:
+        """Count the pixels of some images: probabilities (B, K, H, W), classes (B, H, W); those `left_out` do not."""
+        if probs.dim() < 3:
+            raise ValueError(f"PixelCounts: probs must be of shape (B, K, H, W); got {tuple(probs.shape)}")
+        rows, flat = probs.movedim(1, -1).flatten(0, -2), labels.flatten()
+        if left_out is not None and len(flat) == len(rows):
+            known = flat != left_out
+            rows, flat = rows[known.to(rows.device)], flat[known]
+            if not len(flat):
+                return
+        rows, flat = checked_predictions("PixelCounts", rows, flat)
+        classes = rows.size(1)
+        if not self.table.numel():
+            self.table = torch.zeros(classes, classes, dtype=torch.int64)
+        if len(self.table) != classes:
+            raise ValueError(f"PixelCounts: probs must have {len(self.table)} classes, as before; got {classes}")
+        confidence, top = rows.max(1)
+        self.table += torch.bincount(flat * classes + top, minlength=classes**2).view(classes, classes)
+        of_labels = rows.gather(1, flat[:, None]).clamp_min(torch.finfo(torch.float64).tiny)
+        self.log_likelihood += float(of_labels.log().sum())
+        index = equal_width(confidence, self.bins)
+        for own, weight in zip(
+            self.sums, (torch.ones_like(confidence), confidence, (top == flat).double()), strict=True
+        ):
+            own += torch.bincount(index, weight, minlength=self.bins)
+
+    @property
+    def count(self) -> int:
+        """Number of pixels, at least one."""
+        if not self.table.any():
+            raise ValueError("PixelCounts: no pixel was counted; add images first")
+        return int(self.table.sum())
+
+    @property
+    def accuracy(self) -> Tensor:
+        """Share of the pixels that are right."""
+        return self.table.diagonal().sum().double() / self.count
+
+    @property
+    def iou(self) -> Tensor:
+        """Intersection over union of each class, (K,)."""
+        return self._overlap(1)
+
+    @property
+    def dice(self) -> Tensor:
+        """Dice coefficient of each class, (K,)."""
+        return self._overlap(2)
+
+    @property
+    def nll(self) -> float:
+        """Mean negative log-likelihood of a pixel, in nats."""
+        return -self.log_likelihood / self.count
+
+    @property
+    def error(self) -> Tensor:
+        """Expected calibration error."""
+        return (self.sums[1] - self.sums[2]).abs().sum() / self.count
+
+    def _overlap(self, factor: int) -> Tensor:
+        both = self.table.diagonal().double()
+        return factor * both / (self.table.sum(0) + self.table.sum(1) - (2 - factor) * both)
+
+
 def _checked_probs(name: str, probs: Tensor) -> Tensor:
     """Probabilities in float64 on the CPU."""
     check_tensor(name, "probs", probs)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vnd.nn.state import nested_part, state_of
+from vnd.nn.state import state_of
 
 Output = str | int | Callable[[Any], Tensor]
 
@@ -62,6 +62,10 @@ class Arguments:
     def given(self) -> tuple[Any, ...] | dict[str, Any]:
         """The arguments as `of` takes them."""
         return self.kwargs or self.args
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All tensors, however deep they lie."""
+        return tensors_of((self.args, self.kwargs))
 
     def run(self, net: nn.Module) -> Any:
         """The network's output."""
@@ -188,7 +192,7 @@ def batch_inputs(root: nn.Module, batch: Any, device: torch.device) -> tuple[tup
         device: Where the tensors are brought to.
     """
     forward = _signature(root)
-    example = state_of(root).example if nested_part(root) is root else _needed(forward)
+    example = state_of(root).example if hasattr(root, "_vnd_state") else _needed(forward)
     found = _read_batch(example, forward, batch)
     if found is not None and forward is not None:
         try:

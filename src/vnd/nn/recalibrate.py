@@ -212,7 +212,7 @@ class _Average:
 
 def _sliced(root: nn.Module, state: NestedState, shapes: list[Shape], samples: bool) -> Mapping[Shape, nn.Module]:
     """The extracted network of each shape, set up to show the statistics of batches; none where masking has to do."""
-    if any(_altered(module, root, state) for module in root.modules()):
+    if any(is_altered(module, root, state) for module in root.modules()):
         return {}  # a copy might not do what was done to the network
     if any(kept == 0 for shape in shapes for unit, kept in shape.items() if unit not in state.stages):
         return {}  # torch has no convolution without channels
@@ -230,7 +230,7 @@ def _sliced(root: nn.Module, state: NestedState, shapes: list[Shape], samples: b
     return networks
 
 
-def _altered(module: nn.Module, root: nn.Module, state: NestedState) -> bool:
+def is_altered(module: nn.Module, root: nn.Module, state: NestedState) -> bool:
     """Tell if somebody hung a hook on a module, or gave it another `forward` than its class has."""
     ours = (state.before_forward, state.after_forward)
     hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())

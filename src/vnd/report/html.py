@@ -23,7 +23,19 @@ from vnd._files import put, write_text
 from vnd._text import nearest, short
 from vnd.metrics import Interval
 from vnd.report import style
-from vnd.report.results import CAPTIONS, FORMAT, RESULTS, Column, Run, declared, find, open_run, origin
+from vnd.report.results import (
+    CAPTIONS,
+    FORMAT,
+    RESULTS,
+    Column,
+    Run,
+    checked,
+    declared,
+    find,
+    open_run,
+    origin,
+    refuse_mixtures,
+)
 from vnd.report.series import Block, Point, Series, blocks_of, is_certain, numbered
 
 if TYPE_CHECKING:
@@ -121,6 +133,7 @@ class Options:
         return Drawing(self.prefix + key, partial(draw, *given))
 
 
+MEASURED = ("measured", "curves", "every_size")  # sections of networks of which rows are known, and no run
 View = Callable[[Block, Options], list[Panel]]
 SECTIONS: dict[str, dict[str, View]] = {}  # by the names that result files have under "sections"
 
@@ -222,6 +235,18 @@ def write(found: Compared, out: Path, title: str | None = None) -> Path:
     write_text(out / NUMBERS, json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     write_text(out / PAGE, html(title, groups, pictures))
     return out / PAGE
+
+
+def write_measured(results: Sequence[dict[str, Any]], path: Path, title: str | None = None) -> Path:
+    """Write the page of networks that no run folder is of, each as the contents of a result file: one file alone."""
+    runs = [Run(Path(one["title"]), checked(Path(one["title"]), one | {"sections": [*MEASURED]})) for one in results]
+    refuse_mixtures(runs)
+    (block,) = blocks_of(runs)
+    parts = parts_of(block, Options("run" if len(block.series) == 1 else "page"))
+    pictures = {name: style.svg(figure) for name, figure in _figures(parts).items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, html(title or "Evaluation of " + listed([run.name for run in runs]), [("", "", parts)], pictures))
+    return path
 
 
 def html(title: str, groups: Sequence[tuple[str, str, Sequence[Panel]]], pictures: dict[str, str]) -> str:

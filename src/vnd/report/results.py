@@ -136,9 +136,9 @@ def measure_names(features: dict[str, Any]) -> dict[str, str]:
 
 
 def read(place: Path) -> dict[str, Any]:
-    """The contents of a run's result file, once every part that the report uses is known to be what it should be."""
+    """The contents of a run's result file, `checked`."""
     path = Path(place) / RESULTS if Path(place).is_dir() else Path(place)
-    return _checked(path, _json(path))
+    return checked(path, _json(path))
 
 
 def open_run(path: Path) -> Run:
@@ -173,7 +173,7 @@ def find(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
         raise FileNotFoundError(f"report: none of the runs was evaluated ({names}); {todo}")
     if not runs:
         raise ValueError("report: at least one run must be given; got none")
-    _refuse_mixtures(runs)
+    refuse_mixtures(runs)
     return runs, left_out
 
 
@@ -188,7 +188,7 @@ def chosen_row(results: dict[str, Any]) -> dict[str, Any] | None:
     return next((row for row in rows if row["parameters"] == chosen.get("parameters")), rows[0])
 
 
-def _refuse_mixtures(runs: Sequence[Run]) -> None:
+def refuse_mixtures(runs: Sequence[Run]) -> None:
     """Runs of several tasks have no measure in common, and images of two splits must not be compared."""
     first = runs[0]
     for other in runs:
@@ -209,7 +209,7 @@ def _kept(path: Path) -> Iterator[Run]:
             results = run.pop("results")
         except (ValueError, RecursionError, KeyError, AttributeError, TypeError):
             raise ValueError(f'report: {path}, line {number} must be a JSON object with "results"') from None
-        yield Run(path, _checked(Path(f"{path}, line {number}"), results), run)
+        yield Run(path, checked(Path(f"{path}, line {number}"), results), run)
 
 
 def _in(place: Path) -> list[Path]:
@@ -248,7 +248,8 @@ def _json(path: Path) -> Any:
         raise ValueError(f"report: {path} must be JSON in UTF-8: {str(error).splitlines()[0]}") from None
 
 
-def _checked(path: Path, contents: Any) -> dict[str, Any]:
+def checked(path: Path, contents: Any) -> dict[str, Any]:
+    """The contents of a result file, once every part that the report uses is known to be what it should be."""
     try:
         check(contents, declared(SCHEMA)["file"], "")
         _check_rows(contents)

@@ -115,6 +115,14 @@ def overview(block: Block, options: Options) -> list[Panel]:
         reason=(results.get("chosen") or {}).get("reason"),
         measured=of_split(results, where or " at one size" * (sizes == "many")),
     )  # fmt: skip
+    return [Panel("summary", "", "", [paragraphs(text), cards_of(block)])]
+
+
+def cards_of(block: Block) -> Items:
+    """The full, the chosen and the smallest network of a run, in numbers."""
+    results, columns = block.runs[0].results, headlines(block)
+    rows, chosen = results["rows"], chosen_row(results)
+    full = max(rows, key=lambda row: row["parameters"])
     smallest = min(rows, key=lambda row: (row["parameters"], *(-row.get(column.key, 0) for column in columns[:1])))
     named = {"Full size": full, "Chosen": chosen, "Smallest": smallest} if len(rows) > 1 else {"The network": full}
     cards = [
@@ -125,7 +133,38 @@ def overview(block: Block, options: Options) -> list[Panel]:
         ]
         for name, row in named.items() if row is not None
     ]  # fmt: skip
-    return [Panel("summary", "", "", [paragraphs(text), Items(cards, "cards")])]
+    return Items(cards, "cards")
+
+
+@section("measured", "run", "page")
+def measured(block: Block, options: Options) -> list[Panel]:
+    """Summary of networks of which nothing is known but rows of numbers."""
+    rows = [row for run in block.runs for row in run.rows]
+    known = {key: list(dict.fromkeys(row[key] for row in rows if row.get(key) is not None)) for key in SAID}
+    text = caption(
+        "measured", names=listed([run.name for run in block.runs]), sizes=len({row["label"] for row in rows}),
+        examples=[f"{count:,}" for count in known["examples"]], samples=known["samples"], machines=known["machine"],
+        is_compared=any("auroc" in key for row in rows for key in row), listed=listed,
+        notes=list(dict.fromkeys(note for run in block.runs for note in run.results.get("notes") or ())),
+    )  # fmt: skip
+    if options.view == "page":
+        return [Panel("measured", "", "", [paragraphs(text)]), *summary(block, options)]
+    return [Panel("measured", "", "", [paragraphs(text), cards_of(block)])]
+
+
+SAID = ("examples", "samples", "machine")  # of rows
+
+
+@section("every_size", "run", "page")
+def every_row(block: Block, options: Options) -> list[Panel]:
+    """Every row in numbers, a table a series."""
+    if options.view == "run":
+        return numbers(block, options)
+    found = []
+    for own in block.series:
+        note, table = _in_numbers([row for point in own.points for rows in point.rows for row in rows], block)
+        found.append(Panel(f"numbers-{own.name}", f"{own.name} in numbers", note, [table]))
+    return found
 
 
 @section("curves", "run")
@@ -150,6 +189,10 @@ def one_run(results: dict[str, Any], column: Column) -> Figure:
         if some := [row for row in rows if row["kind"] == kind]:
             places, values = [row["parameters"] for row in some], [column.factor * row[column.key] for row in some]
             plot(axis, places, values, look, KINDS[kind][0], markersize=5, linewidth=1.5)
+            ends = [[row.get(f"{column.key}_{end}") for row in some] for end in ("low", "high")]
+            if not any(None in side for side in ends):
+                low, high = ([column.factor * value for value in side] for side in ends)
+                axis.fill_between(places, low, high, color=look[0], alpha=0.13, linewidth=0, zorder=1)
     chosen, full = chosen_row(results), max(results["rows"], key=lambda row: row["parameters"])
     if chosen is not None and chosen.get(column.key) is not None:
         label = f"chosen: {one_line(chosen['label'], 20)}, {short(chosen['parameters'])} parameters"
@@ -170,6 +213,18 @@ def numbers(block: Block, options: Options) -> list[Panel]:
     """Every size of a run in numbers; the units of each layer under a fold."""
     results = block.runs[0].results
     rows, chosen = results["rows"], chosen_row(results)
+    note, table = _in_numbers(rows, block, chosen)
+    tables = [table]
+    shaped = [row for row in rows if row.get("shape")]
+    if shaped:
+        layers = dict.fromkeys(layer for row in shaped for layer in row["shape"])
+        lines = [[layer, *(str(row["shape"].get(layer, NONE)) for row in shaped)] for layer in layers]
+        tables.append(Table(["Layer", *(row["label"] for row in shaped)], lines, fold="Units kept in each layer"))
+    return [Panel("numbers", "All sizes in numbers" if len(rows) > 1 else "In numbers", note, tables)]
+
+
+def _in_numbers(rows: list[dict[str, Any]], block: Block, chosen: Any = None) -> tuple[str, Table]:
+    """Rows as a table, and what its columns mean; ends of intervals stand in small."""
     columns = [column for key, column in block.columns.items() if any(row.get(key) is not None for row in rows)]
     kinds = {row["kind"] for row in rows}
     note = "".join(f"{words} " for kind, (_, words) in KINDS.items() if kind in kinds and len(rows) > 1)
@@ -178,15 +233,20 @@ def numbers(block: Block, options: Options) -> list[Panel]:
         if len({number(row.get(column.key), column) for row in rows}) == 1:  # one number needs no column
             columns.remove(column)
             note += f" {column.heading}: {number(rows[0][column.key], column)}."
-    lines = [[row["label"], row["kind"], *(number(row.get(c.key), c) for c in columns)] for row in rows]
+    if any(f"{column.key}_low" in row for column in columns for row in rows):
+        note += " In small: 95 % intervals over examples, of this one training."
+    lines = [[row["label"], row["kind"], *(_with_ends(row, c) for c in columns)] for row in rows]
     marked = tuple(index for index, row in enumerate(rows) if row is chosen)
-    tables = [Table(["Network", "Kind", *(c.heading for c in columns)], lines, marked=marked)]
-    shaped = [row for row in rows if row.get("shape")]
-    if shaped:
-        layers = dict.fromkeys(layer for row in shaped for layer in row["shape"])
-        lines = [[layer, *(str(row["shape"].get(layer, NONE)) for row in shaped)] for layer in layers]
-        tables.append(Table(["Layer", *(row["label"] for row in shaped)], lines, fold="Units kept in each layer"))
-    return [Panel("numbers", "All sizes in numbers" if len(rows) > 1 else "In numbers", note, tables)]
+    return note, Table(["Network", "Kind", *(c.heading for c in columns)], lines, marked=marked)
+
+
+def _with_ends(row: dict[str, Any], column: Column) -> Cell | str:
+    """A number of a row, with the ends of its interval below it where they are known."""
+    ends = [row.get(f"{column.key}_{end}") for end in ("low", "high")]
+    text = number(row.get(column.key), column)
+    if None in ends:
+        return text
+    return Cell(text, " … ".join(number(end, column).removesuffix(" %") for end in ends), below=True)
 
 
 # Who is best where

@@ -171,7 +171,7 @@ def pictures(drawn: dict[str, Figure], folder: Path, dpi: int) -> dict[str, str]
     for name, figure in drawn.items():
         _save(figure, folder / f"{name}.png", dpi=dpi)
         figure.set_layout_engine("none")  # laid out now; once is enough
-        found[name] = _svg(figure)
+        found[name] = svg(figure)
     return found
 
 
@@ -194,7 +194,7 @@ def png(figure: Figure, dpi: int, most: int) -> bytes:
         dpi = dpi * 4 // 5
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
     """A figure as an element of a page: text stays text, and nothing in it names an address."""
     import matplotlib
 

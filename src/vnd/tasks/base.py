@@ -14,12 +14,15 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
+from vnd import metrics
 from vnd._text import table
 from vnd.data.batches import Normalise, statistics
 from vnd.data.images import Images
 from vnd.methods import Method, Size, Sizes
 from vnd.methods.base import describe, refuse_unless
+from vnd.nn import Prediction
 from vnd.nn.extract import Keep
+from vnd.nn.predict import Link
 from vnd.tasks.trained import BestOrLast, TrainedRun
 
 PERCENT: dict[str, Any] = {"form": "percent", "digits": 1}
@@ -68,8 +71,41 @@ def machine(device: torch.device) -> str:
     return f"{torch.get_num_threads()} CPU threads ({platform.machine()}), torch {torch.__version__}"
 
 
+@dataclass(frozen=True)
+class Reading:
+    """Reading of a network's outputs: the link, and the dimension along which classes are counted."""
+
+    link: Link
+    dim: int | None = None
+
+
+class Scores(ABC):
+    """Scores of a network on labelled examples that come batch by batch."""
+
+    @abstractmethod
+    def add(self, prediction: Prediction, target: Tensor) -> None:
+        """Count a batch; a ValueError says what labels must be where they cannot be meant."""
+
+    @abstractmethod
+    def row(self) -> dict[str, Any]:
+        """The scores of all examples that were counted, by the keys of columns; "_low" and "_high" end an interval."""
+
+
+def detection(inside: Tensor, outside: Tensor) -> dict[str, Tensor]:
+    """Detection of examples out of domain by their uncertainties, (M,), beside those in domain, (N,)."""
+    return {
+        "auroc": metrics.auroc(inside, outside),
+        "aupr": metrics.aupr(inside, outside),
+        "base_rate": metrics.base_rate(inside, outside),
+        "fpr95": metrics.fpr_at_tpr(inside, outside),
+    }
+
+
 class Task(ABC):
     """Task of a network, what it does with an image: one object a task, which registers itself by `register`.
+
+    Networks of recipes are trained and evaluated by what takes a recipe or a `TrainedRun`. Any other network is
+    evaluated by `reads` and `scores`: a task that has but these two takes part in `vnd.evaluate`.
 
     Attributes:
         name: What methods give as their `task`.
@@ -80,6 +116,7 @@ class Task(ABC):
         scored: What validation measures, and how that is shown.
         compare: What two runs must have in common to stand in one figure.
         columns: Of the rows of its results, as pages show them.
+        measures: Those of the rows that `vnd.evaluate` gives; `columns` unless said.
         sections: Of its pages, in their order; those of `vnd.report.html`.
         has_masks: Whether its labels are masks.
         validates_draws: Whether validation draws weights, and takes statistics of drawn ones.
@@ -95,11 +132,41 @@ class Task(ABC):
     scored: ClassVar[tuple[str, Callable[[float], str]]] = ("score", "{:.4f}".format)
     compare: ClassVar[Sequence[str]] = ("data", "network")
     columns: ClassVar[list[dict[str, Any]]] = COSTS
+    measures: ClassVar[list[dict[str, Any]] | None] = None
     sections: ClassVar[Sequence[str]] = ("training",)
     has_masks: ClassVar[bool] = False
     validates_draws: ClassVar[bool] = False
     widths: ClassVar[tuple[str, tuple[str, ...]]] = ("method", ())
     not_extracted: ClassVar[str] = "its task measures no network that was cut out"
+
+    def reads(self, output: Tensor, target: Tensor, dim: int | None = None) -> Reading | None:
+        """Reading of outputs beside labels, both of one batch; None where they cannot be of this task.
+
+        Args:
+            output: As the network gives it, (B, …).
+            target: The labels.
+            dim: The dimension of classes, where the caller says it.
+        """
+        return None
+
+    def scores(self, reading: Reading, bins: int) -> Scores:
+        """Empty scores of a network whose outputs are so read; `bins` of calibration errors."""
+        raise ValueError(f"task: {self.name} scores no network by itself; evaluate a run by vnd evaluate RUN")
+
+    def uncertainties(self, prediction: Prediction) -> dict[str, Tensor]:
+        """Uncertainties of each example, (B,), by name, the main one without: the entropy, between samples also MI.
+
+        Of what has no entropy it is the standard deviation between samples. Those of parts, as pixels, are averaged.
+        """
+        drawn = prediction.samples > 1
+        named: dict[str, Tensor] = {}
+        if prediction.entropy is not None:
+            named[""] = prediction.entropy
+        elif drawn:
+            named[""] = prediction.variance.sqrt()
+        if drawn and prediction.mutual_information is not None:
+            named["mutual_information"] = prediction.mutual_information
+        return {name: found.flatten(1).mean(1) if found.dim() > 1 else found for name, found in named.items()}
 
     def check_data(self, images: Images, recipe: Any) -> None:  # noqa: B027
         """Refuse training images that nobody could learn it from; `recipe` is the section `data`."""
@@ -121,17 +188,17 @@ class Task(ABC):
         """Images in a batch that BatchNorm's statistics are collected from, where training has so many."""
         return BATCH
 
-    @abstractmethod
     def validate(self, method: Any, model: nn.Module, size: Size, images: Images, normalise: Normalise) -> float:
         """Measure a size of a recalibrated network on validation images."""
+        raise ValueError(self._without_recipes("validate"))
 
     def score(self, mean: float) -> float:
         """The mean over the sizes that are looked at, as what is best when it is largest."""
         return -mean
 
-    @abstractmethod
     def evaluate(self, run: TrainedRun, options: Any, test: Images, done: Callable[[int], None]) -> dict[str, Any]:
         """Measure a network at its sizes: `rows`, `tidy` rows, and what else its sections draw."""
+        raise ValueError(self._without_recipes("evaluate"))
 
     def cut_row(self, run: TrainedRun, size: Size, small: nn.Module, keep: Keep, samples: int) -> dict[str, Any]:
         """Measure a network that `vnd extract` cut out of a run, on the test images: a row of `cut_table`."""
@@ -141,13 +208,16 @@ class Task(ABC):
         """Table of such a row, for a terminal."""
         raise ValueError(f"extract: {self.not_extracted}")
 
-    @abstractmethod
     def work(self, run: TrainedRun, options: Any, test: Images) -> int:
         """The sum of what `evaluate` reports to `done`, for a progress bar."""
+        raise ValueError(self._without_recipes("work"))
 
-    @abstractmethod
     def tables(self, results: dict[str, Any], split: str, options: Any) -> list[Table]:
         """Tables that `vnd evaluate` prints."""
+        raise ValueError(self._without_recipes("tables"))
+
+    def _without_recipes(self, missing: str) -> str:
+        return f"{self.name}: a task of recipes must have its own {missing}; it is for networks that vnd.evaluate takes"
 
     def of_data(self, name: str) -> dict[str, Any]:
         """Further entries of results on a data set."""

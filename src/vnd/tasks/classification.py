@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,12 +22,25 @@ from vnd.methods import Method, Size
 from vnd.methods.base import refuse_unless
 from vnd.methods.classification_baselines import fit_temperature, scaled
 from vnd.models.autoencoder import CodedNetwork
-from vnd.nn import BayesLayer, OrderingUnit
+from vnd.nn import BayesLayer, OrderingUnit, Prediction
+from vnd.nn.arguments import class_dim
 from vnd.nn.extract import Keep
 from vnd.nn.profile import latency, profile
 from vnd.nn.state import Shape, unwrap
 from vnd.nn.width import sample_shapes
-from vnd.tasks.base import COSTS, PERCENT, SHAPED, Evaluation, Task, check_bn_images, register, rows_table
+from vnd.tasks.base import (
+    COSTS,
+    PERCENT,
+    SHAPED,
+    Evaluation,
+    Reading,
+    Scores,
+    Task,
+    check_bn_images,
+    detection,
+    register,
+    rows_table,
+)
 from vnd.tasks.trained import TrainedRun, repeatable
 
 Inference = Literal["mc", "mean", "mc_mask", "temperature_scaled"]
@@ -278,13 +291,75 @@ def scores(
         "aurc": metrics.area_under_risk_coverage(probs, labels, entropy),
     }
     if domains is not None:
-        measured |= {
-            "auroc": metrics.auroc(*domains),
-            "aupr": metrics.aupr(*domains),
-            "base_rate": metrics.base_rate(*domains),
-            "fpr95": metrics.fpr_at_tpr(*domains),
-        }
+        measured |= detection(*domains)
     return {name: float(value) for name, value in measured.items()}
+
+
+LEFT_OUT = -100  # as torch has it: the label of what nobody is to be right about, such as padding
+
+
+class ClassScores(Scores):
+    """`scores` of a network that gives classes of examples, (B, C), or of their parts, as of tokens (B, T, C)."""
+
+    def __init__(self, reading: Reading, bins: int) -> None:
+        self.reading, self.bins = reading, bins
+        self.probs, self.entropy, self.labels = list[Tensor](), list[Tensor](), list[Tensor]()
+        self.parts = False  # whether rows are parts of examples, which are not independent of each other
+
+    def add(self, prediction: Prediction, target: Tensor) -> None:
+        """Count a batch."""
+        probs, entropy = prediction.probs, torch.as_tensor(prediction.entropy)
+        if self.reading.link == "sigmoid":
+            probs = torch.stack((1 - probs, probs), -1).flatten(0, -2)
+        else:
+            self.parts |= probs.dim() > 2
+            probs = probs.movedim(class_dim(tuple(probs.shape), self.reading.dim, "evaluate"), -1).flatten(0, -2)
+        if self.reading.link != "sigmoid" and target.shape == prediction.probs.shape:
+            if not is_one_hot(target):
+                raise ValueError("labels must be whole numbers, or rows of zeros with a one; got shares of classes")
+            target = target.argmax(1)
+        labels = target.flatten().long().cpu()
+        if len(labels) != len(probs):
+            raise ValueError(f"labels must be {len(probs)}, as many as predictions; got {len(labels)}")
+        known = labels != LEFT_OUT
+        check_labels(labels[known], probs.size(1))
+        for held, found in ((self.probs, probs), (self.entropy, entropy.flatten())):
+            held.append(found.cpu()[known])
+        self.labels.append(labels[known])
+
+    def row(self) -> dict[str, Any]:
+        """The scores, and of independent examples 95 % intervals of the accuracy and the log-likelihood."""
+        probs, entropy, labels = torch.cat(self.probs), torch.cat(self.entropy), torch.cat(self.labels)
+        if not len(labels):
+            raise ValueError(f"labels must not all be {LEFT_OUT}, which leaves an example out")
+        found: dict[str, Any] = scores(probs, entropy, labels, self.bins)
+        if self.parts:
+            return found
+        wrong, count = int((probs.argmax(1) != labels).sum()), len(labels)
+        of_labels = probs.double().gather(1, labels[:, None]).clamp_min(torch.finfo(torch.float64).tiny)
+        nll = metrics.confidence_interval((-of_labels.log()[:, 0]).tolist())
+        return found | {
+            "accuracy_low": 1 - metrics.error_bound(wrong, count, 0.975),  # Clopper and Pearson's
+            "accuracy_high": metrics.error_bound(count - wrong, count, 0.975),
+            "nll_low": nll.low,
+            "nll_high": nll.high,
+        }
+
+
+def check_labels(labels: Tensor, classes: int) -> None:
+    """Refuse labels that are no class."""
+    if len(wrong := labels[(labels < 0) | (labels >= classes)]):
+        raise ValueError(f"labels must lie in 0 … {classes - 1}, or be {LEFT_OUT} to be left out; got {wrong[0]}")
+
+
+def is_binary(target: Tensor) -> bool:
+    """Tell if labels are zeros and ones alone."""
+    return not target.is_complex() and bool(((target == 0) | (target == 1)).all())
+
+
+def is_one_hot(target: Tensor) -> bool:
+    """Tell if labels are rows of zeros with a one."""
+    return target.dim() == 2 and target.size(1) > 1 and is_binary(target) and bool((target.sum(1) == 1).all())
 
 
 SHOWN = 8  # images of each kind
@@ -540,6 +615,12 @@ COLUMNS: list[dict[str, Any]] = [
     },
     {"key": "base_rate", "heading": "AUPR by chance", **PERCENT},
 ]  # of its rows, as pages show them
+AURC: dict[str, Any] = {
+    **{"key": "aurc", "heading": "AURC", "better": "less", "title": "Risk of the surest answers", **PERCENT},
+    **{"axis": "area under risk and coverage, AURC (%)"},
+    "description": "The share of wrong answers among the surest, on average over all shares that are answered. Less is "
+    "better.",
+}
 
 
 @register
@@ -568,7 +649,27 @@ class Classification(Task):
         "theory",
     )
     columns = COLUMNS
+    measures: ClassVar[list[dict[str, Any]]] = [*COLUMNS, AURC]
     not_extracted = ""
+
+    def reads(self, output: Tensor, target: Tensor, dim: int | None = None) -> Reading | None:
+        """Classes (B, C), or of parts (B, T, C) and (B, C, T), beside whole numbers; one logit beside 0 and 1."""
+        if target.shape in (output.shape, output.shape[:1]) and output.numel() == len(output) and output.dim() < 3:
+            return Reading("sigmoid") if is_binary(target) else None
+        if output.dim() == 2 and target.shape == output.shape:
+            return Reading("softmax", 1) if is_one_hot(target) else None
+        if output.dim() not in (2, 3) or target.dtype == torch.bool or target.is_floating_point():
+            return None
+        places = [1, 2][: output.dim() - 1] if dim is None else [dim % output.dim()]
+        fits = [one for one in places if one and (*output.shape[:one], *output.shape[one + 1 :]) == target.shape]
+        if len(fits) > 1:
+            shape = tuple(output.shape)
+            raise ValueError(f"outputs of shape {shape} do not say where their classes are; pass dim=-1 or dim=1")
+        return Reading("softmax", fits[0]) if fits and output.size(fits[0]) > 1 else None
+
+    def scores(self, reading: Reading, bins: int) -> Scores:
+        """Empty scores."""
+        return ClassScores(reading, bins)
 
     def check_data(self, images: Images, recipe: Any) -> None:
         """Refuse images without labels, or of one class."""

@@ -19,7 +19,9 @@ from vnd.methods import METHODS, Size
 from vnd.methods.base import refuse_unless
 from vnd.methods.nested import Nested
 from vnd.methods.vnd_punet import Drawer, Segmenter
-from vnd.tasks.base import SHAPED, Evaluation, Task, register, rows_table
+from vnd.nn import Prediction
+from vnd.tasks.base import COSTS, PERCENT, SHAPED, Evaluation, Reading, Scores, Task, register, rows_table
+from vnd.tasks.classification import LEFT_OUT, check_labels, is_binary
 from vnd.tasks.trained import TrainedRun, named_groups, repeatable
 
 THRESHOLD = 0.5  # probability from which on a pixel is foreground
@@ -229,6 +231,39 @@ OF_DATA: dict[str, dict[str, Any]] = {
 }
 
 
+class PixelScores(Scores):
+    """Scores of classes of pixels, (B, K, H, W) beside whole numbers (B, H, W), or of one logit beside a mask."""
+
+    def __init__(self, reading: Reading, bins: int) -> None:
+        self.reading, self.bins, self.counts = reading, bins, metrics.PixelCounts(bins)
+
+    def add(self, prediction: Prediction, target: Tensor) -> None:
+        """Count a batch."""
+        probs = prediction.probs
+        if self.reading.link == "sigmoid":
+            probs = torch.cat((1 - probs, probs), 1)
+        target = target.squeeze(1) if target.dim() == probs.dim() else target
+        if (wanted := (len(probs), *probs.shape[2:])) != target.shape:
+            raise ValueError(f"labels must be of shape {wanted}, one a pixel; got {tuple(target.shape)}")
+        labels = target.cpu().long()
+        if self.reading.link == "sigmoid" and not is_binary(target):
+            raise ValueError("masks must be of zeros and ones; got other numbers")
+        check_labels(labels[labels != LEFT_OUT], probs.size(1))
+        self.counts.add(probs, labels, LEFT_OUT)
+
+    def row(self) -> dict[str, Any]:
+        """The scores; IoU and Dice are of the foreground, or the mean over the classes that there are."""
+        found = self.counts
+        places = slice(1, 2) if self.reading.link == "sigmoid" else slice(None)
+        overlap = {"iou": found.iou[places], "dice": found.dice[places]}
+        return {
+            "accuracy": float(found.accuracy),
+            **{name: float(own.nanmean()) if bool(own.isfinite().any()) else None for name, own in overlap.items()},
+            "nll": float(found.nll),
+            "ece": float(found.error),
+        }
+
+
 COLUMNS: list[dict[str, Any]] = [
     {"key": "parameters", "heading": "Parameters", "form": "short"},
     {"key": "ged", "heading": "GED", "digits": 3, "better": "less"},
@@ -238,6 +273,32 @@ COLUMNS: list[dict[str, Any]] = [
     {"key": "calibration_error", "heading": "Pixel ECE", "digits": 4, "better": "less"},
     {"key": "entropy_marked", "heading": "Entropy", "digits": 3},
 ]  # of its rows, as pages show them
+MEASURES: list[dict[str, Any]] = [
+    *COSTS,
+    {
+        **{"key": "iou", "heading": "IoU", "better": "more", "title": "Overlap with the mask", **PERCENT},
+        **{"axis": "IoU (%)", "headline": "Overlaps most", "scaled": False},
+        "description": "Intersection over union of what is marked and what is to be, of all pixels together: of the "
+        "foreground, or the mean over classes. More is better.",
+    },
+    {"key": "dice", "heading": "Dice", "better": "more", **PERCENT},
+    {"key": "accuracy", "heading": "Pixels right", "better": "more", **PERCENT},
+    {
+        **{"key": "ece", "heading": "Pixel ECE", "better": "less", "title": "Calibration error", **PERCENT},
+        **{"axis": "calibration error of pixels, ECE (%)", "headline": "Most honest confidence"},
+        "description": "Expected calibration error of pixels: how far, on average, the stated confidence is from the "
+        "share of right answers. Less is better.",
+    },
+    {"key": "nll", "heading": "NLL (nats)", "better": "less", "digits": 3},
+    {
+        **{"key": "auroc", "heading": "AUROC", "better": "more", "title": "Noticing unfamiliar images"},
+        **{"axis": "AUROC, unfamiliar images (%)", "headline": "Notices unfamiliar images best", **PERCENT},
+        "description": "Of an image of the kind it was trained on and an unfamiliar one, how often the pixels of the "
+        "unfamiliar one are less certain. 50 % is chance. More is better.",
+    },
+    {"key": "aupr", "heading": "AUPR", "better": "more", "chance": "base_rate", **PERCENT},
+    {"key": "base_rate", "heading": "AUPR by chance", **PERCENT},
+]  # of the rows of `vnd.evaluate`
 PRINTED = {"matched_iou", "diversity", "dice", "calibration_error"}  # by `vnd evaluate`, beside the distances
 
 
@@ -253,7 +314,22 @@ class Segmentation(Task):
     has_masks = validates_draws = True
     not_extracted = "vnd segment draws its masks at a size, vnd evaluate measures it"
     sections = ("mask_tables", "energy_distance", "training")
-    columns = COLUMNS
+    columns, measures = COLUMNS, MEASURES
+
+    def reads(self, output: Tensor, target: Tensor, dim: int | None = None) -> Reading | None:
+        """Classes of pixels (B, K, H, W), or of voxels, beside whole numbers; one logit a pixel beside a mask."""
+        if output.dim() not in (4, 5) or dim not in (None, 1, 1 - output.dim()):
+            return None
+        pixels, one = (len(output), *output.shape[2:]), output.size(1) == 1
+        if target.shape != pixels and not (one and target.shape == output.shape):
+            return None
+        if one:
+            return Reading("sigmoid", 1) if is_binary(target) else None
+        return None if target.is_floating_point() or target.dtype == torch.bool else Reading("softmax", 1)
+
+    def scores(self, reading: Reading, bins: int) -> Scores:
+        """Empty scores."""
+        return PixelScores(reading, bins)
 
     def check_data(self, images: Images, recipe: Any) -> None:
         """Refuse images that nobody could learn to segment from."""
