@@ -25,6 +25,7 @@ from vnd._text import check_known, one_line, short
 from vnd.data.batches import Normalise
 from vnd.data.images import Images
 from vnd.methods import Size, Sizes
+from vnd.metrics._checks import check_count
 from vnd.methods.nested import sizes_of, told_apart
 from vnd.nn import BayesLayer, Prediction, Shape
 from vnd.nn.arguments import Arguments, Output, batch_inputs, describe_value, split_labels, to_device
@@ -248,8 +249,9 @@ def evaluate(
     >>> [(row["label"], row["parameters"]) for row in rows], {"accuracy", "ece", "auroc"} <= set(rows[0])
     ([('50 %', 27), ('100 %', 51)], True)
     """
-    draws = _draws(net, samples)
-    sets = _named_sets(ood)
+    draws, sets = _draws(net, samples), _named_sets(ood)
+    check_count("evaluate", "bins", bins)
+    check_count("evaluate", "seed", seed, 0)
     with repeatable(seed), _as_before(net) if recalibrate is not None else nullcontext():
         sizes = _sizes(net, widths)
         if recalibrate is not None:
@@ -318,7 +320,7 @@ def _sizes(net: nn.Module, widths: Any) -> list[Size]:
         found = [_size(net, widths)]
     if not found:
         raise ValueError("evaluate: widths must name at least one width; got none")
-    return told_apart(net, found)
+    return told_apart(net, list(dict.fromkeys(found)))
 
 
 def _size(net: nn.Module, width: Any) -> Size:
@@ -399,7 +401,7 @@ def _results_of(name: str, given: Any) -> dict[str, Any]:
         row.setdefault("kind", "uniform")
         row["label"] = str(row["label"])
     columns = [{key: _of_examples(x) for key, x in column.items()} for column in task.measures or task.columns]
-    method = {"key": name or "network", "name": name or "the network", "stochastic": is_drawn}
+    method = {"key": name or "network", "name": name or "The network", "stochastic": is_drawn}
     unlike = any(row.get("recalibrated") in (False, 0) for row in rows)
     return {
         "format": 2, **task.describe(), "columns": columns + _further(columns, rows),

@@ -75,8 +75,9 @@ def drawn_columns(block: Block) -> list[Column]:
 
 
 def headlines(block: Block) -> list[Column]:
-    """The columns in which a network is called best."""
-    return [column for column in block.columns.values() if column.headline]
+    """The columns in which a network is called best, and that there are numbers for."""
+    known = {key for _, point in block.points for key in point.measures}
+    return [column for column in block.columns.values() if column.headline and column.key in known]
 
 
 def other_of(block: Block) -> str:
@@ -142,7 +143,7 @@ def measured(block: Block, options: Options) -> list[Panel]:
     rows = [row for run in block.runs for row in run.rows]
     known = {key: list(dict.fromkeys(row[key] for row in rows if row.get(key) is not None)) for key in SAID}
     text = caption(
-        "measured", names=listed([run.name for run in block.runs]), sizes=len({row["label"] for row in rows}),
+        "measured", names=listed([run.method["name"] for run in block.runs]), sizes=len({row["label"] for row in rows}),
         examples=[f"{count:,}" for count in known["examples"]], samples=known["samples"], machines=known["machine"],
         is_compared=any("auroc" in key for row in rows for key in row), listed=listed,
         notes=list(dict.fromkeys(note for run in block.runs for note in run.results.get("notes") or ())),
