@@ -25,10 +25,10 @@ from vnd._text import check_known, one_line, short
 from vnd.data.batches import Normalise
 from vnd.data.images import Images
 from vnd.methods import Size, Sizes
-from vnd.metrics._checks import check_count
 from vnd.methods.nested import sizes_of, told_apart
+from vnd.metrics._checks import check_count
 from vnd.nn import BayesLayer, Prediction, Shape
-from vnd.nn.arguments import Arguments, Output, batch_inputs, describe_value, split_labels, to_device
+from vnd.nn.arguments import Arguments, Output, batch_inputs, check_output, describe_value, split_labels, to_device
 from vnd.nn.extract import extract
 from vnd.nn.predict import Link, predict
 from vnd.nn.profile import latency, profile
@@ -250,6 +250,11 @@ def evaluate(
     ([('50 %', 27), ('100 %', 51)], True)
     """
     draws, sets = _draws(net, samples), _named_sets(ood)
+    check_output(output, "evaluate")
+    if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int)):
+        raise ValueError(f"evaluate: dim must be a whole number or None; got {describe_value(dim)}")
+    if link is not None and not isinstance(link, str):
+        raise ValueError(f"evaluate: link must be text, as vnd.predict takes it, or None; got {describe_value(link)}")
     check_count("evaluate", "bins", bins)
     check_count("evaluate", "seed", seed, 0)
     with repeatable(seed), _as_before(net) if recalibrate is not None else nullcontext():
@@ -291,7 +296,8 @@ def _named_sets(ood: Any) -> dict[str, Any]:
 
 def _iterable(batches: Any, name: str) -> Iterable[Any]:
     """Batches, also of a function that gives them."""
-    found = batches() if callable(batches) and not isinstance(batches, Iterable) else batches
+    is_function = callable(batches) and not isinstance(batches, Iterable | nn.Module)
+    found = batches() if is_function else batches
     if isinstance(found, Tensor | Mapping | str) or not isinstance(found, Iterable):
         raise ValueError(f"evaluate: {name} must be an iterable of batches; got {describe_value(found)}")
     return found
@@ -376,6 +382,10 @@ def report_page(rows: Any, path: Path | str, title: str | None = None) -> Path:
     """
     from vnd.report.html import write_measured
 
+    if not isinstance(path, str | Path):
+        raise ValueError(f"report_page: path must be that of a file; got a {type(path).__name__}")
+    if title is not None and not isinstance(title, str):
+        raise ValueError(f"report_page: title must be text or None; got a {type(title).__name__}")
     path = Path(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"report_page: path must be a file that ends in .html; got {path}")
@@ -423,8 +433,9 @@ def _plain_rows(whose: str, given: Any) -> list[dict[str, Any]]:
             given = list(csv.DictReader(file))
     if hasattr(given, "to_dict"):
         given = given.to_dict("records")
-    if not isinstance(given, list | tuple) or not given or not all(isinstance(row, Mapping) for row in given):
-        got = f"a {type(given).__name__}" if given else "none"
+    is_list = isinstance(given, list | tuple)
+    if not is_list or not given or not all(isinstance(row, Mapping) for row in given):
+        got = "none" if is_list and not given else describe_value(given)
         raise ValueError(f"{whose} must be a list of dicts, one or more, as vnd.evaluate gives them; got {got}")
     return [{str(key): x for key, value in row.items() if (x := _plain(key, value)) is not None} for row in given]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,7 +124,10 @@ def hold_out(
     >>> len(train), len(validation)
     (7, 3)
     """
+    check_images(images, "hold_out")
     total = len(images)
+    if isinstance(count, bool) or not isinstance(count, Integral):
+        raise ValueError(f"hold_out: count must be a whole number; got a {type(count).__name__}")
     if rule not in ("random", "last"):
         raise ValueError(f"hold_out: rule must be 'random' or 'last'; got {rule!r}")
     if not 0 <= count < total:
@@ -136,6 +140,12 @@ def hold_out(
         raise ValueError(f"hold_out: {count} images take all {needed} groups, which are held out whole; hold out fewer")
     held = np.isin(group, order[:needed])
     return images.take(np.flatnonzero(~held)), images.take(np.flatnonzero(held))
+
+
+def check_images(images: object, who: str) -> None:
+    """Refuse what is no set of images, as an array of pixels."""
+    if not isinstance(images, Images):
+        raise ValueError(f"{who}: images must be an Images, such as vnd.data.load gives; got a {type(images).__name__}")
 
 
 def last_fifth(count: int) -> int:
@@ -152,6 +162,10 @@ def fit_to(images: Images, channels: int, size: int) -> Images:
     >>> fit_to(Images(np.full((2, 1, 28, 28), 7, np.uint8)), 3, 32).pixels.shape
     (2, 3, 32, 32)
     """
+    check_images(images, "fit_to")
+    for name, value in (("channels", channels), ("size", size)):
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise ValueError(f"fit_to: {name} must be a whole number; got a {type(value).__name__}")
     count, have, *frame = images.pixels.shape
     if size < 1 or (channels != have and {channels, have} != {1, 3}):
         raise ValueError(

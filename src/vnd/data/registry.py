@@ -174,6 +174,8 @@ DATASETS: dict[str, DataSet] = {dataset.name: dataset for dataset in _ALL}
 
 def find(name: str, who: str) -> DataSet:
     """The data set of a name; `who` asks, for the message where there is none."""
+    if not isinstance(name, str):
+        raise ValueError(f"{who}: name must be that of a data set, text; got a {type(name).__name__}")
     if name not in DATASETS:
         hint = nearest(str(name).lower(), DATASETS)
         raise ValueError(f"{who}: unknown data set {name!r}{hint} Known: {', '.join(DATASETS)}")

@@ -335,4 +335,4 @@ def describe_value(x: Any) -> str:
         return f"a {type(x).__name__} with the keys {', '.join(map(repr, x)) or 'none'}"
     if isinstance(x, tuple | list):
         return f"a {type(x).__name__} of ({', '.join(describe_value(value) for value in x)})"
-    return "None" if x is None else f"a {type(x).__name__}"
+    return repr(x) if x is None or isinstance(x, bool | int | float | str) else f"a {type(x).__name__}"

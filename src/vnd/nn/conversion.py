@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatch
 from functools import partial
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 import torch
@@ -16,7 +17,7 @@ from torch.distributions import Normal
 
 from vnd.distributions import BernoulliChain, LogUniform
 from vnd.functional import LogUniformForm
-from vnd.nn.arguments import Output, check_output, pick_tensor
+from vnd.nn.arguments import Output, check_output, describe_value, pick_tensor
 from vnd.nn.attention import open_attention
 from vnd.nn.bayesian import BAYES_OF, BayesLayer, Estimator, Noise, bayes_of
 from vnd.nn.bits import MOST_BITS
@@ -169,7 +170,7 @@ def to_nested(
     ['0']
     """
     if not isinstance(model, nn.Module):
-        raise ValueError(f"to_nested: model must be an nn.Module; got {model!r}")
+        raise ValueError(f"to_nested: model must be an nn.Module; got a {type(model).__name__}")
     if hasattr(unwrap(model), "_vnd_state"):
         raise ValueError("to_nested: the model is a nested network already")
     if type(model) in BAYES_OF:
@@ -180,6 +181,11 @@ def to_nested(
             raise ValueError(f"to_nested: {name} must be {' or '.join(map(repr, get_args(kind)))}; got {value!r}")
     check_order(order, model)
     check_output(output, "to_nested")
+    for name, count in (("num_groups", num_groups), ("base", base)):
+        if isinstance(count, bool) or not isinstance(count, Integral):
+            raise ValueError(f"to_nested: {name} must be a whole number; got {describe_value(count)}")
+    if not isinstance(bayesian, bool):
+        raise ValueError(f"to_nested: bayesian must be True or False; got {describe_value(bayesian)}")
     if base > num_groups:
         raise ValueError(f"to_nested: base must lie in 0 … num_groups = {num_groups}; got {base}")
     if isinstance(weight_prior, float | int) and not weight_prior > 0:

@@ -68,6 +68,8 @@ def taylor_order(model: nn.Module, batches: Iterable[Any], loss_fn: Callable[[nn
         raise ValueError(f"taylor_order: model must be an nn.Module; got a {type(model).__name__}")
     if isinstance(batches, Tensor | Mapping) or not isinstance(batches, Iterable):
         raise ValueError(f"taylor_order: batches must be an iterable of batches; got a {type(batches).__name__}")
+    if not callable(loss_fn):
+        raise ValueError(f"taylor_order: loss_fn must be a function of (model, batch); got a {type(loss_fn).__name__}")
     root, effects = unwrap(model), _GateEffects()
     device = next((parameter.device for parameter in root.parameters()), torch.device("cpu"))
     with ExitStack() as stack:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from vnd.distributions import BernoulliChain, LogUniform
 from vnd.distributions.kl import chain_kl
 from vnd.functional import log_uniform_constant, to_float32
+from vnd.nn.arguments import describe_value
 from vnd.nn.bayesian import BayesConvTranspose2d, BayesLayer
 from vnd.nn.bits import BIT_KL
 from vnd.nn.ordering import OrderingUnit, pin, pinned
@@ -248,8 +249,10 @@ def set_temperature(net: nn.Module, temperature: float) -> None:
     >>> [float(unit.temperature) for unit in net.modules() if isinstance(unit, vnd.OrderingUnit)]
     [0.5]
     """
-    if not isinstance(temperature, Real | Tensor) or not 0 < temperature < math.inf:
-        raise ValueError(f"set_temperature: temperature must be finite and greater than 0; got {temperature}")
+    single = isinstance(temperature, Real) or (isinstance(temperature, Tensor) and temperature.numel() == 1)
+    if not single or not 0 < temperature < math.inf:
+        got = describe_value(temperature) if isinstance(temperature, Tensor) and not single else temperature
+        raise ValueError(f"set_temperature: temperature must be finite and greater than 0; got {got}")
     for module in unwrap(net).modules():
         if isinstance(module, OrderingUnit):
             module.temperature.fill_(temperature)
@@ -353,6 +356,8 @@ def step_order(net: nn.Module, loss_fn: Callable[[], Tensor], measure: bool = Tr
     >>> float(order.detach())
     0.0
     """
+    if not callable(loss_fn):
+        raise ValueError(f"step_order: loss_fn must be a function without arguments; got a {type(loss_fn).__name__}")
     root = unwrap(net)
     if not any(isinstance(unit, OrderingUnit) and unit.gradient == "difference" for unit in root.modules()):
         raise ValueError("step_order: no ordering unit of the network has gradient 'difference'; convert it with those")

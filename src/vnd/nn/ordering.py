@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal, Self, get_args
 
 import torch
@@ -454,6 +454,13 @@ class OrderingUnit(nn.Module):
         def refuse(what: str) -> None:
             raise ValueError(f"OrderingUnit: {what}")
 
+        counts = (self.channels, self.num_groups, self.base)
+        if any(isinstance(x, bool) or not isinstance(x, Integral) for x in counts):
+            got = ", ".join(repr(x) if isinstance(x, Real) else f"a {type(x).__name__}" for x in counts)
+            refuse(f"channels, num_groups and base must be whole numbers; got ({got})")
+        for name, value in (("temperature", temperature), ("initial_logit", initial_logit)):
+            if not isinstance(value, Real):
+                refuse(f"{name} must be a number; got a {type(value).__name__}")
         if self.channels < 1:
             refuse(f"channels must be at least 1; got {self.channels}")
         if self.tiles < 1 or self.channels % self.tiles:
@@ -463,9 +470,6 @@ class OrderingUnit(nn.Module):
             refuse(f"num_groups must lie in 1 … channels / tiles = {most}; got {self.num_groups}")
         if not 0 <= self.base <= self.num_groups:
             refuse(f"base must lie in 0 … num_groups = {self.num_groups}; got {self.base}")
-        if any(isinstance(x, bool) or not isinstance(x, Integral) for x in (self.channels, self.num_groups, self.base)):
-            got = (self.channels, self.num_groups, self.base)
-            refuse(f"channels, num_groups and base must be whole numbers; got {got}")
         if not math.isfinite(initial_logit):
             refuse(f"initial_logit must be finite; got {initial_logit}")
         if not (math.isfinite(temperature) and temperature > 0):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vnd.functional import concentration, to_float32
-from vnd.nn.arguments import Arguments, Output, check_output, class_dim, pick_tensor, tensors_of
+from vnd.nn.arguments import Arguments, Output, check_output, class_dim, describe_value, pick_tensor, tensors_of
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.context import Draw, here, saying
 from vnd.nn.recalibrate import sampling
@@ -143,9 +143,14 @@ def _checked(net: Any, x: Any, samples: Any, link: Any, seed: Any, rows: Any, di
         raise ValueError(f"predict: samples must be a whole number, 0 (posterior means) or more; got {samples}")
     if rows is not None and not _whole(rows, 1):
         raise ValueError(f"predict: rows must be at least 1, a whole number, or None; got {rows}")
-    if seed is not None and not _whole(seed, -(2**63), 2**64 - 1):
-        raise ValueError(f"predict: seed must be a whole number of 64 bits, or None; got {seed}")
+    check_seed(seed, "predict")
     return Arguments.of(x, "predict")
+
+
+def check_seed(seed: Any, who: str) -> None:
+    """Refuse a seed that no generator takes."""
+    if seed is not None and not _whole(seed, -(2**63), 2**64 - 1):
+        raise ValueError(f"{who}: seed must be a whole number of 64 bits, or None; got {describe_value(seed)}")
 
 
 def _whole(value: Any, least: int, most: float = math.inf) -> bool:

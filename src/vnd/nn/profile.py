@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vnd.nn.arguments import each_tensor, tensors_of
+from vnd._text import one_line
+from vnd.nn.arguments import describe_value, each_tensor, tensors_of
 from vnd.nn.attention import opened_attention
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.dependency import Layout, Segment
@@ -257,7 +258,8 @@ def latency(net: nn.Module, width: Width = None, example_input: Any = None, repe
     cuda = any(p.is_cuda for p in small.parameters())
     times = []
     with evaluating(small), torch.inference_mode():
-        for _ in range(repeats + 2):
+        _run(small, args, kwargs)
+        for _ in range(repeats + 1):
             if cuda:
                 torch.cuda.synchronize()
             start = time.perf_counter()
@@ -265,7 +267,7 @@ def latency(net: nn.Module, width: Width = None, example_input: Any = None, repe
             if cuda:
                 torch.cuda.synchronize()
             times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times[2:])
+    return statistics.median(times[1:])
 
 
 def _small(net: nn.Module, width: Width) -> nn.Module:
@@ -288,7 +290,21 @@ def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, A
             return held
         args, kwargs = each_tensor(held, lambda x: x.to(like) if x.is_floating_point() else x.to(like.device))
         return args, kwargs
+    if not any(True for _ in tensors_of(example)):
+        got = describe_value(example)
+        raise ValueError(f"example_input must be a tensor, a tuple of arguments or a dict of them; got {got}")
     return arguments_of(example)
+
+
+def _run(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Run an example; what the network cannot read is said with its shapes."""
+    try:
+        net(*args, **kwargs)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        got = ", ".join(describe_value(x) for x in tensors_of((args, kwargs)))
+        raise ValueError(f"example_input must be what the network reads; got {got}: {one_line(error)}") from error
 
 
 @torch.no_grad()
@@ -297,7 +313,7 @@ def _positions(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     weights = [x for module in net.modules() for x in _weights_of(module).values()]
     work = _Work({id(weight) for weight in weights})
     with evaluating(net), opened_attention(net), work:
-        net(*args, **kwargs)
+        _run(net, args, kwargs)
     # One that several modules hold counts where it is met first.
     return [Fraction(work.macs.pop(id(weight), 0), max(1, weight.numel())) for weight in weights]
 

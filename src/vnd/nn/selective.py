@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vnd import metrics
-from vnd.nn.arguments import Arguments, Output, split_labels, to_device
-from vnd.nn.predict import Prediction, predict
+from vnd.nn.arguments import Arguments, Output, describe_value, split_labels, to_device
+from vnd.nn.predict import Prediction, check_seed, predict
 from vnd.nn.profile import profile
 from vnd.nn.state import state_of, unwrap
 from vnd.nn.width import Width
@@ -108,6 +108,7 @@ def selective(
     1.0
     """
     check_score(score, "selective")
+    check_seed(seed, "selective")
     probs, labels, uncertainty, drawn = [], [], [], 1
     for index, (inputs, classes) in enumerate(_batches(net, x, y)):
         draws = None if seed is None else seed + index
@@ -241,6 +242,7 @@ def cascade(
     [1, 1, 1, 1, 1]
     """
     check_score(score, "cascade")
+    check_seed(seed, "cascade")
     inputs = Arguments.of(x, "cascade")
     if len(inputs) == 0:
         raise ValueError(f"cascade: x must hold at least one example; got shape {tuple(inputs.lead.shape)}")
@@ -310,6 +312,10 @@ def _limits(threshold: Any, count: int) -> list[float]:
 
 def _costs(steps: list[tuple[nn.Module, Width]], example: Any, macs: Sequence[int] | None) -> list[int]:
     """Multiply-accumulates of one example and pass at each step, which must grow."""
+    if macs is not None and not isinstance(macs, Sequence):
+        raise ValueError(f"cascade: macs must be {len(steps)} numbers, one a step; got {describe_value(macs)}")
+    if macs is not None and not all(isinstance(cost, Real) and not isinstance(cost, bool) for cost in macs):
+        raise ValueError(f"cascade: macs must be numbers, one a step; got {describe_value(list(macs))}")
     if macs is not None and len(macs) != len(steps):
         raise ValueError(f"cascade: macs must be {len(steps)} numbers, one a step; got {len(macs)}")
     costs = [_count(*step, example) for step in steps] if macs is None else [int(cost) for cost in macs]

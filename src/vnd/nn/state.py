@@ -40,7 +40,9 @@ class Shape(Mapping[str, int]):
     __slots__ = ("_groups",)
 
     def __init__(self, groups: Mapping[str, int]) -> None:
-        for unit, kept in groups.items() if isinstance(groups, Mapping) else [("groups", groups)]:
+        if not isinstance(groups, Mapping):
+            raise ValueError(f"Shape: groups must map units to whole numbers; got a {type(groups).__name__}")
+        for unit, kept in groups.items():
             if not isinstance(kept, Integral) or isinstance(kept, bool):
                 raise ValueError(f"Shape: the number of groups of each unit must be an int; got {kept!r} for {unit}")
         self._groups = {unit: int(kept) for unit, kept in groups.items()}

@@ -22,6 +22,7 @@ from torch import nn
 
 from vnd.functional import log_survival
 from vnd.nn import context
+from vnd.nn.arguments import describe_value
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.norms import WidthNorm
 from vnd.nn.ordering import OrderingUnit, pin, sampling_posterior
@@ -170,7 +171,8 @@ def as_shape(net: nn.Module, width: Width) -> Shape:
         return width
     if isinstance(width, float) or (type(width) is int and width == 1):
         return shape(net, fraction=width)
-    raise ValueError(f"width must be a Shape, a float fraction in (0, 1] or None; got {width!r}, which is ambiguous")
+    got = describe_value(width)
+    raise ValueError(f"width must be a Shape, a float fraction in (0, 1] or None; got {got}, which is ambiguous")
 
 
 def _check_shape(state: NestedState, width: Shape) -> None:

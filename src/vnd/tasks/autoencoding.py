@@ -91,6 +91,14 @@ class Coded:
         return int(coded(self.model).config["latent_dim"])
 
 
+def _method_of(run: TrainedRun) -> AutoencoderMethod:
+    """The method of a run, which learns codes."""
+    if not isinstance(run.method, AutoencoderMethod):
+        kind = type(run.method).__name__
+        raise ValueError(f"evaluate: the method must be one of codes, an AutoencoderMethod; got a {kind}")
+    return run.method
+
+
 def read_fixed(found: Coded, length: int, size: Size | None = None) -> dict[str, Any]:
     """The row of one length for all images."""
     method, error, drawn = found.method, 0.0, 0.0
@@ -117,8 +125,8 @@ def read_posterior(found: Coded, method: LearnsLength, lengths: Tensor) -> dict[
             kept = method.survival(code)
             some = (kept >= torch.rand(len(x), 1, device=x.device)).sum(1).clamp(min=own.base)  # P(length ≥ i) = kept_i
             drawn += _summed(found, x, masked(own.sample(code), some))
-            nats = own.rate(code)
-            assert nats is not None
+            if (nats := own.rate(code)) is None:
+                raise ValueError(f"evaluate: {type(own).__name__} learns lengths and must have a rate; got none")
             rate += float(nats.double().sum())
     return {"length_rule": "posterior", **spread(lengths), **_measures(found, error), **_nats(found, drawn, rate)}
 
@@ -391,8 +399,7 @@ class Autoencoding(Task):
         lengths included where they have one, so that with the rate it is the negative bound on the log-likelihood:
         $-\mathrm{ELBO} = \text{distortion} + \text{rate}$. `done` counts images.
         """
-        method, model = run.method, run.model
-        assert isinstance(method, AutoencoderMethod)
+        method, model = _method_of(run), run.model
         notes: list[str] = []
         sizes = method.sizes(model, options.sizes)
         made = _gallery(method, model, run.device, options, notes)
@@ -425,8 +432,7 @@ class Autoencoding(Task):
 
     def work(self, run: TrainedRun, options: AutoencodingEvaluation, test: Images) -> int:
         """Images, each as often as it is worked on; no fewer than `evaluate` says."""
-        method = run.method
-        assert isinstance(method, AutoencoderMethod)
+        method = _method_of(run)
         lengths = len(method.sizes(run.model, options.sizes))
         passes = lengths + isinstance(method, LearnsLength) + 2 * method.ordered
         return passes * len(test) + (

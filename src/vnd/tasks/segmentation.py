@@ -60,17 +60,32 @@ def groups_of(images: Images) -> list[str] | list[int] | None:
 
 def ready(run: TrainedRun, size: Size, bn_images: int) -> Drawer:
     """Function that draws masks of a size, its statistics collected as if it were the only one."""
-    assert isinstance(run.method, Segmenter)
     run.recalibrate(size, samples=True, bn_images=bn_images)
-    return run.method.drawer(run.model, size)
+    draw: Drawer = _method_of(run).drawer(run.model, size)
+    return draw
+
+
+def _method_of(run: TrainedRun) -> Any:
+    """The method of a run, a `Segmenter`."""
+    if not isinstance(run.method, Segmenter):
+        kind = type(run.method).__name__
+        raise ValueError(f"evaluate: the method must be one that segments, a Segmenter; got a {kind}")
+    return run.method
+
+
+def masks_of(images: Images) -> Any:
+    """The masks of images, (images, graders, H, W); refused where they have none."""
+    if images.masks is None:
+        raise ValueError("evaluate: the images have no masks to be held against; give a set that has")
+    return images.masks
 
 
 def graded(images: Images, normalise: Normalise, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """A split in its order, with the masks of all graders: (B, channels, H, W) and (B, graders, H, W), 0 or 1."""
-    assert images.masks is not None
+    given = masks_of(images)
     batch = max(1, min(PIXELS // math.prod(images.pixels.shape[2:]), 128 if device.type == "cpu" else 512))
     for number, x in enumerate(in_order(images, normalise, device, batch)):
-        masks = images.masks[number * batch : number * batch + len(x)]
+        masks = given[number * batch : number * batch + len(x)]
         yield x, torch.from_numpy(masks.copy()).to(device)
 
 
@@ -167,8 +182,7 @@ class _Measured:
 
 def _sizes(run: TrainedRun, options: SegmentationEvaluation) -> list[Size]:
     """The wanted sizes that there are, then what else the method can be read at."""
-    method = run.method
-    assert isinstance(method, Segmenter)
+    method = _method_of(run)
     return [*method.sizes(run.model, options.sizes), *method.others(run.model)]
 
 
@@ -187,11 +201,11 @@ def _expected(truth: Truth, test: Images, options: SegmentationEvaluation) -> di
 
 def _own(test: Images) -> dict[str, Any]:
     """The graders among themselves: how far two are apart, and how well the others together foretell one of them."""
-    assert test.masks is not None
+    given = masks_of(test)
     own: dict[str, list[Tensor]] = {"diversity": [], "dice": []}
-    graders = test.masks.shape[1]
+    graders = given.shape[1]
     for start in range(0, len(test), 64):
-        masks = torch.from_numpy(test.masks[start : start + 64].copy())
+        masks = torch.from_numpy(given[start : start + 64].copy())
         if graders > 1:
             own["diversity"].append(metrics.diversity(masks))
             others = (masks.sum(1, keepdim=True) - masks) / (graders - 1)
@@ -385,11 +399,8 @@ class Segmentation(Task):
         Sizes that the method has beside the wanted ones come last. Where it is known what graders draw from, rows have
         the GED that samples of that would have, "expected_ged". `done` counts images.
         """
-        method, notes = run.method, list[str]()
-        assert isinstance(method, Segmenter)
+        method, notes, given = _method_of(run), list[str](), masks_of(test)
         distinct, groups = method.distinct(run.model), groups_of(test)
-        if test.masks is None:
-            raise ValueError("evaluate: the images have no masks to be held against; give a set that has")
         truth, rows, bins = run.truth(test), list[dict[str, Any]](), dict[str, Any]()
         expected = None if truth is None else _expected(truth, test, options)
         if again := [str(count) for count in options.num_mask_samples if distinct is not None and count > distinct]:
@@ -408,7 +419,7 @@ class Segmentation(Task):
             about = {"label": size.label, "kind": size.kind, "fraction": size.fraction, **_cost(run, size, test)}
             rows.append({**about, **row, "expected_ged": expected, "seconds": round(time.perf_counter() - since, 2)})
         return {
-            "graders": test.masks.shape[1],
+            "graders": given.shape[1],
             "samples": list(options.num_mask_samples),
             "threshold": THRESHOLD,
             "groups": groups,

@@ -212,7 +212,9 @@ class TrainState:
             _fill(places, self.ema)
             if single:
                 torch.manual_seed(key(self.recipe.train.seed, "statistics"))  # of the noise in weights and dropout
-                assert isinstance(self.method, Single)
+                if not isinstance(self.method, Single):
+                    got = f"{type(self.method).__name__} with a network that is not nested"
+                    raise ValueError(f"train.ema: a method of one network must be a Single; got {got}")
                 update_bn(self.bn_batches(), _Shown(self.root, self.method))
                 _keep_unseen(self.root, own)
             yield
