@@ -36,6 +36,11 @@ def batches(images: Images, **options: Any) -> Callable[[], object]:
 
 
 CASES: Refusals = {
+    "an array for images": (lambda: hold_out(MASKS, 2, 0), "hold_out: images must be an Images, such as vnd.data.load"),  # type: ignore[arg-type]
+    "a half held out": (lambda: hold_out(some(), 0.5, 0), "hold_out: count must be a whole number; got a float"),  # type: ignore[arg-type]
+    "no images to fit": (lambda: fit_to(None, 3, 8), "fit_to: images must be an Images"),  # type: ignore[arg-type]
+    "a size in words": (lambda: fit_to(some(), 3, "8"), "fit_to: size must be a whole number; got a str"),  # type: ignore[arg-type]
+    "a list for a name": (lambda: load(["digits"], "train"), "load: name must be that of a data set, text; got a list"),  # type: ignore[arg-type]
     "numbers of booleans": (lambda: some(2).take(np.array([True, False])), "take: indices must be whole numbers"),
     "numbers of floats": (lambda: some(2).take([0.5]), "take: indices must be whole numbers"),
     "numbers in two dimensions": (lambda: some(2).take([[0, 1]]), "take: indices must be whole numbers"),

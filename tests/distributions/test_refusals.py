@@ -53,6 +53,7 @@ CASES: Refusals = {
     "expected-n": (lambda: BernoulliChain.from_expected_length(5, 5), ("length", "5")),
     "expected-nan": (lambda: BernoulliChain.from_expected_length(5, math.nan), ("length", "nan")),
     "downhill-zero": (lambda: Downhill(0.0, zeros(2)), ("Downhill", "temperature", "0.0")),
+    "downhill-words": (lambda: Downhill("low", zeros(2)), ("Downhill: temperature must be a number", "got a str")),
     "downhill-inf": (lambda: Downhill(math.inf, zeros(2)), ("temperature", "inf")),
     "downhill-nan": (lambda: Downhill(math.nan, zeros(2)), ("temperature", "nan")),
     "downhill-one-bad-row": (lambda: Downhill(torch.tensor([1.0, -2.0]), zeros(2, 3)), ("temperature", "-2.0", "(1,)")),

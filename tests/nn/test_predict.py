@@ -472,7 +472,7 @@ def test_outputs_of_any_form_are_understood(case):
         (lambda z: (z, "x"), 1, "output 1 is no tensor of the network's tuple; it has 0"),
         (lambda z: (z,), 3, "output 3 is no tensor of the network's tuple; it has 0"),
         (lambda z: "words", None, "the network gives a str; pass output=, one of no tensor"),
-        (lambda z: z, lambda out: 3, "output must pick a tensor; its function gave a int"),
+        (lambda z: z, lambda out: 3, "output must pick a tensor; its function gave 3"),
         (lambda z: z, 1.5, "output must be a key or attribute, an index or a function"),
         (lambda z: z[:2], None, r"must have a row for each example, 5; got one of shape \(2, 3\)"),
         (lambda z: z[:, 0], None, r"must have a dimension of classes; got one of shape \(5,\)"),

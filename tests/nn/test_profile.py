@@ -42,7 +42,7 @@ def test_a_plain_network_is_not_extracted_again_and_keeps_its_modes(cost, monkey
 def test_a_failing_example_leaves_the_modes_as_they_were():
     small = vnd.extract(make("flatten")[1], 0.5).train()
     for cost in (vnd.profile, latency):
-        with pytest.raises(RuntimeError):
+        with pytest.raises(ValueError, match="example_input must be what the network reads; got a tensor of shape"):
             cost(small, example_input=torch.zeros(1, 7))
         assert all(modes(small))
         assert not any(module._forward_hooks for module in small.modules())

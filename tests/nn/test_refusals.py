@@ -227,3 +227,83 @@ def test_a_plain_network_has_the_profile_of_its_one_width() -> None:
     assert (size.parameters, size.macs) == (8 * 9 + 8 + 288 * 3 + 3, 8 * 9 * 36 + 288 * 3)
     assert vnd.profile(PLAIN, count_macs=False).parameters == size.parameters
     assert vnd.profile(NET, 1) == size
+
+
+TWO, Y = torch.zeros(2, 3), torch.tensor([0, 1, 2, 0])
+
+
+@table(
+    {
+        "groups in words": (
+            lambda: vnd.to_nested(PLAIN, X, num_groups="four"),  # type: ignore[arg-type]
+            "to_nested: num_groups must be a whole number; got 'four'",
+        ),
+        "a base that is half": (
+            lambda: vnd.to_nested(PLAIN, X, num_groups=4, base=0.5),  # type: ignore[arg-type]
+            "to_nested: base must be a whole number; got 0.5",
+        ),
+        "a tensor for a switch": (
+            lambda: vnd.to_nested(PLAIN, X, bayesian=TWO),  # type: ignore[arg-type]
+            "to_nested: bayesian must be True or False; got a tensor of shape (2, 3)",
+        ),
+        "a tensor for a model": (
+            lambda: vnd.to_nested(TWO, X),
+            "model must be an nn.Module; got a tensor of shape (2, 3)",
+        ),  # type: ignore[arg-type]
+        "a tensor for a width": (
+            lambda: vnd.set_width(NET, TWO),  # type: ignore[arg-type]
+            "width must be a Shape, a float fraction in (0, 1] or None; got a tensor of shape (2, 3), which is ambiguous",
+        ),
+        "an example of words": (
+            lambda: vnd.profile(NET, 0.5, "image"),
+            "example_input must be a tensor, a tuple of arguments or a dict of them; got 'image'",
+        ),
+        "an example of another shape": (
+            lambda: vnd.profile(NET, 0.5, TWO),
+            "example_input must be what the network reads; got a tensor of shape (2, 3): RuntimeError: ",
+        ),
+        "a time on another shape": (
+            lambda: vnd.shape(NET, latency_ms=9, example_input=TWO),
+            "example_input must be what the network reads; got a tensor of shape (2, 3): RuntimeError: ",
+        ),
+        "a shape of a number": (lambda: vnd.Shape(3), "Shape: groups must map units to whole numbers; got a int"),  # type: ignore[arg-type]
+        "a unit of words": (
+            lambda: vnd.OrderingUnit("8"),  # type: ignore[arg-type]
+            "OrderingUnit: channels, num_groups and base must be whole numbers; got (a str, ",
+        ),
+        "a temperature of none": (
+            lambda: vnd.OrderingUnit(8, num_groups=4, temperature=None),  # type: ignore[arg-type]
+            "OrderingUnit: temperature must be a number; got a NoneType",
+        ),
+        "temperatures": (
+            lambda: vnd.set_temperature(NET, TWO),  # type: ignore[arg-type]
+            "set_temperature: temperature must be finite and greater than 0; got a tensor of shape (2, 3)",
+        ),
+        "a loss for a function": (
+            lambda: vnd.step_order(NET, TWO.sum()),  # type: ignore[arg-type]
+            "step_order: loss_fn must be a function without arguments; got a Tensor",
+        ),
+        "no function of a loss": (
+            lambda: vnd.taylor_order(PLAIN, [X], None),  # type: ignore[arg-type]
+            "taylor_order: loss_fn must be a function of (model, batch); got a NoneType",
+        ),
+        "a seed in words": (
+            lambda: vnd.selective(NET, X, Y, seed="one"),  # type: ignore[arg-type]
+            "selective: seed must be a whole number of 64 bits, or None; got 'one'",
+        ),
+        "a cost for costs": (
+            lambda: vnd.cascade(NET, X, (0.5, 1.0), threshold=0.1, macs=3),  # type: ignore[arg-type]
+            "cascade: macs must be 2 numbers, one a step; got 3",
+        ),
+        "costs in words": (
+            lambda: vnd.cascade(NET, X, (0.5, 1.0), threshold=0.1, macs=["few", "many"]),  # type: ignore[list-item]
+            "cascade: macs must be numbers, one a step; got a list of ('few', 'many')",
+        ),
+        "a cascade on another shape": (
+            lambda: vnd.cascade(NET, TWO, (0.5, 1.0), threshold=0.1),
+            "example_input must be what the network reads; got a tensor of shape (1, 3)",
+        ),
+    }
+)
+def test_what_met_an_error_of_python_or_torch_is_refused(call: Callable[[], Any], words: str) -> None:
+    refused(call, words)

@@ -79,9 +79,13 @@ class Downhill(Expandable):
         n = floating_vector("Downhill", name, logits).size(-1) - (name == "length_logits")
         if n < 0:
             raise ValueError("Downhill: length_logits must hold at least the length 0; got none")
-        if not isinstance(temperature, Real | Tensor):
-            raise ValueError(f"Downhill: temperature must be a number or a tensor; got a {type(temperature).__name__}")
-        self.temperature = torch.as_tensor(temperature, dtype=to_float32(logits[..., :0]).dtype, device=logits.device)
+        try:
+            self.temperature = torch.as_tensor(
+                temperature, dtype=to_float32(logits[..., :0]).dtype, device=logits.device
+            )
+        except (TypeError, ValueError):
+            kind = type(temperature).__name__
+            raise ValueError(f"Downhill: temperature must be a number or a tensor; got a {kind}") from None
         try:
             batch_shape = torch.broadcast_shapes(logits.shape[:-1], self.temperature.shape)
         except RuntimeError:

@@ -170,7 +170,7 @@ def to_nested(
     ['0']
     """
     if not isinstance(model, nn.Module):
-        raise ValueError(f"to_nested: model must be an nn.Module; got a {type(model).__name__}")
+        raise ValueError(f"to_nested: model must be an nn.Module; got {describe_value(model)}")
     if hasattr(unwrap(model), "_vnd_state"):
         raise ValueError("to_nested: the model is a nested network already")
     if type(model) in BAYES_OF:
