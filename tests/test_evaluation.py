@@ -277,6 +277,40 @@ def test_one_logit_is_read_as_a_probability() -> None:
         assert row["nll"] == pytest.approx(float(metrics.negative_log_likelihood(rows, labels)), rel=1e-5)
 
 
+class Cosines(nn.Module):
+    """An ordered code of one's own: the first coefficients of a base of cosines."""
+
+    latent_dim = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        places = torch.arange(16)
+        waves = torch.stack([torch.cos(math.pi * (places + 0.5) * k / 16) for k in range(8)])
+        self.base = nn.Parameter(waves / waves.norm(dim=1, keepdim=True))
+
+    def encode(self, x: Tensor, length: Any = None) -> Tensor:
+        code = x @ self.base.T
+        if length == "posterior":
+            return code * (torch.arange(8) < torch.where(x[:, :1] > 0, 2, 6))
+        return code * (torch.arange(8) < length)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        return codes @ self.base
+
+
+def test_a_code_is_evaluated_at_its_lengths(tmp_path: Path) -> None:
+    code, x = Cosines(), torch.randn(40, 16)
+    rows = vnd.evaluate(code, [x[:30], (x[30:], Y[:10])], (0.25, 5, "posterior"))
+    for row, length in zip(rows, (2, 5, "posterior"), strict=True):
+        found = code.decode(code.encode(x, length)).detach()
+        assert row["mse"] == pytest.approx(float((x - found).square().mean()), rel=1e-5)
+        assert row["mse_low"] < row["mse"] < row["mse_high"]
+    assert [row["length"] for row in rows[:2]] == [2, 5]
+    assert rows[2]["length"] == pytest.approx(float(torch.where(x[:, 0] > 0, 2.0, 6.0).mean()), rel=1e-6)
+    assert [row["label"] for row in vnd.evaluate(code, [x])] == ["1 of 8", "2 of 8", "4 of 8", "8 of 8"]
+    assert "<svg" in vnd.report_page(rows, tmp_path / "code.html").read_text()
+
+
 @pytest.fixture
 def ranks() -> Iterator[None]:
     """A task of one's own, that has but what `vnd.evaluate` asks of it."""
@@ -424,6 +458,18 @@ ROW = {"task": "classification", "label": "100 %", "parameters": 5, "accuracy": 
         "shares of classes": (
             evaluated([(X, torch.eye(5)[Y].long()), (X, 2 * torch.eye(5)[Y].long())]),
             "batch 1, 100 %: labels must be whole numbers, or rows of zeros with a one; got shares of classes",
+        ),
+        "a length that there is not": (
+            evaluated([X], Cosines(), widths=(9,)),
+            "lengths in 1 … 8, or 'posterior'; got 9",
+        ),
+        "a code beside others": (
+            evaluated([X], Cosines(), ood=[X]),
+            "takes widths alone; got samples, ood or recalibrate",
+        ),
+        "a code of nan": (
+            evaluated([X[:, 0, 0] * math.nan], Cosines()),
+            "must be inputs, finite, or begin with them; got",
         ),
         "a page of nothing": (
             lambda: vnd.report_page([], "a.html"),

@@ -30,7 +30,7 @@ from vnd.metrics._checks import check_count
 from vnd.nn import BayesLayer, Prediction, Shape
 from vnd.nn.arguments import Arguments, Output, batch_inputs, check_output, describe_value, split_labels, to_device
 from vnd.nn.extract import extract
-from vnd.nn.predict import Link, predict
+from vnd.nn.predict import Link, evaluating, predict
 from vnd.nn.profile import latency, profile
 from vnd.nn.recalibrate import is_altered
 from vnd.nn.state import NestedState, batch_norms, lock_of, nested_part, state_of, unwrap
@@ -215,14 +215,15 @@ def evaluate(
       whether BatchNorm has statistics of this width; None without BatchNorm. Where it has none it runs on those of
       training, a mixture over widths, with a warning: give `recalibrate`;
     - the scores of its task. Classes: `accuracy`, `nll`, `brier`, `ece` and three more calibration errors, `aurc`.
-      Numbers: `mse`, `rmse`, `mae`, `r2`. Classes of pixels: `iou`, `dice`, `accuracy`, `nll`, `ece`. Those with
-      `_low` and `_high` are the ends of a 95 % interval over examples;
+      Numbers: `mse`, `rmse`, `mae`, `r2`. Classes of pixels: `iou`, `dice`, `accuracy`, `nll`, `ece`. Codes: `length`,
+      `mse`, `rate`. Those with `_low` and `_high` are the ends of a 95 % interval over examples;
     - with `ood`: `auroc`, `aupr` (by chance it is `base_rate`) and `fpr95` of telling its examples by the uncertainty:
       the entropy, or the spread of samples of numbers. With samples the same by `_mutual_information`, and of several
       sets each with its name behind: `auroc_svhn`.
 
     Args:
-        net: A nested network, or any other, which has one size.
+        net: A nested network, or any other, which has one size; or an ordered code, with `latent_dim`, `encode(x,
+            length)` and `decode(codes)`, whose widths are lengths: shares, whole numbers, or "posterior".
         batches: Labelled ones: (inputs, labels), (a, b, …, labels), or a dict with "labels" or "label" in it; a list, a
             data loader, a generator, or a function that gives one. Labels of −100 are left out.
         widths: Fractions, Shapes, or None for the width that is set; a dict gives them names. `vnd.methods.Sizes` has
@@ -257,6 +258,11 @@ def evaluate(
         raise ValueError(f"evaluate: link must be text, as vnd.predict takes it, or None; got {describe_value(link)}")
     check_count("evaluate", "bins", bins)
     check_count("evaluate", "seed", seed, 0)
+    if (taker := next((one for one in TASKS.values() if one.takes(net)), None)) is not None:
+        if sets or recalibrate is not None or draws != [0]:
+            raise ValueError(f"evaluate: {taker.kind} takes widths alone; got samples, ood or recalibrate")
+        with repeatable(seed), evaluating(net), _bar(batches) as done:
+            return taker.measure(net, _iterable(batches, "batches"), None if widths is WIDTHS else widths, done)
     with repeatable(seed), _as_before(net) if recalibrate is not None else nullcontext():
         sizes = _sizes(net, widths)
         if recalibrate is not None:
@@ -264,13 +270,10 @@ def evaluate(
             given = _iterable(recalibrate, "recalibrate")
             nested.recalibrate(net, given, [size.width for size in sizes], samples=kinds)
         run = _Evaluated(net, [(size, count) for size in sizes for count in draws], output, dim, link, bins, seed)
-        total = _count(batches, *sets.values())
-        console = Console(stderr=True)
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            bar = progress.add_task("evaluate", total=total)
-            run.read(_iterable(batches, "batches"), task, bool(sets), lambda: progress.advance(bar))
+        with _bar(batches, *sets.values()) as done:
+            run.read(_iterable(batches, "batches"), task, bool(sets), done)
             for name, own in sets.items():
-                run.read_outside(name, _iterable(own, "ood"), lambda: progress.advance(bar))
+                run.read_outside(name, _iterable(own, "ood"), done)
         return run.rows()
 
 
@@ -303,12 +306,17 @@ def _iterable(batches: Any, name: str) -> Iterable[Any]:
     return found
 
 
-def _count(*several: Any) -> int | None:
-    """Number of batches, where they say it."""
+@contextmanager
+def _bar(*several: Any) -> Iterator[Callable[[], None]]:
+    """Show a bar over batches on a terminal; what is given counts one."""
     try:
-        return sum(map(len, several))
+        total = sum(map(len, several))
     except TypeError:  # a generator, or a data loader over a stream
-        return None
+        total = None
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("evaluate", total=total)
+        yield lambda: progress.advance(bar)
 
 
 def _sizes(net: nn.Module, widths: Any) -> list[Size]:
@@ -408,7 +416,8 @@ def _results_of(name: str, given: Any) -> dict[str, Any]:
     is_drawn = any(row.get("samples") for row in rows)
     ways = list(dict.fromkeys(row.setdefault("inference", "mc" if row.get("samples") else "mean") for row in rows))
     for row in rows:
-        row.setdefault("kind", "uniform")
+        if "length_rule" not in row:
+            row.setdefault("kind", "uniform")
         row["label"] = str(row["label"])
     columns = [{key: _of_examples(x) for key, x in column.items()} for column in task.measures or task.columns]
     method = {"key": name or "network", "name": name or "The network", "stochastic": is_drawn}
@@ -419,7 +428,8 @@ def _results_of(name: str, given: Any) -> dict[str, Any]:
         "title": name or "Evaluation", "data": {"name": "the given examples"}, "inference": ways, "ood": None,
         "series": {"run": name or "network", "method": name or "network", "network": "", "data": "the given examples"},
         "rows": [row for row in rows if row["inference"] == ways[0]], "tidy": rows,
-        "machine": rows[0].get("machine"), "split": "test",
+        "machine": rows[0].get("machine"), "split": "test", "sections": [*task.drawn],
+        "latent_dim": rows[0].get("latent_dim"),
         "notes": ["BatchNorm has no statistics of some of these widths: give evaluate recalibrate="] * unlike,
     }  # fmt: skip
 

@@ -252,7 +252,7 @@ TWO, Y = torch.zeros(2, 3), torch.tensor([0, 1, 2, 0])
         ),  # type: ignore[arg-type]
         "a tensor for a width": (
             lambda: vnd.set_width(NET, TWO),  # type: ignore[arg-type]
-            "width must be a Shape, a float fraction in (0, 1] or None; got a tensor of shape (2, 3), which is ambiguous",
+            "a float fraction in (0, 1] or None; got a tensor of shape (2, 3), which is ambiguous",
         ),
         "an example of words": (
             lambda: vnd.profile(NET, 0.5, "image"),

@@ -239,7 +239,10 @@ def write(found: Compared, out: Path, title: str | None = None) -> Path:
 
 def write_measured(results: Sequence[dict[str, Any]], path: Path, title: str | None = None) -> Path:
     """Write the page of networks that no run folder is of, each as the contents of a result file: one file alone."""
-    runs = [Run(Path(one["title"]), checked(Path(one["title"]), one | {"sections": [*MEASURED]})) for one in results]
+    runs = [
+        Run(Path(one["title"]), checked(Path(one["title"]), one | {"sections": [*MEASURED, *one["sections"]]}))
+        for one in results
+    ]
     refuse_mixtures(runs)
     (block,) = blocks_of(runs)
     parts = parts_of(block, Options("run" if len(block.series) == 1 else "page"))

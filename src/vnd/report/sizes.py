@@ -150,7 +150,8 @@ def measured(block: Block, options: Options) -> list[Panel]:
     )  # fmt: skip
     if options.view == "page":
         return [Panel("measured", "", "", [paragraphs(text)]), *summary(block, options)]
-    return [Panel("measured", "", "", [paragraphs(text), cards_of(block)])]
+    cards = [cards_of(block)] if len({row["parameters"] for row in rows}) > 1 else []  # one code has all its lengths
+    return [Panel("measured", "", "", [paragraphs(text), *cards])]
 
 
 SAID = ("examples", "samples", "machine")  # of rows
@@ -227,8 +228,8 @@ def numbers(block: Block, options: Options) -> list[Panel]:
 def _in_numbers(rows: list[dict[str, Any]], block: Block, chosen: Any = None) -> tuple[str, Table]:
     """Rows as a table, and what its columns mean; ends of intervals stand in small."""
     columns = [column for key, column in block.columns.items() if any(row.get(key) is not None for row in rows)]
-    kinds = {row["kind"] for row in rows}
-    note = "".join(f"{words} " for kind, (_, words) in KINDS.items() if kind in kinds and len(rows) > 1)
+    named = [row.get("kind") or row.get("length_rule", NONE) for row in rows]
+    note = "".join(f"{words} " for kind, (_, words) in KINDS.items() if kind in named and len(rows) > 1)
     note += " ".join(f"{column.heading}: {column.better} is better." for column in columns if column.better)
     for column in [one for one in columns if one.key in {other.chance for other in columns}]:
         if len({number(row.get(column.key), column) for row in rows}) == 1:  # one number needs no column
@@ -236,7 +237,8 @@ def _in_numbers(rows: list[dict[str, Any]], block: Block, chosen: Any = None) ->
             note += f" {column.heading}: {number(rows[0][column.key], column)}."
     if any(f"{column.key}_low" in row for column in columns for row in rows):
         note += " In small: 95 % intervals over examples, of this one training."
-    lines = [[row["label"], row["kind"], *(_with_ends(row, c) for c in columns)] for row in rows]
+    cells = ([_with_ends(row, column) for column in columns] for row in rows)
+    lines = [[row["label"], kind, *own] for row, kind, own in zip(rows, named, cells, strict=True)]
     marked = tuple(index for index, row in enumerate(rows) if row is chosen)
     return note, Table(["Network", "Kind", *(c.heading for c in columns)], lines, marked=marked)
 

@@ -3,10 +3,10 @@ r"""Autoencoding: errors and rates at every length of a code, the length of each
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from rich.table import Table
@@ -239,6 +239,77 @@ def _complexity(test: Images, lengths: dict[str, Tensor], notes: list[str]) -> d
     return {"measure": "bytes as a PNG", "images": len(test), "correlation": found, "shown": shown}
 
 
+LENGTHS = (0.125, 0.25, 0.5, 1.0)  # shares of a code
+
+
+def code_rows(net: Any, batches: Iterable[Any], widths: Any, done: Callable[[], Any]) -> list[dict[str, Any]]:
+    """Rows of an ordered code, of any object with `latent_dim`, `encode(x, length)` and `decode(codes)`.
+
+    Each width is a length: a share of the code, a whole number of dimensions, or "posterior" for the length that the
+    code itself says of each input. The squared error is that of a number of an input; `rate` is what `net.kl(x)` says
+    of the whole code, in nats.
+    """
+    wanted = LENGTHS if widths is None else widths if isinstance(widths, list | tuple) else (widths,)
+    code = int(net.latent_dim)
+    lengths = {_label(width, code): width for width in wanted}
+    errors: dict[str, list[Tensor]] = {label: [] for label in lengths}
+    kept: dict[str, list[Tensor]] = {label: [] for label in lengths}
+    numbers, rates, device = 0, list[Tensor](), next((parameter.device for parameter in net.parameters()), None)
+    for number, batch in enumerate(batches):
+        x = batch[0] if isinstance(batch, list | tuple) and len(batch) else batch
+        if not isinstance(x, Tensor) or not x.numel() or not bool(x.isfinite().all()):
+            got = "NaN or infinity" if isinstance(x, Tensor) and x.numel() else "none"
+            raise ValueError(f"evaluate: batch {number} must be inputs, finite, or begin with them; got {got}")
+        x, numbers = x.to(device), x[0].numel()
+        for label, width in lengths.items():
+            codes = net.encode(x, length="posterior" if width == "posterior" else _length(width, code))
+            decoded = net.decode(codes)
+            if decoded.shape != x.shape or not bool(decoded.isfinite().all()):
+                got = f"shape {tuple(decoded.shape)}" if decoded.shape != x.shape else "NaN or infinity"
+                raise ValueError(f"evaluate: batch {number} must be decoded as {tuple(x.shape)}, finite; got {got}")
+            errors[label].append((x - decoded).double().square().flatten(1).mean(1).cpu())
+            kept[label].append((codes != 0).sum(1).double().cpu())
+        if hasattr(net, "kl"):
+            rates.append(net.kl(x).detach().double().cpu())
+        done()
+    if not any(errors.values()):
+        raise ValueError("evaluate: batches must hold at least one batch; got none (a generator that was read?)")
+    rows = []
+    for label, width in lengths.items():
+        found, own = metrics.confidence_interval(torch.cat(errors[label]).tolist()), width == "posterior"
+        length = float(torch.cat(kept[label]).mean()) if own else float(_length(width, code))
+        row = {
+            "label": label,
+            "length_rule": "posterior" if own else "fixed",
+            "fraction": None if own else length / code,
+        }
+        row |= {"task": Autoencoding.name, "samples": 0, "inference": "mean", "length": length, "latent_dim": code}
+        row |= {"parameters": sum(parameter.numel() for parameter in net.parameters()), "examples": found.count}
+        row |= {
+            "mse": found.mean,
+            "mse_low": max(0.0, found.low),
+            "mse_high": found.high,
+            "summed": found.mean * numbers,
+        }
+        rows.append(row | ({"rate": float(torch.cat(rates).mean())} if rates and not own and length == code else {}))
+    return rows
+
+
+def _length(width: Any, code: int) -> int:
+    """The length that a share of a code is, or a whole number."""
+    if isinstance(width, int) and not isinstance(width, bool) and 1 <= width <= code:
+        return width
+    if isinstance(width, float) and 0 < width <= 1:
+        return length_of(code, width)
+    raise ValueError(
+        f"evaluate: widths of a code must be shares in (0, 1], lengths in 1 … {code}, or 'posterior'; got {width!r}"
+    )
+
+
+def _label(width: Any, code: int) -> str:
+    return "by input" if width == "posterior" else f"{_length(width, code)} of {code}"
+
+
 PAIRS = 1000  # images whose features are held against each other
 SPLITS = 10  # of the Inception Score
 
@@ -346,6 +417,22 @@ class Autoencoding(Task):
     not_extracted = "whose decoder takes codes of every length; use vnd generate"
     sections = ("code_lengths", "code_error", "rate_distortion", "image_lengths", "training")
     columns = COLUMNS
+    measures: ClassVar[list[dict[str, Any]]] = [
+        {"key": "parameters", "heading": "Parameters", "form": "short"},
+        {"key": "length", "heading": "Length", "form": "short"},
+        {"key": "mse", "heading": "MSE", "digits": 5, "better": "less"},
+        {"key": "rate", "heading": "Rate", "digits": 2},
+    ]
+
+    drawn = ("code_error",)
+
+    def takes(self, net: Any) -> bool:
+        """Tell an ordered code by what it can do."""
+        return hasattr(net, "latent_dim") and all(callable(getattr(net, name, None)) for name in ("encode", "decode"))
+
+    def measure(self, net: Any, batches: Iterable[Any], widths: Any, done: Callable[[], Any]) -> list[dict[str, Any]]:
+        """Rows of an ordered code, one a length."""
+        return code_rows(net, batches, widths, done)
 
     def check_data(self, images: Images, recipe: Any) -> None:
         """Refuse mixed images."""

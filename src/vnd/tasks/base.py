@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -117,6 +117,7 @@ class Task(ABC):
         compare: What two runs must have in common to stand in one figure.
         columns: Of the rows of its results, as pages show them.
         measures: Those of the rows that `vnd.evaluate` gives; `columns` unless said.
+        drawn: Sections of a page of such rows, beside those of all tasks.
         sections: Of its pages, in their order; those of `vnd.report.html`.
         has_masks: Whether its labels are masks.
         validates_draws: Whether validation draws weights, and takes statistics of drawn ones.
@@ -133,6 +134,7 @@ class Task(ABC):
     compare: ClassVar[Sequence[str]] = ("data", "network")
     columns: ClassVar[list[dict[str, Any]]] = COSTS
     measures: ClassVar[list[dict[str, Any]] | None] = None
+    drawn: ClassVar[Sequence[str]] = ()
     sections: ClassVar[Sequence[str]] = ("training",)
     has_masks: ClassVar[bool] = False
     validates_draws: ClassVar[bool] = False
@@ -152,6 +154,14 @@ class Task(ABC):
     def scores(self, reading: Reading, bins: int) -> Scores:
         """Empty scores of a network whose outputs are so read; `bins` of calibration errors."""
         raise ValueError(f"task: {self.name} scores no network by itself; evaluate a run by vnd evaluate RUN")
+
+    def takes(self, net: Any) -> bool:
+        """Tell if a network is not read by predictions beside labels, but by `measure`, as a code."""
+        return False
+
+    def measure(self, net: Any, batches: Iterable[Any], widths: Any, done: Callable[[], Any]) -> list[dict[str, Any]]:
+        """Rows of a network that it takes, on batches, at widths, None for sensible ones; `done` counts batches."""
+        raise ValueError(f"task: {self.name} measures no network by itself; evaluate a run by vnd evaluate RUN")
 
     def uncertainties(self, prediction: Prediction) -> dict[str, Tensor]:
         """Uncertainties of each example, (B,), by name, the main one without: the entropy, between samples also MI.
