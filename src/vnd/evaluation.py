@@ -210,7 +210,7 @@ def evaluate(
 
     - the size: `label`, `kind` ("uniform": the same share of every layer; "learned": a shape), `fraction`;
     - its cost, extracted: `parameters`, `macs` of one example, `bytes`, `latency_ms`, the median time of
-      `latency_batch` = 1 example on the `machine`;
+      `latency_batch` = 1 example on the `machine`; None where it does not run cut;
     - how it was read: `task`, `samples`, `inference` ("mean" or "mc"), the number of `examples`, and `recalibrated`:
       whether BatchNorm has statistics of this width; None without BatchNorm. Where it has none it runs on those of
       training, a mixture over widths, with a warning: give `recalibrate`;
@@ -616,8 +616,15 @@ class _Evaluated:
         is_cut = one.network is not self.net
         small = one.network if is_cut and not one.samples else self.net
         width = None if small is not self.net else one.width if one.width is not None else one.size.width
-        cost = dataclasses.asdict(profile(small, width, example))
-        cost["latency_ms"] = latency(small, width, example)
+        cost: dict[str, Any]
+        try:
+            cost = dataclasses.asdict(profile(small, width, example))
+            cost["latency_ms"] = latency(small, width, example)
+        except ValueError:
+            if width is None:
+                raise
+            cost = dataclasses.asdict(profile(small, width, count_macs=False))  # of one that cannot be run cut
+            cost |= {"macs": None, "latency_ms": None}
         return cost | {"latency_batch": 1, "machine": machine(self.device)}
 
     def _predict(self, one: _Contestant, inputs: Arguments, number: int, where: str) -> Prediction:
