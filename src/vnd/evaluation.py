@@ -281,7 +281,9 @@ def _draws(net: Any, samples: Any) -> list[int]:
     """The numbers of samples, each once; 0 alone where no weight is drawn."""
     root, listed = unwrap(net), list(samples) if isinstance(samples, list | tuple) else [samples]
     if not listed or not all(isinstance(x, int) and not isinstance(x, bool) and x >= 0 for x in listed):
-        raise ValueError(f"evaluate: samples must be whole numbers of 0 (posterior means) or more; got {samples!r}")
+        raise ValueError(
+            f"evaluate: samples must be whole numbers of 0 (posterior means) or more; got {describe_value(samples)}"
+        )
     drawn = any(isinstance(module, BayesLayer) and module.bayesian for module in root.modules())
     return list(dict.fromkeys(listed)) if drawn else [0]
 

@@ -67,7 +67,7 @@ def check_tensor(name: str, argument: str, value: object) -> None:
 def check_count(name: str, argument: str, value: int, least: int = 1) -> None:
     """Refuse what is no whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}: {argument} must be a whole number of at least {least}; got {value!r}")
+        raise ValueError(f"{name}: {argument} must be a whole number of at least {least}; got {_shown(value)}")
 
 
 def check_number(name: str, argument: str, value: float, low: float, high: float, ends: str) -> None:
@@ -77,7 +77,12 @@ def check_number(name: str, argument: str, value: float, low: float, high: float
         below = value <= high if ends[1] == "]" else value < high
         if above and below:
             return
-    raise ValueError(f"{name}: {argument} must be a number in {ends[0]}{low:g}, {high:g}{ends[1]}; got {value!r}")
+    raise ValueError(f"{name}: {argument} must be a number in {ends[0]}{low:g}, {high:g}{ends[1]}; got {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """A value on one line."""
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
 
 
 def _first(wrong: Tensor) -> int | None:

@@ -135,14 +135,18 @@ def _checked(net: Any, x: Any, samples: Any, link: Any, seed: Any, rows: Any, di
     if not isinstance(net, nn.Module):
         raise ValueError(f"predict: net must be an nn.Module; got a {type(net).__name__}")
     if link is not None and link not in get_args(Link):
-        raise ValueError(f"predict: link must be one of {', '.join(map(repr, get_args(Link)))}; got {link!r}")
+        raise ValueError(
+            f"predict: link must be one of {', '.join(map(repr, get_args(Link)))}; got {describe_value(link)}"
+        )
     if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int)):
-        raise ValueError(f"predict: dim must be a whole number or None; got {dim!r}")
+        raise ValueError(f"predict: dim must be a whole number or None; got {describe_value(dim)}")
     check_output(output, "predict")
     if not _whole(samples, 0):
-        raise ValueError(f"predict: samples must be a whole number, 0 (posterior means) or more; got {samples}")
+        raise ValueError(
+            f"predict: samples must be a whole number, 0 (posterior means) or more; got {describe_value(samples)}"
+        )
     if rows is not None and not _whole(rows, 1):
-        raise ValueError(f"predict: rows must be at least 1, a whole number, or None; got {rows}")
+        raise ValueError(f"predict: rows must be at least 1, a whole number, or None; got {describe_value(rows)}")
     check_seed(seed, "predict")
     return Arguments.of(x, "predict")
 

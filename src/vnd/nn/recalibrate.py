@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from vnd.nn.arguments import batch_inputs, tensors_of
+from vnd.nn.arguments import batch_inputs, describe_value, tensors_of
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.context import Draw, here, put, saying
 from vnd.nn.depth import BlockMask
@@ -68,7 +68,7 @@ def recalibrate(
     torch.Size([1, 10])
     """
     if not isinstance(samples, bool) and samples != "both":
-        raise ValueError(f"recalibrate: samples must be True, False or 'both'; got {samples!r}")
+        raise ValueError(f"recalibrate: samples must be True, False or 'both'; got {describe_value(samples)}")
     state, norms = state_of(net), dict(batch_norms(net))
     if isinstance(batches, Tensor):
         raise ValueError("recalibrate: batches must be an iterable of batches; got one tensor, give it in a list")

@@ -142,7 +142,9 @@ def uncertainty_of(prediction: Prediction, score: Score, who: str) -> Tensor:
 def check_score(score: str, who: str) -> None:
     """Refuse a score that there is not."""
     if score not in get_args(Score):
-        raise ValueError(f"{who}: score must be 'entropy', 'mutual_information' or 'confidence'; got {score!r}")
+        raise ValueError(
+            f"{who}: score must be 'entropy', 'mutual_information' or 'confidence'; got {describe_value(score)}"
+        )
 
 
 def _batches(net: nn.Module, x: Any, y: Tensor | None) -> Iterable[tuple[Any, Tensor]]:
@@ -286,7 +288,7 @@ def _steps(net: Any, widths: Sequence[Width]) -> list[tuple[nn.Module, Width]]:
         raise ValueError(f"cascade: net must be a nested network or a list of networks; got a {type(net).__name__}")
     state_of(net)
     if not isinstance(widths, list | tuple) or len(widths) == 0:
-        raise ValueError(f"cascade: widths must be a list of one width or more; got {widths!r}")
+        raise ValueError(f"cascade: widths must be a list of one width or more; got {describe_value(widths)}")
     return [(_alone(net), width) for width in widths]
 
 
@@ -306,7 +308,7 @@ def _limits(threshold: Any, count: int) -> list[float]:
     limits = [limit.item() if isinstance(limit, Tensor) and limit.numel() == 1 else limit for limit in limits]
     for limit in limits:
         if isinstance(limit, bool) or not isinstance(limit, Real) or math.isnan(limit):
-            raise ValueError(f"cascade: threshold must be a number, infinity too; got {limit!r}")
+            raise ValueError(f"cascade: threshold must be a number, infinity too; got {describe_value(limit)}")
     return [float(limit) for limit in limits]
 
 

@@ -83,7 +83,7 @@ def shape(
         return _level_shape(state, level)
     budget = given[chosen[0]]
     if isinstance(budget, bool) or not isinstance(budget, Real):
-        raise ValueError(f"shape: {chosen[0]} must be a number; got {budget!r}")
+        raise ValueError(f"shape: {chosen[0]} must be a number; got {describe_value(budget)}")
     return _longest_prefix(state, cost_of(net, chosen[0], example_input), float(budget), chosen[0])
 
 
@@ -94,7 +94,7 @@ def _share(fraction: float, unit: OrderingUnit) -> int:
 
 def _check_share(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value <= 1:
-        raise ValueError(f"shape: {name} must lie in (0, 1]; got {value!r}")
+        raise ValueError(f"shape: {name} must lie in (0, 1]; got {describe_value(value)}")
 
 
 @torch.no_grad()
