@@ -13,7 +13,7 @@ def images(name: str, split: str) -> tuple[torch.Tensor, torch.Tensor]:
     return pixels, torch.from_numpy(data.labels.copy()).long()
 
 
-def main(steps: int = 800) -> None:
+def main(steps: int = 1500) -> None:
     torch.manual_seed(0)
     (x, y), (x_test, y_test) = images("fashion", "train"), images("fashion", "test")
     plain = nn.Sequential(
@@ -21,7 +21,7 @@ def main(steps: int = 800) -> None:
         nn.ReLU(), nn.Flatten(), nn.Linear(64 * 49, 128), nn.ReLU(), nn.Linear(128, 10),
     )  # fmt: skip
     net = vnd.to_nested(plain, x[:2])
-    optimizer = torch.optim.Adam(vnd.parameter_groups(net, lr=2e-3))
+    optimizer = torch.optim.Adam(vnd.parameter_groups(net, lr=1e-3))
     for step in range(steps):
         some = torch.randint(len(x), (64,))
         loss = F.cross_entropy(net(x[some]), y[some]) + min(1, 2 * step / steps) * vnd.kl(net) / len(x)
