@@ -407,12 +407,11 @@ class TrainableSubnet:
         own = dict(root.named_parameters())
         self.kept = {name: _selection(place.cpu(), own[name]) for name, place in kept.items()}
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The output for a batch."""
         own = dict(self.root.named_parameters())
         slices = {name: _select(own[name], selection) for name, selection in self.kept.items()}
-        output: Tensor = functional_call(self.skeleton, slices, (x,))
-        return output
+        return functional_call(self.skeleton, slices, args, kwargs)
 
 
 def can_be_trained_small(net: nn.Module) -> bool:
