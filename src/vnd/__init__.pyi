@@ -14,6 +14,7 @@ from vnd.distributions import Downhill as Downhill
 from vnd.distributions import OrderedNormal as OrderedNormal
 from vnd.evaluation import evaluate as evaluate
 from vnd.evaluation import report_page as report_page
+from vnd.methods.distill import distill as distill
 from vnd.nn import BayesConv1d as BayesConv1d
 from vnd.nn import BayesConv2d as BayesConv2d
 from vnd.nn import BayesConv3d as BayesConv3d
@@ -28,6 +29,7 @@ from vnd.nn import Rule as Rule
 from vnd.nn import Selective as Selective
 from vnd.nn import Shape as Shape
 from vnd.nn import TaylorOrder as TaylorOrder
+from vnd.nn import UncertaintyCorrelation as UncertaintyCorrelation
 from vnd.nn import cascade as cascade
 from vnd.nn import describe as describe
 from vnd.nn import extract as extract
@@ -43,6 +45,7 @@ from vnd.nn import shape as shape
 from vnd.nn import step_order as step_order
 from vnd.nn import taylor_order as taylor_order
 from vnd.nn import to_nested as to_nested
+from vnd.nn import uncertainty_correlation as uncertainty_correlation
 from vnd.nn import width as width
 from vnd.pretrained import FromPixels as FromPixels
 from vnd.pretrained import load_pretrained as load_pretrained

@@ -96,7 +96,8 @@ def test_the_order_is_the_teacher_s_coarsened(monkeypatch: pytest.MonkeyPatch) -
     assert {(unit.num_groups, unit.base) for unit in state_of(student).units.values()} == {(4, 1)}
     survival_agrees(teacher, student, 2)
 
-    def leading(unit: vnd.OrderingUnit, kept: int, base: int | None = None) -> tuple[int, torch.Tensor]:  # planted: the first logits
+    def leading(unit: vnd.OrderingUnit, kept: int, base: int | None = None) -> tuple[int, torch.Tensor]:
+        # planted: the first logits
         return 1, unit.keep_logits[:3].detach()
 
     monkeypatch.setattr(sn3, "coarsened", leading)
@@ -130,7 +131,8 @@ def test_a_student_of_so_many_parameters_has_the_learned_shape(
     survival_is_that_of_the_ratio(teacher, student)
     right = sn3.coarsened
 
-    def alike(unit: vnd.OrderingUnit, kept: int, base: int | None = None) -> tuple[int, torch.Tensor]:  # planted: one ratio for all
+    def alike(unit: vnd.OrderingUnit, kept: int, base: int | None = None) -> tuple[int, torch.Tensor]:
+        # planted: one ratio for all
         own_base, logits = right(unit, min(shape.values()))
         return own_base, logits[torch.arange(kept - own_base).clamp(max=len(logits) - 1)]
 

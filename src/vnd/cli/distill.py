@@ -19,7 +19,8 @@ from vnd.evaluation import open_run
 from vnd.functional import concentration
 from vnd.methods import Distills, Size, Sizes
 from vnd.metrics import smallest_width
-from vnd.report.curves import heat_maps
+from vnd.nn.correlation import WIDTHS
+from vnd.report.curves import correlation_maps, heat_maps
 from vnd.report.style import png
 from vnd.report.theory import Simplex, merged, project, simplex
 from vnd.tasks import TrainedRun
@@ -30,7 +31,7 @@ from vnd.train.loop import fit
 from vnd.train.recipe import Recipe
 
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 1.0)  # of the images that are more certain than the one shown
-WIDTHS = tuple(round(0.1 * k, 1) for k in range(1, 11))  # of the paper
+SAMPLES = 6  # draws of a student's last layer, the paper's way of inference; the closed form is beside it
 DRAWS, DPI, MOST = 60, 130, 400_000  # draws of the teacher in a picture, its resolution, and its most bytes
 
 
@@ -83,8 +84,8 @@ def distill(
     student_recipe(teacher, 1.0 if open_yet else keep, overrides, parameters)  # what is wrong is said before any work
     said = analysis(teacher, threshold)
     write_json(folder / "correlation.json", said)
-    maps = {"in domain": said["inside"]} | ({"out of domain": said["outside"]} if said["outside"] else {})
-    (folder / "correlation.png").write_bytes(png(heat_maps(said["labels"], maps, run.resolve().name), DPI, MOST))
+    figure = heat_maps(said["labels"], correlation_maps([said]), run.resolve().name)
+    (folder / "correlation.png").write_bytes(png(figure, DPI, MOST))
     share = said["proposed"] if open_yet else keep
     words = f"the smallest width that correlates with the full one by more than {threshold:g}: {said['proposed']:g}"
     say(f"{words}\ncorrelations: {folder / 'correlation.json'}, {folder / 'correlation.png'}")
@@ -127,7 +128,7 @@ def student_recipe(
         "keep": keep, "parameters": parameters,
     }  # fmt: skip
     own["train"]["loss_temperature"] = 0.0  # what it learns is the teacher's confidence
-    own["evaluate"] |= {"inference": ["mean"], "samples": 0, "bn_images_sweep": [], "repeats": 1}
+    own["evaluate"] |= {"inference": ["mc", "mean"], "samples": SAMPLES, "bn_images_sweep": [], "repeats": 1}
     own["evaluate"]["sizes"] = {"fractions": [0.25, 0.5, 0.75, 1.0]}
     recipe = parse(own, overrides)
     if isinstance(recipe.method, Distills):

@@ -11,9 +11,7 @@ from torch import Tensor
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the kernels, in units of the median distance
 
 
-def squared_mmd(
-    x: Tensor, y: Tensor, bandwidths: Sequence[float] = BANDWIDTHS, scale: Tensor | None = None
-) -> Tensor:
+def squared_mmd(x: Tensor, y: Tensor, bandwidths: Sequence[float] = BANDWIDTHS, scale: Tensor | None = None) -> Tensor:
     r"""Unbiased estimate of the squared maximum mean discrepancy between two distributions, from points of each.
 
     $$\frac{1}{S (S - 1)} \sum_{i \ne j} k(x_i, x_j) + \frac{1}{T (T - 1)} \sum_{i \ne j} k(y_i, y_j)

@@ -32,7 +32,7 @@ from torch.distributions import Dirichlet
 
 import vnd.nn as nested
 from vnd.functional import concentration, to_float32
-from vnd.methods.base import Batch, Step, Terms, Traits, refuse_unless, register
+from vnd.methods.base import Step, Terms, Traits, refuse_unless, register
 from vnd.methods.mmd import BANDWIDTHS, median_distance, squared_mmd
 from vnd.methods.nested import Nested, TrainableSubnet, can_be_trained_small, ends
 from vnd.nn import BayesLayer, OrderingUnit, Shape
@@ -41,7 +41,6 @@ from vnd.nn.ordering import pin, pinned
 from vnd.nn.state import arguments_of, nested_part, state_of, unwrap
 from vnd.nn.width import as_shape, sample_shapes
 from vnd.serialization import load
-
 
 SHARE = 0.25  # of the groups of every layer that a student has, unless told otherwise
 Inputs = Tensor | Arguments  # of a batch
@@ -76,8 +75,8 @@ def prune(
     >>> plain = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 3))
     >>> teacher = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=8)
     >>> student = prune(teacher, keep=0.5)
-    >>> student[0].weight.shape, student[0].bayesian, student[2].bayesian
-    (torch.Size([8, 2]), False, True)
+    >>> student[0], student[2].bayesian
+    (Linear(in_features=2, out_features=8, bias=True), True)
     """
     state, shape = state_of(teacher), _shape_of(teacher, keep)
     example = (state.example[1] or state.example[0]) if example is None else example

@@ -2,6 +2,7 @@
 
 from vnd.nn.bayesian import BayesConv1d, BayesConv2d, BayesConv3d, BayesConvTranspose2d, BayesLayer, BayesLinear
 from vnd.nn.conversion import Rule, to_nested
+from vnd.nn.correlation import UncertaintyCorrelation, uncertainty_correlation
 from vnd.nn.describe import Description, describe
 from vnd.nn.extract import extract
 from vnd.nn.importance import TaylorOrder, taylor_order
@@ -40,6 +41,7 @@ __all__ = [
     "Selective",
     "Shape",
     "TaylorOrder",
+    "UncertaintyCorrelation",
     "cascade",
     "couple",
     "describe",
@@ -58,6 +60,7 @@ __all__ = [
     "step_order",
     "taylor_order",
     "to_nested",
+    "uncertainty_correlation",
     "update_differences",
     "width",
 ]

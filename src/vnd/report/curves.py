@@ -306,10 +306,14 @@ def mean_correlation(own: Series) -> tuple[list[str], dict[str, Any]]:
     """Labels and the mean matrices in and out of domain, of the runs that have the labels of the first."""
     found = [run.results["correlation"] for run in own.runs if run.results.get("correlation")]
     labels: list[str] = found[0]["labels"]
-    alike = [one for one in found if one["labels"] == labels]
+    return labels, correlation_maps([one for one in found if one["labels"] == labels])
+
+
+def correlation_maps(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Mean matrices of correlations of the same labels, in and out of domain, as `heat_maps` takes them."""
     named = {"in domain": "inside", "out of domain": "outside"}
-    tables = {name: [np.asarray(one[key], dtype=float) for one in alike if one.get(key)] for name, key in named.items()}
-    return labels, {name: np.mean(some, axis=0) for name, some in tables.items() if some}
+    tables = {name: [np.asarray(one[key], dtype=float) for one in found if one.get(key)] for name, key in named.items()}
+    return {name: np.mean(some, axis=0) for name, some in tables.items() if some}
 
 
 def heat_maps(labels: Sequence[str], maps: dict[str, Any], name: str) -> Figure:

@@ -24,6 +24,7 @@ from vnd.methods.classification_baselines import fit_temperature, scaled
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import BayesLayer, OrderingUnit, Prediction
 from vnd.nn.arguments import class_dim
+from vnd.nn.correlation import UncertaintyCorrelation
 from vnd.nn.extract import Keep
 from vnd.nn.profile import latency, profile
 from vnd.nn.state import Shape, unwrap
@@ -460,13 +461,10 @@ def correlation(found: list[Measured]) -> dict[str, Any] | None:
     widths = sorted((one for one in found if one.size.fraction is not None), key=lambda one: one.size.fraction or 0)
     if len(widths) < 2:
         return None
-    inside = metrics.pearson(torch.stack([one.said.entropy for one in widths]))
+    inside = torch.stack([one.said.entropy for one in widths])
     strange = [one.outside.entropy for one in widths if one.outside is not None]
-    return {
-        "labels": [one.row["label"] for one in widths],
-        "inside": inside.tolist(),
-        "outside": metrics.pearson(torch.stack(strange)).tolist() if strange else None,
-    }
+    labels = [one.row["label"] for one in widths]
+    return UncertaintyCorrelation.of(labels, inside, torch.stack(strange) if strange else None).to_dict()
 
 
 def _examples(test: Images, outside: Images | None, said: Answers, strange: Answers | None) -> dict[str, Any]:
