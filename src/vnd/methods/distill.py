@@ -41,7 +41,7 @@ def distill(
     widths: tuple[float, ...] | None = None,
     epochs: int | None = None,
     steps: int | None = None,
-    lr: float = 1e-3,
+    lr: float = 3e-3,
     kl_weight: float = 1e-7,
     output: Output | None = None,
     dim: int | None = None,
@@ -79,7 +79,7 @@ def distill(
             for the base alone, and 0.25, 0.5, 0.75 and 1 to be recalibrated.
         epochs: Passes over the batches; 10 if neither they nor steps are given.
         steps: In their place, so many batches.
-        lr: Learning rate of Adam; ten times less for a pretrained transformer.
+        lr: Learning rate of Adam; for a large pretrained network 1e-4, say.
         kl_weight: k, in nats of an example: what recipes write as κ / N.
         output: The tensor that counts, where the network gives several, as in `vnd.predict`.
         dim: The dimension of the output that counts classes, as in `vnd.predict`.
@@ -118,14 +118,15 @@ def distill(
         step = Step(index, weight, 1.0, num_data=1)
         method.prepare(student, taken, step, lambda value: value)
         terms = method.loss(student, taken, step)
-        if not terms.total.isfinite():
-            raise ValueError(f"distill: the loss must be finite; got {float(terms.total)} at step {index}, lower lr")
+        loss = float(terms.total.detach())
+        if not math.isfinite(loss):
+            raise ValueError(f"distill: the loss must be finite; got {loss} at step {index}; lower lr, see the batches")
         optimizer.zero_grad()
         terms.total.backward()
         nn.utils.clip_grad_norm_(student.parameters(), LARGEST_GRADIENT)
         optimizer.step()
         if callback is not None:
-            callback(index, {name: float(x) for name, x in {"loss": terms.total.detach(), **terms.parts}.items()})
+            callback(index, {"loss": loss, **{name: float(x) for name, x in terms.parts.items()}})
     del student._vnd_distillation
     nested.recalibrate(student.eval(), seen, widths=(*(widths or SIZES[:-1]), 1.0), samples="both")
     return student
