@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,7 @@ def points(count: int, seed: int) -> tuple[Tensor, Tensor]:
     return x, y
 
 
+ROOT = Path(__file__).parents[2]
 X, Y = points(480, 0)
 NEW, TRUTH = points(600, 1)
 SHIFT = torch.zeros(1, 6)
@@ -104,10 +106,7 @@ def batches(name: str, labelled: bool = False) -> list[Any]:
 
 def distance(teacher: nn.Module, net: nn.Module, name: str) -> float:
     """Mean total variation of a network's answers from its teacher's."""
-    wanted = vnd.predict(
-        teacher, read(name, NEW), width=1.0, samples=20, seed=0, output="logits" if name == "encoder" else None
-    )
-    found = vnd.predict(net, read(name, NEW), width=1.0, samples=6, seed=0)
+    wanted, found = (vnd.predict(one, read(name, NEW), width=1.0, samples=6, seed=0) for one in (teacher, net))
     return float((wanted.probs - found.probs).abs().sum(1).mean() / 2)
 
 
@@ -355,3 +354,15 @@ def test_a_loop_of_ones_own_of_the_public_pieces() -> None:
         optimizer.step()
         losses.append(float(loss.detach()))
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+
+
+def test_the_page_begins_with_the_example_and_its_loop_runs() -> None:
+    page = (ROOT / "docs" / "distillation.md").read_text(encoding="utf-8")
+    example, loop, *_ = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert (ROOT / "examples" / "distill.py").read_text(encoding="utf-8").startswith(example.rstrip())
+    assert len(loop.splitlines()) <= 20
+    torch.manual_seed(0)
+    found: dict[str, Any] = {}
+    exec(compile(loop, "distillation.md", "exec"), found)
+    assert found["loss"].isfinite()
+    assert vnd.predict(found["student"], torch.zeros(1, 2), width=0.5).probs.shape == (1, 3)

@@ -43,11 +43,11 @@ def batches(count: int, scale: float) -> list[dict[str, Tensor]]:
 
 
 def by_hand(net: nn.Module, data: list[dict[str, Tensor]], widths: tuple[float, ...] = WIDTHS) -> np.ndarray:
-    rows = [
-        torch.cat([vnd.predict(net, x, w, 6, seed=i, output="scores").entropy for i, x in enumerate(data)])
-        for w in widths
-    ]
-    return np.corrcoef(torch.stack(rows).double().numpy())
+    def entropies(width: float) -> Tensor:
+        found = [vnd.predict(net, x, width, 6, seed=index, output="scores") for index, x in enumerate(data)]
+        return torch.cat([one.entropy for one in found if one.entropy is not None])
+
+    return np.corrcoef(torch.stack([entropies(width) for width in widths]).double().numpy())
 
 
 def test_it_is_numpy_s_of_the_predictive_entropies_and_leaves_the_network_alone(net: nn.Module) -> None:
