@@ -148,17 +148,26 @@ def test_a_student_of_a_foreign_network_learns_its_answers_and_leaves_it_as_it_w
         torch.testing.assert_close(found.probs, closed.probs)
 
 
-def test_the_last_layer_by_the_code_is_not_the_last_to_run(
+def only_the_head_has_noise(teacher: nn.Module) -> None:
+    """The last layer to run, which is not the last in the code, has the teacher's variances, and no other has any."""
+    student, wanted = sn3.prune(teacher, 0.5), vnd.extract(teacher, 0.5, keep="posterior", warn=False)
+    assert [name for name, _ in student.named_parameters() if name.endswith("log_alpha")] == ["head.log_alpha"]
+    assert torch.equal(student.head.log_alpha, wanted.head.log_alpha)
+
+
+def test_a_student_is_deterministic_but_for_its_last_layer(
     teachers: dict[str, nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert sn3.prune(teachers["residual"], 0.5).get_submodule("head").bayesian
-    assert [name for name, m in teachers["residual"].named_modules() if isinstance(m, BayesLayer)][-1] != "head"
-    every = dict.fromkeys(name for name, m in teachers["residual"].named_modules() if isinstance(m, BayesLayer))
-    planted = sn3.prune(teachers["residual"], 0.5)  # planted: all variances are kept
-    for name in every:
-        monkeypatch.setattr(planted.get_submodule(name), "bayesian", True, raising=False)
-    noisy = [m for m in planted.modules() if isinstance(m, BayesLayer) and m.bayesian]
-    assert len(noisy) > 1
+    teacher, convert = teachers["residual"], vnd.nn.to_nested
+    only_the_head_has_noise(teacher)
+    with monkeypatch.context() as planted:  # variances are kept
+        planted.setattr(vnd.nn, "to_nested", lambda *x, **options: convert(*x, **{**options, "bayesian": True}))
+        with pytest.raises(AssertionError):
+            only_the_head_has_noise(teacher)
+    layers = [name for name, m in teacher.named_modules() if isinstance(m, BayesLayer)]
+    monkeypatch.setattr(sn3, "_last_bayesian", lambda *_: layers[-1])  # planted: the last in the code
+    with pytest.raises(AssertionError):
+        only_the_head_has_noise(teacher)
 
 
 def asked_at(monkeypatch: pytest.MonkeyPatch, teacher: nn.Module, **options: Any) -> list[tuple[dict[str, int], ...]]:
@@ -192,8 +201,15 @@ def test_lengths_of_teacher_and_student_are_tied_unless_told_otherwise(
         unit.keep_logits.data.fill_(1.5)  # many lengths
     pairs = asked_at(monkeypatch, teacher)
     assert len({tuple(own.values()) for _, own in pairs}) > 2
-    assert all(theirs == {name: 2 * groups for name, groups in own.items()} for theirs, own in pairs)
-    untied = asked_at(monkeypatch, teacher, tie=False)  # and so would it be if the tie were forgotten
+
+    def together(pairs: list[Any]) -> bool:
+        return all(theirs == {name: 2 * groups for name, groups in own.items()} for theirs, own in pairs)
+
+    assert together(pairs)
+    with monkeypatch.context() as planted:
+        planted.setattr(sn3, "tied_lengths", lambda teacher, student, lengths: lengths)
+        assert not together(asked_at(planted, teacher))
+    untied = asked_at(monkeypatch, teacher, tie=False)
     assert all(theirs == dict(state_of(teacher).full) for theirs, _ in untied)
 
 

@@ -538,6 +538,8 @@ def test_a_student_learns_from_its_teacher_and_is_evaluated_as_any_run(taught: P
     main(["evaluate", str(student)])
     results = json.loads((student / "results.json").read_text(encoding="utf-8"))
     assert results["method"]["key"] == "sn3"
+    assert {row["inference"] for row in results["tidy"]} == {"mc", "mean"}  # the paper's draws, and the closed form
+    assert results["samples"] == 6
     full = next(row for row in results["rows"] if row["fraction"] == 1.0)
     assert full["accuracy"] > 0.9
     teacher = vnd.load(taught / "teacher" / "last")
