@@ -319,7 +319,7 @@ CASES: Refusals = {
     ),
     "rows in order": (
         refusing(net=lambda: small(rules={"0": vnd.Rule(granularity="input")})),
-        "sn3: a teacher whose input rows or single weights are ordered cannot be pruned",
+        "sn3: a teacher whose input rows, single weights or bits are ordered cannot be pruned",
     ),
     "nothing kept": (refusing(keep=0.0), "sn3: keep must be a Shape or lie in (0, 1]; got 0.0"),
     "none of a unit": (
