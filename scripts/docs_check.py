@@ -6,9 +6,7 @@ from `docs/results`; the README's table and figures, the figures of the theory, 
 size must be equal, and at most one pixel in 500 may differ by more than 24 of 255: fonts are drawn a little otherwise
 from one version of matplotlib to the next. A figure that no page shows is named, too.
 
-Not made again, since they need trained networks: the images `codes-growing`, `codes-tree` (`vnd generate`),
-`segmentation-masks` and `segmentation-lidc-masks` (`vnd segment`). Tables whose rows are words about runs (targets
-beside prose, small trials, students of CIFAR-10) are written by hand from the CSV files that their pages name.
+`BY_HAND` names what is not made again, and why; a table or a figure that is neither made nor there is a difference.
 
     make docs-check                                  # exit code 1 and one line for each difference
     python scripts/docs_check.py --write             # take what was made into the tree, where it is meant to change
@@ -45,10 +43,38 @@ ROOT = Path(__file__).resolve().parents[1]
 LEVELS, PIXELS = 24, 1 / 500  # what a pixel may differ by, and the share of pixels that may differ by more
 DEMO, FIGURES = "docs/results/demo.json", {"accuracy": "demo-accuracy", "survival": "demo-survival"}
 DPI = 144
+ZOO = "<!-- zoo: begin -->", "<!-- zoo: end -->"
+NETWORKS = "what trained networks draw, which are not kept: vnd"
+WORDS = "words alone: no figure of a run is in it"
+BY_HAND: dict[str, dict[str, str]] = {  # page → heading of its tables, or figure → why no kept result makes it
+    "README.md": {"| part | what it does |": WORDS},
+    "docs/codes.md": {
+        "| key | what it does |": WORDS,
+        "| VND-AE in the paper | CelebA | CIFAR-10 | CIFAR-100 | 3D Chairs | Chest X-ray |": "figures of the paper",
+        "codes-growing.png": f"{NETWORKS} generate", "codes-tree.png": f"{NETWORKS} generate",
+    },
+    "docs/equations.md": {"| paper | here |": WORDS, "| paper | in words | symbol | function | test |": WORDS},
+    "docs/errata.md": {"| place | says | should be |": WORDS},
+    "docs/reproduction.md": {
+        "| figure or table | recipes | commands | status |": WORDS, "| what | recipes | commands | status |": WORDS,
+    },
+    "docs/segmentation.md": {
+        "| key | what it does |": WORDS,
+        "segmentation-masks.png": f"{NETWORKS} segment", "segmentation-lidc-masks.png": f"{NETWORKS} segment",
+    },
+    "docs/serving.md": {"| from | what holds |": WORDS},
+    "docs/sweeps.md": {"| option | what |": WORDS},
+    "docs/training.md": {"| file | what |": WORDS, "| inference | what it is | in the paper |": WORDS},
+    "docs/zoo.md": {"| column | what it says |": WORDS},
+}  # fmt: skip
 
 
-def make(root: Path, folder: Path) -> list[str]:
-    """Write all generated text and figures of a tree into a folder, from its kept results; the files, relative."""
+def make(root: Path, folder: Path) -> tuple[list[str], dict[str, list[str]]]:
+    """Write all generated text and figures of a tree into a folder, from its kept results.
+
+    Returns:
+        The files, relative; and of each page the headings of its tables, but for those between marks.
+    """
     (folder / "docs" / "images").mkdir(parents=True)
     (folder / "docs" / "results").symlink_to(root / "docs" / "results")
     made = ["README.md"]
@@ -58,11 +84,13 @@ def make(root: Path, folder: Path) -> list[str]:
             vnd(_command(text, path)[1:])
             made.append(f"docs/{path.name}")
     tables = {f"docs/{page}": [make(root) for make in makers] for page, makers in PAGES.items()}
-    for page, parts in ({"README.md": [demo_table(read(root / DEMO))]} | tables).items():
+    tables["README.md"] = [demo_table(read(root / DEMO))]
+    for page, parts in tables.items():
         text = (folder if page in made[1:] else root).joinpath(page).read_text(encoding="utf-8")
         for part in parts:
             text = _with_table(text, part, page)
         (folder / page).write_text(text, encoding="utf-8")
+    headings = {page: [part.splitlines()[0] for part in parts] for page, parts in tables.items()}
     made += [page for page in tables if page not in made]
     for rows in (root / "docs" / "results").glob("zoo.json"):
         text = (root / "docs" / "zoo.md").read_text(encoding="utf-8")
@@ -75,7 +103,7 @@ def make(root: Path, folder: Path) -> list[str]:
     downhill().savefig(folder / "docs/images/downhill.png", dpi=DPI)
     short_figure(root).savefig(folder / "docs/images/cifar10-accuracy.png", dpi=DPI)
     bits_figure(root).savefig(folder / "docs/images/weight-bits.png", dpi=DPI)
-    return made + [f"docs/images/{path.name}" for path in sorted((folder / "docs" / "images").iterdir())]
+    return made + [f"docs/images/{path.name}" for path in sorted((folder / "docs" / "images").iterdir())], headings
 
 
 def differences(root: Path, folder: Path, made: list[str]) -> Iterator[str]:
@@ -90,10 +118,38 @@ def differences(root: Path, folder: Path, made: list[str]) -> Iterator[str]:
             texts = (path.read_text(encoding="utf-8").splitlines() for path in (theirs, ours))
             lines = [line for line in difflib.unified_diff(*texts, lineterm="", n=0) if line[:1] in "+-"][2:]
             yield from (f"{name}: {len(lines)} lines differ, first:\n    {shown}" for shown in _first(lines))
-    pages = [path.read_text(encoding="utf-8") for path in (root / "README.md", *(root / "docs").glob("*.md"))]
+    pages = {str(path.relative_to(root)): path.read_text(encoding="utf-8") for path in pages_of(root)}
     for path in sorted((root / "docs" / "images").iterdir()):
-        if not any(path.name in text for text in pages):
+        if not any(path.name in text for text in pages.values()):
             yield f"docs/images/{path.name} stands in no page"
+
+
+def pages_of(root: Path) -> list[Path]:
+    """The pages of a tree."""
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+
+
+def left(pages: dict[str, str], made: list[str], tables: dict[str, list[str]]) -> Iterator[str]:
+    """One line for each table and each figure of the pages that is neither made nor in `BY_HAND`, and the other way.
+
+    Args:
+        pages: Text of each page.
+        made: The files that were made, relative to the tree.
+        tables: Of each page, the headings of the tables that were made, but for those between its marks.
+    """
+    for page, text in pages.items():
+        for begin, end in ((BEGIN, END), ZOO):
+            text = re.sub(rf"{re.escape(begin)}.*?{re.escape(end)}", "", text, flags=re.DOTALL)
+        headings = set(re.findall(r"^(\|.*)\n\|(?:---\|)+$", text, flags=re.MULTILINE)) - {*tables.get(page, ())}
+        figures = {name for name in re.findall(r"images/([\w.-]+\.png)", text) if f"docs/images/{name}" not in made}
+        known = {*BY_HAND.get(page, ())}
+        if page == "README.md":  # figures that other pages show, too
+            figures -= {name for names in BY_HAND.values() for name in names}
+        yield from (
+            f"{page}: made from no kept result, and not in BY_HAND: {what}"
+            for what in sorted((headings | figures) - known)
+        )
+        yield from (f"{page}: in BY_HAND, but made or not there: {what}" for what in sorted(known - headings - figures))
 
 
 def picture_difference(one: Path, other: Path) -> Iterator[str]:
@@ -149,11 +205,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         os.chdir(folder)
-        made = make(ROOT, folder)
+        made, headings = make(ROOT, folder)
         found = list(differences(ROOT, folder, made))
         for one in made if write else ():
             if any(said.startswith(one) for said in found):
                 shutil.copyfile(folder / one, ROOT / one)
+        texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in pages_of(ROOT)}
+        found += left(texts, made, headings)
     print(*found, f"docs-check: {len(made)} files made from docs/results, {len(found)} differ", sep="\n")
     sys.exit(bool(found) and not write)
 

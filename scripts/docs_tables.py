@@ -24,7 +24,8 @@ from vnd.report.series import group
 from vnd.report.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, legend, panels, plot, title
 from vnd.tasks.classification import COLUMNS
 
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
+Rows = list[Row]
 
 
 def table(heading: str, rows: Iterable[str]) -> str:
@@ -35,9 +36,9 @@ def table(heading: str, rows: Iterable[str]) -> str:
 
 
 def kept(root: Path, name: str) -> list[dict[str, Any]]:
-    """The result files that a file of kept runs has."""
-    lines = (root / "docs" / "results" / name).read_text(encoding="utf-8").splitlines()
-    return [json.loads(line)["results"] for line in lines]
+    """The result files that a file of kept runs has, each with all that is known of its data."""
+    lines = map(json.loads, (root / "docs" / "results" / name).read_text(encoding="utf-8").splitlines())
+    return [line["results"] | {"data": line["data"]} for line in lines]
 
 
 def tried(root: Path, part: str, name: str = "cifar10-tried.csv") -> Rows:
@@ -286,6 +287,237 @@ def log_alpha(root: Path) -> str:
     )
 
 
+# Targets: words of each page, and what was reached
+
+
+def _mean(values: Iterable[float]) -> float:
+    return confidence_interval(values).mean
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def _missed(value: float, least: float, digits: int) -> str:
+    """A figure, and by how much it is below its target."""
+    return f"{value:.{digits}f}" + (f", missed by {least - value:.{digits}f}" if value < least else "")
+
+
+def cifar10_targets(root: Path) -> str:
+    """Targets on CIFAR-10: means over seeds of BN³, and plain networks of its shapes."""
+    runs = kept(root, "cifar10.jsonl")
+    ours = [{row["label"]: row for row in run["rows"]} for run in runs if run["method"]["key"] == "bn3"]
+    plain = {row["parameters"]: row for run in runs if run["method"]["key"] == "plain" for row in run["rows"]}
+    sizes = [label for label in ours[0] if label.startswith("≤")]
+    at = {label: _mean(100 * run[label]["accuracy"] for run in ours) for label in ours[0]}
+    alone = {label: 100 * plain[ours[0][label]["parameters"]]["accuracy"] for label in ours[0]}
+    ece = {label: _mean(run[label]["ece"] for run in ours) for label in ours[0]}
+    worst = max(ece, key=lambda label: ece[label])
+    lines = [
+        f"{words} | {paper} | {least} | {_missed(at[label], least, 2)} | {alone[label]:.2f}"
+        for words, label, paper, least in (
+            ("accuracy at ≤ 0.11 M parameters", "≤ 110 k", "(83.5 at its smallest)", 87),
+            ("at ≤ 0.35 M", "≤ 350 k", "–", 91),
+            ("at ≤ 1.1 M", "≤ 1.1 M", "–", 93),
+            ("full, 20.9 M", "100 %", "(92.6)", 94.5),
+        )
+    ]
+    full = _signed(at["100 %"] - alone["100 %"])
+    lines.append(f"full, against the plain network trained alike | – | −0.3 | {full} | ")
+    first = {label: 100 * ours[0][label]["accuracy"] for label in sizes}
+    for words, values in (
+        ("at five learned shapes, against plain networks: all seeds", at),
+        ("the same, seed 0 alone, whose very shapes they have", first),
+    ):
+        gaps = [values[label] - alone[label] for label in sizes]
+        below, rest = [x for x in gaps if x < -0.5], [x for x in gaps if x >= -0.5]
+        said = "; ".join(filter(None, (", ".join([*map(_signed, below), "missed"]), ", ".join(map(_signed, rest)))))
+        lines.append(f"{words} | – | −0.5 | {said} | ")
+    others = max(value for label, value in ece.items() if label != worst)
+    last = max(plain[ours[0][label]["parameters"]]["ece"] for label in ours[0])
+    lines.append(
+        f"ECE, worst over sizes | – | 0.015 | {ece[worst]:.3f} at {worst}, missed; {others:.3f} or less at the others "
+        f"| {last:.3f}"
+    )
+    auroc = _missed(_mean(run["100 %"]["auroc"] for run in ours), 0.95, 3)
+    lines.append(
+        f"AUROC against SVHN, full | – | 0.95 | {auroc} | {plain[ours[0]['100 %']['parameters']]['auroc']:.3f}"
+    )
+    seconds = max(row["seconds_of_steps"] for row in tried(root, "paper-600"))
+    lines.append(f"600 epochs of the paper's recipe | 14.9 h | 10 min | {seconds / 60:.1f} min | ")
+    return table(" | paper | to reach | BN³ here | plain network of that shape", lines)
+
+
+SMALL = {
+    "A": "sandwich without fixed budgets, `chain_lr` 0.3",
+    "B": "with three fixed budgets, order frozen after a quarter",
+    "H": "the same, dearer weights (`kl_weight` × 3), half the `length_kl_weight`, `chain_lr` 3, frozen after 0.3",
+    "I": "the same with half of the loss for the full network",
+}  # fmt: skip
+LIKE = {"20-9-8-4-3-3-5": "19-11-7-3-3-3-5"}  # a shape, and the one that a plain network was trained in
+
+
+def small_budgets(root: Path) -> str:
+    """Accuracy of small networks with fixed budgets, and of plain ones in their shapes."""
+    rows = tried(root, "small")
+    alone = {row["shape"]: _percent(row) for row in rows if row["run"] == "plain"}
+    alone |= {shape: f"≈ {alone[like]}" for shape, like in LIKE.items()}
+    found = {(row["run"], row["size"]): row for row in rows}
+    lines = []
+    for run, words in SMALL.items():
+        cells = []
+        for size in ("≤ 8 k", "≤ 25 k", "≤ 80 k", "100 %"):
+            row = found[run, size]
+            cells.append(_percent(row) + (f" ({alone[row['shape']]})" if row["shape"] in alone else ""))
+        lines.append(f"{run} | {words} | {' | '.join(cells)}")
+    return table("run |  | 8 k | 25 k | 80 k | full", lines)
+
+
+def small_codes(root: Path) -> str:
+    """Error and bound of small trials of VND-AE, and of a VAE for each length."""
+    rows = {(row["data"], row["run"], row["length"]): row for row in tried(root, "small", "codes-tried.csv")}
+    xray, lines = "chest-xray, 1,000 images", []
+    for words, data, run, lengths in (
+        ("Fashion-MNIST, dense, code 4, test images", "fashion", "VND-AE", (1, 2, 3, 4)),
+        ("CIFAR-10, 6,000 images, half the width, 12 epochs, code 128, validation images", "cifar10, 6,000 images",
+         "VND-AE", (32, 128)),
+        ("Chest X-ray, 1,000 images, half the width, 100 epochs, code 128, validation images", xray, "VND-AE",
+         (32, 128)),
+        ("the same, other weights and `free_bits` 0.05", xray, "VND-AE with free bits", (32, 128)),
+    ):  # fmt: skip
+        for length in lengths:
+            cells = [
+                f"{row['mse']:.5f} | {row['negative_elbo']:.2f}"
+                for row in (rows[data, run, length], rows[data, "VAE", length])
+            ]
+            lines.append(f"{words} | {length} | {' | '.join(cells)}")
+            words = ""
+    heading = " | length | VND-AE, trained once: error | −ELBO | VAE, trained for this length: error | −ELBO"
+    return table(heading, lines)
+
+
+def paper_ours(root: Path) -> list[dict[str, Row]]:
+    """Rows by label of each seed of our form, in the runs of the paper's CIFAR-10 figure."""
+    runs = kept(root, "paper-cifar10.jsonl")
+    return [
+        {row["label"]: row for row in run["rows"]} for run in runs if run["series"]["recipe"] == "bench/cifar10-bn3"
+    ]
+
+
+def more_targets(root: Path) -> str:
+    """Targets that no other method has a part in."""
+    ours = paper_ours(root)
+    ece = {label: _mean(run[label]["ece"] for run in ours) for label in ours[0]}
+    learned = max(value for label, value in ece.items() if label.startswith("≤") or label == "100 %")
+    worst = max(ece, key=lambda label: ece[label])
+    plain = next(run for run in kept(root, "paper-cifar10.jsonl") if run["method"]["key"] == "plain")["rows"][0]
+    gap = _signed(100 * (ours[0]["100 %"]["accuracy"] - plain["accuracy"]))
+    digits = {"four": f"{learned:.4f}".removeprefix("0"), "three": f"{ece[worst]:.3f}".removeprefix("0")}
+    return table(
+        "target | | ",
+        [
+            "worst ECE of ours ≤ .015, no temperature fitted afterwards | "
+            f"{digits['four']} at nine budgets and in full; {digits['three']} at {worst} of every layer | "
+            f"{'met' if learned <= 0.015 else 'missed'} at learned shapes, "
+            f"{'met' if ece[worst] <= 0.015 else 'missed'} at uniform ones",
+            "within half a point of a plain network of the same shape | "
+            f"in full {gap}, one seed; the other shapes not run | not run",
+        ],
+    )
+
+
+def beside_paper(root: Path) -> str:
+    """The paper's figures, those of its form, and ours."""
+    published = kept(root, "paper-cifar10.jsonl")[-1]["tidy"]
+    form = {(row["inference"], row["label"]): row for row in published if row["bn_images"] == 1024}
+    (drawn,) = (_percent(row) for row in published if row["inference"] == "mc_mask")
+    small, full = form["mc", "6.25 %"], form["mc", "100 %"]
+    ours = paper_ours(root)
+    at = {label: _mean(100 * run[label]["accuracy"] for run in ours) for label in ours[0]}
+    size = {label: _mean(run[label]["parameters"] for run in ours) for label in ours[0]}
+    return table(
+        " | paper, 600 epochs | published form, weight decay and warm-up, 60 epochs | ours, 60 epochs",
+        [
+            f"smallest BN³ | 83.5 | {_percent(small)} at {small['parameters'] / 1e3:.0f} k parameters; by means "
+            f"{_percent(form['mean', '6.25 %'])} | {at['≤ 110 k']:.1f} at {size['≤ 110 k'] / 1e3:.0f} k, learned "
+            f"shape; {at['6.25 %']:.1f} at {size['6.25 %'] / 1e3:.0f} k, uniform",
+            f"BN³-MC | 89.4 | {drawn} | –",
+            f"BN³ in full | 92.6 | {_percent(full)} at {full['parameters'] / 1e6:.1f} M; by means "
+            f"{_percent(form['mean', '100 %'])} | {at['100 %']:.1f} at {size['100 %'] / 1e6:.1f} M; "
+            f"{at['≤ 8 M']:.1f} at {size['≤ 8 M'] / 1e6:.1f} M, learned shape",
+        ],
+    )
+
+
+STUDENTS = (  # words, run, BatchNorm's statistics, inference
+    ("by KL, half of the images mixed (CutMix)", "student-kl", "as in training", "temperature_scaled"),
+    ("the same", "student-kl", "as in training", "mean"),
+    ("the same", "student-kl", "as they are", "mean"),
+    ("by MMD, mixed", "student-mmd", "as they are", "mean"),
+    ("by MMD, not mixed", "student-unmixed", "as they are", "mean"),
+    ("by MMD, not mixed, a quarter of every layer, 125 epochs", "student-quarter", "as they are", "mean"),
+)
+ASKED = {"full": 0.928, "narrow": 0.89, "ece": 0.0048, "auroc": 0.943}
+
+
+def distilled(root: Path) -> str:
+    """Students of CIFAR-10 against what was asked for: bold is reached."""
+    rows = [row for row in tried(root, "cifar10", "sn3.csv") if row["split"] == "test"]
+    found = {(row["run"], row["statistics"], row["inference"], row["size"]): row for row in rows}
+    teacher = found["teacher", "as they are", "mc", "≤ 109 k"]
+    lines = ["asked for | | | ≥ 92.8 % | ≥ 89.0 % | ≤ 0.0048 | ≥ 0.943"]
+    for words, run, statistics, inference in STUDENTS:
+        full, narrow = (found[run, statistics, inference, size] for size in ("100 %", "25 %"))
+        quarter = f"{_percent(narrow)} %"
+        if narrow["accuracy"] >= ASKED["narrow"]:
+            quarter = f"**{quarter}**"
+        elif quarter == "89.0 %":  # only by rounding
+            quarter += f" ({100 * narrow['accuracy']:.2f})"
+        if narrow["parameters"] != found["student-kl", "as they are", "mean", "25 %"]["parameters"]:
+            quarter += f" ({narrow['parameters']:,.0f} parameters; teacher {_percent(teacher)} %)"
+        bold = {
+            f"{_percent(full)} %": full["accuracy"] >= ASKED["full"],
+            f"{full['ece']:.4f}": full["ece"] <= ASKED["ece"],
+            f"{full['auroc']:.3f}": full["auroc"] >= ASKED["auroc"],
+        }
+        whole, error, auroc = (f"**{text}**" if reached else text for text, reached in bold.items())
+        shown = statistics if statistics == "as in training" else "of images as they are"
+        lines.append(f"{words} | {shown} | {inference} | {whole} | {quarter} | {error} | {auroc}")
+    heading = "student | BatchNorm's statistics | inference | full width | quarter width, 176,694 parameters"
+    return table(f"{heading} | ECE, full | AUROC, full", lines)
+
+
+def lidc_targets(root: Path) -> str:
+    """Targets on LIDC at 128×128: energy distance at 16 samples, means over seeds."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for run in kept(root, "segmentation.jsonl"):
+        if run["data"]["name"] == "lidc" and run["data"]["image"][-1] == 128:
+            for row in run["rows"]:
+                values.setdefault((run["method"]["key"], row["label"]), []).append(row["ged"]["16"])
+    ged = {key: f"{sum(found) / len(found):.3f}" for key, found in values.items()}
+    narrow = {
+        row["size"]: f"{row['ged_16']:.3f}"
+        for row in tried(root, "", "lidc-tried.csv")
+        if (row["image"], row["split"], row.get("log_alpha_init")) == (128, "test", -4)
+    }
+    short, full, base = (ged[at] for at in (("vnd_punet", "2 of 6"), ("vnd_punet", "6 of 6"), ("punet", "6 of 6")))
+    third, whole = ged["bn3_unet", "33.33 %"], ged["bn3_unet", "100 %"]
+    dropout, ensemble = ged["dropout_unet", "100 %"], ged["unet_ensemble", "100 %"]
+    return table(
+        " | target | GED at 16 samples",
+        [
+            "VND-PUNet | 0.02 below P-UNet, at 2 and at 6 of 6 dimensions | "
+            f"reached by the means, {short} and {full} against {base}; see below",
+            f"VND-PUNet | not above BN³ on the UNet | reached: BN³ has {whole} at full width",
+            "BN³ on the UNet at a third of its width | within 0.01 of its full width | with weights that begin narrow "
+            f"(−4): {narrow['33.33 %']} and {narrow['100 %']}; **not** with the recipe's −2, which is better at both: "
+            f"{third} and {whole}",
+            f"all | below the dropout UNet, {dropout} | reached by the means: the ensemble {ensemble}, BN³ from a "
+            f"third of its width on; **not** BN³ at 3/16 of it, {ged['bn3_unet', '18.75 %']}",
+        ],
+    )
+
+
 # Speed
 
 
@@ -478,11 +710,11 @@ def bits_figure(root: Path) -> Figure:
 
 
 PAGES: dict[str, tuple[Callable[[Path], str], ...]] = {
-    "benchmarks.md": (sandwiches, limits),
-    "codes.md": (codes, partial(code_lengths, code=4), partial(code_lengths, code=32)),
-    "paper-cifar10.md": (targets,),
-    "reproduction.md": (short_methods, students),
-    "segmentation.md": (log_alpha,),
+    "benchmarks.md": (cifar10_targets, sandwiches, limits, small_budgets),
+    "codes.md": (codes, partial(code_lengths, code=4), partial(code_lengths, code=32), small_codes),
+    "paper-cifar10.md": (targets, more_targets, beside_paper),
+    "reproduction.md": (short_methods, students, distilled),
+    "segmentation.md": (lidc_targets, log_alpha),
     "weight-bits.md": (weight_bits,),
     "speed.md": (sampling, layers, kl, memory, ngd, ngd_on_device, throughput, evaluation),
 }

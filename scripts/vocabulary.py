@@ -1,5 +1,7 @@
 """Names that nobody would search for: none may be an identifier, a key of a recipe, an option or a column in `src`.
 
+Nor may one be an identifier or a key of tests, benchmarks, examples and scripts (`TEST_NAMES` are meant there).
+
 `WORDS` says what each is called instead. Prose is not looked at: *which* and *every* are English. But a docstring
 begins with the noun or the verb that a reader would search for, not with *What*, *Whether* or *How*.
 
@@ -51,6 +53,7 @@ MODULES = {  # files
     "opening": "summary", "origins": "provenance", "plan": "state", "plates": "figures", "scene": "…", "sliced": "…",
     "trace": "dependency", "trial": "verify_slicing", "watch": "progress", "words": "_text",
 }  # fmt: skip
+TEST_NAMES = {"widen", "optimiser.lr"}  # a layer beside one called `narrow`; a key that is refused
 FIRST = re.compile(r"(What|Whether|How|Which|Who|Whose|Where)\b")  # word of a docstring that says no name
 SECTIONS = {key.partition(".")[0] for key in KEYS}
 # Packages that must have none; "" is the top.
@@ -138,13 +141,23 @@ def hits(src: Path) -> Iterator[tuple[str, str]]:
                 yield package, f"{where}: {name} is {better}"
 
 
+def beside(root: Path) -> Iterator[str]:
+    """What is wrong in the Python files beside the package: identifiers and keys alone."""
+    for folder in ("benchmarks", "examples", "scripts", "tests"):
+        for path in sorted((root / folder).rglob("*.py")):
+            if path.name not in ("vocabulary.py", "test_vocabulary.py"):
+                for name, line in names_of(ast.parse(path.read_text(encoding="utf-8"))):
+                    if name not in TEST_NAMES and (better := private(name)):
+                        yield f"{path.relative_to(root)}:{line}: {name} is {better}"
+
+
 def main() -> None:
     """Report, and fail where something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true")
     everything = parser.parse_args().all
     found = list(hits(SRC))
-    wrong = [line for package, line in found if everything or package in CLEAN]
+    wrong = [line for package, line in found if everything or package in CLEAN] + [*beside(SRC.parents[1])]
     print("\n".join(wrong), end="\n" if wrong else "")
     if everything:
         print(dict(Counter(package for package, _ in found)))

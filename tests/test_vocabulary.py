@@ -41,3 +41,11 @@ def test_keys_of_recipes_and_modules_are_names_and_prose_is_none(tmp_path: Path)
     assert [line.partition(": ")[2] for _, line in vocabulary.hits(tmp_path)] == [
         "set.network.code is latent_dim", "network.code is latent_dim", "the module is _text",
     ]  # fmt: skip
+
+
+def test_names_of_tests_are_names(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_x.py").write_text("def test_owners(session, widen): ...")
+    assert [line.partition(": ")[2] for line in vocabulary.beside(tmp_path)] == [
+        "test_owners is groups", "session is TrainState",
+    ]  # fmt: skip

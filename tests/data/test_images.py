@@ -85,7 +85,7 @@ KNOWN = [[2, 4, 6], [4, 7, 8]]
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=40), st.data(), st.sampled_from(["random", "last"]))
-def test_owners_are_held_out_whole(groups, data, rule):
+def test_groups_are_held_out_whole(groups, data, rule):
     """At least as many images as asked for, and one owner fewer would be too few."""
     numbers = np.array(groups, np.int64)
     images = Images(np.arange(len(groups), dtype=np.uint8)[:, None, None, None], groups=numbers)

@@ -229,8 +229,8 @@ def test_the_sample_sizes_give_the_stated_power(comparisons: int) -> None:
     assert stats.binom.cdf(np.ceil(size * (0.5 + threshold)), size, 0.5 + GAP) <= 1e-6
 
     size = two_sample_size(level)
-    threshold, deviation = np.sqrt(np.log(2 / level) / size), np.sqrt(0.5 / size)
-    assert stats.norm.cdf((threshold - GAP) / deviation) <= 1e-6
+    threshold, std = np.sqrt(np.log(2 / level) / size), np.sqrt(0.5 / size)
+    assert stats.norm.cdf((threshold - GAP) / std) <= 1e-6
 
     cells = 33
     size = chi_square_size(cells, level)

@@ -228,7 +228,7 @@ def test_the_prior_is_a_standard_normal(method: AutoencoderMethod) -> None:
     assert method.draw(model, 4, 2).shape == (4, 2)
 
 
-def test_a_deterministic_code_has_no_deviation_and_no_rate() -> None:
+def test_a_deterministic_code_has_no_std_and_no_rate() -> None:
     for method in (SWAE(), NestedAE()):
         code = method.encode(model_of(method), X)
         assert not code.scale.any()

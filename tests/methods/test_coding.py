@@ -352,17 +352,17 @@ def test_an_averaged_network_has_statistics_of_codes_as_in_training(name: str, t
     np.savez(tmp_path / "dots.npz", x_train=pixels, x_test=pixels[:8])
     network = {"name": "autoencoder", "latent_dim": CODE, "image_size": 32, "in_channels": 1, "width": 0.0625}
     made = coded_recipe(tmp_path / "dots.npz", name, network=network, train={"ema": 0.9})
-    session, codes = TrainState(made, tmp_path / "run", make_accelerator(made)), list[Tensor]()
-    root: Any = session.root
+    train_state, codes = TrainState(made, tmp_path / "run", make_accelerator(made)), list[Tensor]()
+    root: Any = train_state.root
     root.expand.register_forward_pre_hook(lambda _, given: codes.append(given[0].detach().clone()))
     for _ in range(2):
-        with session.averaged():
+        with train_state.averaged():
             pass
     first, again = codes[0], codes[len(codes) // 2]
     assert torch.equal(first, again)  # the same, whatever was drawn before
     assert first.size(1) == CODE  # also of a code whose last dimensions are a category
     with torch.no_grad():
-        means = root.train().encode(next(iter(session.bn_batches())))["loc"]
+        means = root.train().encode(next(iter(train_state.bn_batches())))["loc"]
     if name == "joint_vae":
         category, first = first[:, -3:], first[:, :-3]
         assert torch.allclose(category.sum(1), torch.ones(len(first)))

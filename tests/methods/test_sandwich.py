@@ -40,7 +40,7 @@ def at(share: float) -> Step:
     ("distill", "coupling", "prepared", "tempered"),
     pairs([0.0, 0.3, 1.0], ["quantile", "independent"], [True, False], [True, False]),
 )
-def test_a_sandwich_is_the_loss_of_the_full_the_smallest_or_rungs_and_a_sampled_network(
+def test_a_sandwich_is_the_loss_of_the_full_the_smallest_or_fixed_budgets_and_a_sampled_network(
     distill: float, coupling: str, prepared: bool, tempered: bool
 ) -> None:
     fixed_budgets = (LEAST, BUDGET) if prepared else ()
@@ -143,7 +143,7 @@ def test_a_sandwich_leaves_the_width_and_the_rotation_as_a_single_pass_does(prep
     assert counts == [2, 2]
 
 
-def test_the_order_learns_until_it_settles_and_the_rungs_are_its_shapes() -> None:
+def test_the_order_learns_until_it_is_frozen_and_fixed_budgets_are_its_shapes() -> None:
     method = sandwiched(fixed_budgets=(BUDGET,), freeze_order_after=0.5, length_kl_weight=0.1)
     model, given = model_of(method), batch()
     for share in (0.0, 0.49):
@@ -170,7 +170,7 @@ def test_the_order_learns_until_it_settles_and_the_rungs_are_its_shapes() -> Non
         ({"fixed_budgets": (BUDGET,), "rescale": "expected"}, "fixed_budgets: no slice of this network"),
     ],
 )
-def test_rungs_that_cannot_be_are_refused_when_the_network_is_made(options: dict[str, Any], words: str) -> None:
+def test_fixed_budgets_that_cannot_be_are_refused_when_the_network_is_made(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         model_of(sandwiched(**options))
 

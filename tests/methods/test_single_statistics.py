@@ -114,29 +114,29 @@ def test_without_an_average_statistics_are_those_of_training(
 @pytest.mark.parametrize("method", ["plain", "ibnn"])
 def test_training_goes_on_with_the_statistics_it_had(method: str, tmp_path: Path, data: Path) -> None:
     made = wanted(data, method)
-    session = TrainState(made, tmp_path / "run", make_accelerator(made))
-    session.model.train()
+    train_state = TrainState(made, tmp_path / "run", make_accelerator(made))
+    train_state.model.train()
     with torch.no_grad():
         for _ in range(2):
-            session.root(session.batches.at(0)[0])
-        for parameter in session.root.parameters():
+            train_state.root(train_state.batches.at(0)[0])
+        for parameter in train_state.root.parameters():
             parameter.mul_(1.5)
-    before = {name: value.clone() for name, value in session.root.state_dict().items()}
-    modes, momenta = ([getattr(m, name, None) for m in session.root.modules()] for name in ("training", "momentum"))
+    before = {name: value.clone() for name, value in train_state.root.state_dict().items()}
+    modes, momenta = ([getattr(m, name, None) for m in train_state.root.modules()] for name in ("training", "momentum"))
     seen = []
     for _ in range(2):
-        with suppress(KeyboardInterrupt), session.averaged():
-            seen.append(buffers(session.root))
+        with suppress(KeyboardInterrupt), train_state.averaged():
+            seen.append(buffers(train_state.root))
             raise KeyboardInterrupt
-        assert equal(dict(session.root.state_dict()), before)
+        assert equal(dict(train_state.root.state_dict()), before)
     assert equal(*seen)  # the same, whatever was drawn before
-    assert not equal(seen[0], buffers(session.root))
-    assert modes == [m.training for m in session.root.modules()]
-    session.root.eval()
-    with session.averaged():
+    assert not equal(seen[0], buffers(train_state.root))
+    assert modes == [m.training for m in train_state.root.modules()]
+    train_state.root.eval()
+    with train_state.averaged():
         pass
-    assert not any(m.training for m in session.root.modules())
-    assert momenta == [getattr(m, "momentum", None) for m in session.root.modules()]
+    assert not any(m.training for m in train_state.root.modules())
+    assert momenta == [getattr(m, "momentum", None) for m in train_state.root.modules()]
 
 
 def test_a_stopped_run_keeps_the_same_averaged_network(

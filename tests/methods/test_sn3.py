@@ -331,7 +331,7 @@ def test_a_student_that_is_too_sure_learns_to_be_less_sure() -> None:
     assert float(shift.grad) == pytest.approx(math.exp(10) * (1 + math.exp(-3) + math.exp(-4)), rel=1e-5)
 
 
-def test_a_temper_moves_the_mean_and_not_the_spread() -> None:
+def test_a_loss_temperature_moves_the_mean_and_not_the_spread() -> None:
     outputs = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).mul(2).double()
     for log_loss_temperature in (-3.0, 0.0, 1.0):
         moved = sn3.scale_mean(outputs, torch.tensor(log_loss_temperature, dtype=torch.float64))

@@ -268,11 +268,11 @@ def test_latents_start_long() -> None:
 
 
 def diagnosed(model: torch.nn.Module, batch: tuple[Tensor, Tensor]) -> str:
-    session: Any = SimpleNamespace(
+    train_state: Any = SimpleNamespace(
         root=model, method=METHOD, folder=Path("run"), epoch=lambda step: 0,
         accelerator=SimpleNamespace(autocast=lambda: torch.autocast("cpu", enabled=False)),
     )  # fmt: skip
-    return diagnosis(session, batch, at(3), seed=0)
+    return diagnosis(train_state, batch, at(3), seed=0)
 
 
 PLACES = ["unet.encoder.1.0", "prior.encoder.2.3", "posterior.heads.log_variance", "combiner.code", "combiner.output"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from vnd.metrics import bootstrap_interval, group_mean
 
 VALUES = torch.tensor([[0.1, 5.0], [0.4, 4.0], [0.2, 3.0], [0.9, 2.0], [0.7, 1.0], [0.3, 0.0]], dtype=torch.float64)
-OWNERS = ["b", "b", "b", "a", "c", "c"]
+GROUPS = ["b", "b", "b", "a", "c", "c"]
 
 
 def by_loops(values: np.ndarray, groups: list[str], seed: int, resamples: int) -> list[float]:
@@ -39,18 +39,18 @@ def test_ends_are_those_of_a_loop_over_resamples() -> None:
 
 
 def test_columns_have_the_same_resamples_and_each_call_the_same_draws() -> None:
-    found = bootstrap_interval(torch.cat((VALUES, VALUES[:, :1] + 1), 1), OWNERS)
+    found = bootstrap_interval(torch.cat((VALUES, VALUES[:, :1] + 1), 1), GROUPS)
     assert found[2].low == pytest.approx(found[0].low + 1)
-    assert bootstrap_interval(VALUES, OWNERS) == found[:2]
-    assert bootstrap_interval(VALUES, [{"b": 7, "a": 3, "c": 1}[own] for own in OWNERS]) == found[:2]
-    assert bootstrap_interval(VALUES[:, :1], OWNERS, level=0.5)[0].low > found[0].low
+    assert bootstrap_interval(VALUES, GROUPS) == found[:2]
+    assert bootstrap_interval(VALUES, [{"b": 7, "a": 3, "c": 1}[own] for own in GROUPS]) == found[:2]
+    assert bootstrap_interval(VALUES[:, :1], GROUPS, level=0.5)[0].low > found[0].low
     assert bootstrap_interval(VALUES, seed=1) != bootstrap_interval(VALUES)
 
 
-def test_many_owners_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = bootstrap_interval(VALUES, OWNERS, resamples=500)
+def test_many_groups_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = bootstrap_interval(VALUES, GROUPS, resamples=500)
     monkeypatch.setattr("vnd.metrics.statistics.AT_ONCE", 7)
-    parts = bootstrap_interval(VALUES, OWNERS, resamples=500)
+    parts = bootstrap_interval(VALUES, GROUPS, resamples=500)
     assert [x.low for x in parts] == pytest.approx([x.low for x in whole])
 
 
@@ -82,7 +82,7 @@ def test_the_true_mean_is_covered_as_often_as_is_said() -> None:
 
 def test_the_mean_of_means_counts_every_owner_once() -> None:
     wanted = [(0.7 / 3 + 0.9 + 0.5) / 3, (4 + 2 + 0.5) / 3]
-    assert group_mean(VALUES, OWNERS).tolist() == pytest.approx(wanted)
+    assert group_mean(VALUES, GROUPS).tolist() == pytest.approx(wanted)
     assert group_mean(VALUES).tolist() == pytest.approx(VALUES.mean(0).tolist())
 
 

@@ -107,9 +107,9 @@ def test_the_score_is_that_of_the_formula(rows: int, classes: int, splits: int) 
     for part in range(splits):
         own = probs[part * rows // splits : (part + 1) * rows // splits]
         scores.append(math.exp((own * (np.log(own) - np.log(own.mean(0)))).sum(1).mean()))
-    mean, deviation = generation.inception_score(logits.softmax(1), splits)
+    mean, score_std = generation.inception_score(logits.softmax(1), splits)
     assert float(mean) == pytest.approx(np.mean(scores), rel=1e-12)
-    assert float(deviation) == pytest.approx(np.std(scores), rel=1e-9, abs=1e-14)
+    assert float(score_std) == pytest.approx(np.std(scores), rel=1e-9, abs=1e-14)
     assert float(generation.inception_score(logits.softmax(1).float(), splits)[0]) == pytest.approx(
         float(mean), rel=1e-6
     )

@@ -201,14 +201,14 @@ def test_100_000_drawn_weights_and_each_estimator_have_the_same_marginals(case):
 class BiasInVariance(BayesLinear):
     """The fault of the released code."""
 
-    def _statistics(self, x, weight, deviation, operation):
-        mean, variance = super()._statistics(x, weight, deviation, operation)
+    def _statistics(self, x, weight, std, operation):
+        mean, variance = super()._statistics(x, weight, std, operation)
         return mean, variance + self.bias.abs()
 
 
 class InputNotSquared(BayesLinear):
-    def _statistics(self, x, weight, deviation, operation):
-        return operation(x, weight, self.bias), operation(x.abs(), deviation * deviation, None)
+    def _statistics(self, x, weight, std, operation):
+        return operation(x, weight, self.bias), operation(x.abs(), std * std, None)
 
 
 @pytest.mark.parametrize("fault", [BiasInVariance, InputNotSquared])

@@ -399,7 +399,7 @@ def test_measured_differences_of_a_converted_network_give_the_enumerated_gradien
     measured = torch.autograd.grad(difference_term(net), [unit.keep_logits for unit in units])
 
     log_survival = torch.cat([unit.posterior().chain.log_survival for unit in units])
-    owners = [name for name, unit in state_of(net).units.items() for _ in range(unit.num_nested)]
+    name_of = [name for name, unit in state_of(net).units.items() for _ in range(unit.num_nested)]
     order = log_survival.detach().sort(descending=True).indices
     groups = {name: unit.base for name, unit in state_of(net).units.items()}
     net.eval()
@@ -407,7 +407,7 @@ def test_measured_differences_of_a_converted_network_give_the_enumerated_gradien
     with torch.no_grad():
         for index in (None, *order.tolist()):
             if index is not None:
-                groups[owners[index]] += 1
+                groups[name_of[index]] += 1
             losses.append(F.cross_entropy(vnd.extract(net, vnd.Shape(groups))(x), y))
     expected = losses[0] + (log_survival[order].exp() * torch.stack(losses).diff()).sum()
     truth = torch.autograd.grad(expected, [unit.keep_logits for unit in units])

@@ -122,14 +122,14 @@ def enumerated_gradient(net, loss):
     """Gradient of E[loss] over u on all keep logits, from the loss of every shape that u passes through."""
     units = units_of(net)
     log_survival = torch.cat([unit.posterior().chain.log_survival for unit in units])
-    owners = [unit for unit in units for _ in range(unit.num_nested)]
+    unit_of = [unit for unit in units for _ in range(unit.num_nested)]
     with torch.no_grad():
         for unit in units:
             unit.fixed_groups.fill_(unit.base)
         losses = [loss()]
         order = log_survival.detach().sort(descending=True).indices
         for index in order:
-            owners[index].fixed_groups.add_(1)
+            unit_of[index].fixed_groups.add_(1)
             losses.append(loss())
         for unit in units:
             unit.fixed_groups.fill_(-1)

@@ -1,4 +1,4 @@
-"""`make docs-check` sees a changed number, a changed figure, and one that no page shows; not how a font is drawn."""
+"""`make docs-check` sees a changed number, a changed figure, one that no page shows, and what nothing makes."""
 
 import sys
 from pathlib import Path
@@ -67,3 +67,22 @@ def test_a_planted_difference_is_named(check, trees, fault):
     found = list(check.differences(*trees, MADE))
     assert len(found) == 1
     assert found[0].startswith("docs/")
+
+
+HEADING = "| size | accuracy |"
+TEXT = f"{HEADING}\n|---|---|\n| 1 | 2 |\n\n![Accuracy](images/a.png)\n"
+LEFT = {
+    "nothing": (["docs/images/a.png"], [HEADING], {}, []),
+    "a table": (["docs/images/a.png"], [], {}, [HEADING]),
+    "a figure": ([], [HEADING], {}, ["a.png"]),
+    "named ones": ([], [], {HEADING: "why", "a.png": "why"}, []),
+    "a name too many": (["docs/images/a.png"], [HEADING], {HEADING: "why"}, [HEADING]),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_what_nothing_makes_must_be_named(check, monkeypatch, case):
+    made, headings, named, wanted = LEFT[case]
+    monkeypatch.setattr(check, "BY_HAND", {"docs/a.md": named})
+    found = list(check.left({"docs/a.md": TEXT}, made, {"docs/a.md": headings}))
+    assert [line.partition(": ")[2].partition(": ")[2] for line in found] == wanted

@@ -40,7 +40,7 @@ def made(count: int = 40, side: int = SIDE, seed: int = 0) -> Images:
     return Images(pixels.astype(np.uint8), None, ())
 
 
-def subject_of(method: AutoencoderMethod, code: int = CODE) -> TrainedRun:
+def run_of(method: AutoencoderMethod, code: int = CODE) -> TrainedRun:
     """An auto-encoder of random weights, whose heads say something of each image."""
     torch.manual_seed(1)
     network = DenseAutoEncoder(latent_dim=code, image_size=SIDE, hidden=(16,))
@@ -57,38 +57,38 @@ def inputs(images: Images) -> Tensor:
     return torch.from_numpy(images.pixels).double().div(127.5).sub(1).float()
 
 
-def heads(subject: TrainedRun, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+def heads(trained_run: TrainedRun, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     with torch.no_grad():
-        found = coded(subject.model).encode(x)
+        found = coded(trained_run.model).encode(x)
     return found["loc"], (0.5 * found["log_variance"]).exp(), found.get("keep_logits")
 
 
-def decoded(subject: TrainedRun, code: Tensor) -> Tensor:
+def decoded(trained_run: TrainedRun, code: Tensor) -> Tensor:
     with torch.no_grad():
-        return coded(subject.model).decode(code)
+        return coded(trained_run.model).decode(code)
 
 
 def cut(code: Tensor, length: int) -> Tensor:
     return torch.cat((code[:, :length], torch.zeros(len(code), code.size(1) - length)), 1)
 
 
-def mean_error(subject: TrainedRun, x: Tensor, code: Tensor) -> Tensor:
+def mean_error(trained_run: TrainedRun, x: Tensor, code: Tensor) -> Tensor:
     """Mean squared error of pixels between 0 and 1, (images,)."""
-    return metrics.reconstruction_error((x + 1) / 2, (decoded(subject, code) + 1) / 2)
+    return metrics.reconstruction_error((x + 1) / 2, (decoded(trained_run, code) + 1) / 2)
 
 
-def check_fixed(subject: TrainedRun, images: Images, rows: list[dict[str, Any]]) -> None:
+def check_fixed(trained_run: TrainedRun, images: Images, rows: list[dict[str, Any]]) -> None:
     x = inputs(images)
-    loc, scale, _ = heads(subject, x)
+    loc, scale, _ = heads(trained_run, x)
     torch.manual_seed(0)
     drawn = loc + scale * torch.randn_like(loc)
     cost = torch.distributions.kl_divergence(Normal(loc, scale), Normal(0.0, 1.0))
     for row in rows:
         length = row["length"]
-        error = mean_error(subject, x, cut(loc, length))
+        error = mean_error(trained_run, x, cut(loc, length))
         assert row["mse"] == pytest.approx(float(error.mean()), rel=1e-5)
         assert row["summed"] == pytest.approx(float(error.mean()) * SIDE**2, rel=1e-5)
-        seen = -Normal(decoded(subject, cut(drawn, length)).double(), NOISE).log_prob(x.double())
+        seen = -Normal(decoded(trained_run, cut(drawn, length)).double(), NOISE).log_prob(x.double())
         assert row["distortion"] == pytest.approx(float(seen.flatten(1).sum(1).mean()), rel=1e-5)
         assert row["rate"] == pytest.approx(float(cost[:, :length].sum(1).mean()), rel=1e-5)
         assert row["negative_elbo"] == pytest.approx(row["distortion"] + row["rate"], rel=1e-12)
@@ -124,17 +124,17 @@ def made_features(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_of_fixed_lengths_are_those_by_hand() -> None:
-    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
-    results = evaluate(subject, HALF, images)
+    trained_run, images = run_of(VNDAE(likelihood_std=NOISE)), made()
+    results = evaluate(trained_run, HALF, images)
     assert [row["length"] for row in results["rows"]] == list(LENGTHS)
     assert [row["fraction"] for row in results["rows"]] == [0.25, 0.5, 1.0]
     assert (results["latent_dim"], results["features"]) == (4, None)
-    check_fixed(subject, images, results["rows"])
+    check_fixed(trained_run, images, results["rows"])
 
 
 @pytest.mark.parametrize("fault", ["rate of the whole code", "no noise", "pixels of −1 … 1", "one dimension more"])
 def test_faulty_rows_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
+    trained_run, images = run_of(VNDAE(likelihood_std=NOISE)), made()
     if fault == "rate of the whole code":
         monkeypatch.setattr(VNDAE, "rate", lambda self, code, length=None: code.cost.sum(1))
     elif fault == "no noise":
@@ -144,30 +144,30 @@ def test_faulty_rows_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(coding, "_measures", lambda found, error: own(found, 4 * error))
     else:
         monkeypatch.setattr(VNDAE, "point", lambda self, code, length=None: code.loc[:, : (length or 3) + 1])
-    results = evaluate(subject, dataclasses.replace(HALF, target=1e-9), images)
+    results = evaluate(trained_run, dataclasses.replace(HALF, target=1e-9), images)
     with pytest.raises(AssertionError):
-        check_fixed(subject, images, results["rows"])
+        check_fixed(trained_run, images, results["rows"])
 
 
 def test_a_vae_has_the_one_length_it_was_trained_with() -> None:
-    subject, images = subject_of(VAE(likelihood_std=NOISE), code=3), made()
-    results = evaluate(subject, HALF, images)
+    trained_run, images = run_of(VAE(likelihood_std=NOISE), code=3), made()
+    results = evaluate(trained_run, HALF, images)
     (row,) = results["tidy"]
     assert (row["length"], row["label"]) == (3, "3 of 3")
     assert results["lengths"] == {}
     assert results["complexity"] is None
-    check_fixed(subject, images, [row])
+    check_fixed(trained_run, images, [row])
 
 
 def test_codes_without_a_prior_have_an_error_and_no_rate() -> None:
-    subject, images = subject_of(NestedAE(likelihood_std=NOISE)), made()
-    results = evaluate(subject, dataclasses.replace(HALF, num_generated=8), images)
+    trained_run, images = run_of(NestedAE(likelihood_std=NOISE)), made()
+    results = evaluate(trained_run, dataclasses.replace(HALF, num_generated=8), images)
     assert [row["rate"] for row in results["rows"]] == [None] * 3
     assert [row["negative_elbo"] for row in results["rows"]] == [None] * 3
     x = inputs(images)
     with torch.no_grad():
-        loc = coded(subject.model).encode(x)["loc"]
-    wanted = [float(mean_error(subject, x, cut(loc, length)).mean()) for length in LENGTHS]
+        loc = coded(trained_run.model).encode(x)["loc"]
+    wanted = [float(mean_error(trained_run, x, cut(loc, length)).mean()) for length in LENGTHS]
     assert [row["mse"] for row in results["rows"]] == pytest.approx(wanted, rel=1e-5)
     for row in results["rows"]:  # its codes are points: both are of the same images
         lost = row["summed"] * 4 / (2 * NOISE**2) + SIDE**2 / 2 * math.log(2 * math.pi * NOISE**2)
@@ -181,10 +181,10 @@ def test_codes_without_a_prior_have_an_error_and_no_rate() -> None:
 
 
 def test_the_posterior_says_a_length_for_each_image() -> None:
-    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
-    results = evaluate(subject, HALF, images)
+    trained_run, images = run_of(VNDAE(likelihood_std=NOISE)), made()
+    results = evaluate(trained_run, HALF, images)
     x = inputs(images)
-    loc, scale, logits = heads(subject, x)
+    loc, scale, logits = heads(trained_run, x)
     assert logits is not None
     keep = logits.double().sigmoid().cumprod(1)
     lengths = 1 + (keep >= 0.5).sum(1)
@@ -194,7 +194,7 @@ def test_the_posterior_says_a_length_for_each_image() -> None:
     assert (row["length_min"], row["length_max"]) == (float(lengths.min()), float(lengths.max()))
     assert row["length_min"] <= row["length_low"] <= row["length_median"] <= row["length_high"] <= row["length_max"]
     codes = torch.stack([cut(loc[i : i + 1], int(length))[0] for i, length in enumerate(lengths)])
-    assert row["mse"] == pytest.approx(float(mean_error(subject, x, codes).mean()), rel=1e-5)
+    assert row["mse"] == pytest.approx(float(mean_error(trained_run, x, codes).mean()), rel=1e-5)
     survival = torch.cat((torch.ones(len(x), 1), keep), 1)
     ends = survival - torch.cat((survival[:, 1:], torch.zeros(len(x), 1)), 1)  # P(length = 1 … 4), by a uniform prior
     cost = torch.distributions.kl_divergence(Normal(loc, scale), Normal(0.0, 1.0)).double()
@@ -206,14 +206,14 @@ def test_the_posterior_says_a_length_for_each_image() -> None:
 
 def test_lengths_are_drawn_where_the_bound_is_measured() -> None:
     """A length is 1 or 4, by even odds: the distortion lies between, at the mean of both, and not at the median's."""
-    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made(400)
-    network = coded(subject.model)
+    trained_run, images = run_of(VNDAE(likelihood_std=NOISE)), made(400)
+    network = coded(trained_run.model)
     with torch.no_grad():
         network.heads["keep_logits"].weight.zero_()
         network.heads["keep_logits"].bias.copy_(torch.tensor([0.0, 60.0, 60.0]))
         network.heads["log_variance"].weight.zero_()
         network.heads["log_variance"].bias.fill_(-12.0)
-    results = evaluate(subject, HALF, images)
+    results = evaluate(trained_run, HALF, images)
     first, _, last = (row["distortion"] for row in results["rows"])
     share = (row_of(results, "posterior")["distortion"] - last) / (first - last)
     assert abs(share - 0.5) < 0.15
@@ -222,10 +222,10 @@ def test_lengths_are_drawn_where_the_bound_is_measured() -> None:
 
 @pytest.mark.parametrize("target", [None, 0.05, 1e-9])
 def test_the_shortest_codes_that_reach_a_target_are_those_of_a_search(target: float | None) -> None:
-    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
-    results = evaluate(subject, dataclasses.replace(HALF, target=target), images)
+    trained_run, images = run_of(VNDAE(likelihood_std=NOISE)), made()
+    results = evaluate(trained_run, dataclasses.replace(HALF, target=target), images)
     x, wanted = inputs(images), target or results["rows"][1]["mse"]
-    errors = torch.stack([mean_error(subject, x, cut(heads(subject, x)[0], b)) for b in range(1, CODE + 1)], 1)
+    errors = torch.stack([mean_error(trained_run, x, cut(heads(trained_run, x)[0], b)) for b in range(1, CODE + 1)], 1)
     lengths = torch.tensor([next((b + 1 for b in range(CODE) if e[b] <= wanted), CODE) for e in errors])
     row = row_of(results, "target")
     assert (row["target"], row["length"]) == (pytest.approx(wanted), pytest.approx(float(lengths.double().mean())))
@@ -236,14 +236,14 @@ def test_the_shortest_codes_that_reach_a_target_are_those_of_a_search(target: fl
 
 
 def test_half_a_code_that_no_row_has_is_measured_for_the_target() -> None:
-    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
-    alone = evaluate(subject, AutoencodingEvaluation(sizes=Sizes((1.0,)), num_generated=0), images)
-    assert row_of(alone, "target")["target"] == row_of(evaluate(subject, HALF, images), "target")["target"]
+    trained_run, images = run_of(VNDAE(likelihood_std=NOISE)), made()
+    alone = evaluate(trained_run, AutoencodingEvaluation(sizes=Sizes((1.0,)), num_generated=0), images)
+    assert row_of(alone, "target")["target"] == row_of(evaluate(trained_run, HALF, images), "target")["target"]
 
 
 def test_lengths_are_held_against_the_bytes_of_a_png() -> None:
-    subject, images = subject_of(VNDAE(likelihood_std=NOISE)), made()
-    results = evaluate(subject, HALF, images)
+    trained_run, images = run_of(VNDAE(likelihood_std=NOISE)), made()
+    results = evaluate(trained_run, HALF, images)
     sizes = png_sizes(images)
     buffer = io.BytesIO()
     Image.fromarray(images.pixels[7, 0]).save(buffer, "PNG", optimize=False)
@@ -268,13 +268,13 @@ def test_colours_are_part_of_a_png() -> None:
 
 
 def test_drawn_images_are_measured_by_the_features_of_a_named_extractor(made_features: None) -> None:
-    subject, images, extractor = subject_of(VNDAE(likelihood_std=NOISE)), made(), fake()
-    results = evaluate(subject, dataclasses.replace(HALF, num_generated=200), images)  # two batches
+    trained_run, images, extractor = run_of(VNDAE(likelihood_std=NOISE)), made(), fake()
+    results = evaluate(trained_run, dataclasses.replace(HALF, num_generated=200), images)  # two batches
     real = extractor.read(torch.from_numpy(images.pixels))[0]
     for row in results["rows"]:
         torch.manual_seed(0)
         codes = torch.cat([torch.randn(128, CODE), torch.randn(72, CODE)])
-        pixels = ((decoded(subject, cut(codes, row["length"])).clamp(-1, 1) + 1) * 127.5).round().byte()
+        pixels = ((decoded(trained_run, cut(codes, row["length"])).clamp(-1, 1) + 1) * 127.5).round().byte()
         features, probs = extractor.read(pixels)
         assert row["frechet"] == pytest.approx(float(metrics.frechet_distance(features, real)), rel=1e-3)
         assert row["inception_score"] == pytest.approx(float(metrics.inception_score(probs)[0]), rel=1e-5)
@@ -289,10 +289,10 @@ def test_drawn_images_are_measured_by_the_features_of_a_named_extractor(made_fea
 
 
 def test_evaluation_draws_the_same_each_time_and_leaves_the_generator(made_features: None) -> None:
-    subject, images, found = subject_of(VNDAE(likelihood_std=NOISE)), made(), []
+    trained_run, images, found = run_of(VNDAE(likelihood_std=NOISE)), made(), []
     for seed in (3, 4):
         torch.manual_seed(seed)
-        found.append(evaluate(subject, dataclasses.replace(HALF, num_generated=20), images)["tidy"])
+        found.append(evaluate(trained_run, dataclasses.replace(HALF, num_generated=20), images)["tidy"])
         after = torch.rand(())
         torch.manual_seed(seed)
         assert torch.rand(()) == after
@@ -304,7 +304,7 @@ def test_without_the_package_the_rest_is_measured(monkeypatch: pytest.MonkeyPatc
         raise ModuleNotFoundError("extractor: no such package")
 
     monkeypatch.setattr(drawing, "extractor", missing)
-    results = evaluate(subject_of(VAE(likelihood_std=NOISE)), dataclasses.replace(HALF, num_generated=20), made())
+    results = evaluate(run_of(VAE(likelihood_std=NOISE)), dataclasses.replace(HALF, num_generated=20), made())
     assert results["features"] is None
     assert results["notes"] == ["generated images are not measured: extractor: no such package"]
     assert "frechet" not in results["rows"][0]
@@ -316,9 +316,9 @@ def test_no_more_work_is_done_than_is_said(made_features: None) -> None:
     for method in (VNDAE(likelihood_std=NOISE), VAE(likelihood_std=NOISE), NestedAE(likelihood_std=NOISE)):
         for fractions in ((1.0,), (0.25, 0.5, 1.0)):
             options, done = AutoencodingEvaluation(sizes=Sizes(fractions), num_generated=30), list[int]()
-            subject = subject_of(method)
-            evaluate(subject, options, images, done.append)
-            whole = work(subject, options, images)
+            trained_run = run_of(method)
+            evaluate(trained_run, options, images, done.append)
+            whole = work(trained_run, options, images)
             least = whole - len(images) if fractions != (1.0,) and not isinstance(method, VAE) else whole
             least -= 30 * (1 + len(fractions)) if isinstance(method, NestedAE) else 0  # which draws nothing
             assert sum(done) == least

@@ -94,9 +94,9 @@ def test_scaled_answers_have_the_temperature_of_the_validation_images(
         plain, warm = (
             only(measured, inference=r, label=label, repeat=0, bn_images=64)[0] for r in ("mc", "temperature_scaled")
         )
-        subject = run
-        network = subject.extract(plain.size, "posterior", 64)
-        known = answer(subject.method, network, subject.batches(run.splits.validation), 3)
+        trained_run = run
+        network = trained_run.extract(plain.size, "posterior", 64)
+        known = answer(trained_run.method, network, trained_run.batches(run.splits.validation), 3)
         temperature = fit_temperature(known.probs, torch.as_tensor(run.splits.validation.labels))
         assert warm.row["temperature"] == pytest.approx(temperature, rel=1e-3)
         torch.testing.assert_close(warm.said.probs, scaled(plain.said.probs, warm.row["temperature"]))
@@ -116,7 +116,7 @@ def test_random_masks_average_networks_of_the_learned_lengths(measured: list[Mea
     assert one.said.mutual_information.mean() > 1e-3
 
 
-def test_readings_that_cannot_be_are_refused(run: TrainedRun) -> None:
+def test_inference_that_cannot_be_are_refused(run: TrainedRun) -> None:
     with pytest.raises(ValueError, match="scaled needs validation images to fit a temperature on"):
         list(measure(run, ClassificationEvaluation(inference=("temperature_scaled",), samples=0), run.test()))
 
@@ -182,10 +182,10 @@ def test_a_network_that_was_pruned_away_still_has_finite_numbers(run: TrainedRun
     for layer in model.modules():
         if isinstance(layer, vnd.nn.BayesLayer):
             layer.log_variance.data.fill_(20.0)  # type: ignore[union-attr]
-    subject = TrainedRun(method, model, run.splits.normalise("cpu"))
+    trained_run = TrainedRun(method, model, run.splits.normalise("cpu"))
     options = dataclasses.replace(ALL, inference=("mc", "mean", "temperature_scaled"), bn_images_sweep=())
     results = json.loads(
-        json.dumps(evaluate(subject, options, run.test(), run.splits.validation, noise), allow_nan=False)
+        json.dumps(evaluate(trained_run, options, run.test(), run.splits.validation, noise), allow_nan=False)
     )
     (row,) = results["rows"]
     assert row["parameters"] == sum(p.numel() for p in model.parameters() if p.dim() == 1)

@@ -60,7 +60,7 @@ def made() -> Images:
     return Images(pixels[:, None].astype(np.uint8), masks=masks)
 
 
-def subject_of(method: Segmenter) -> TrainedRun:
+def run_of(method: Segmenter) -> TrainedRun:
     model = nn.Linear(2, 3)  # of which nothing is asked but its device and its size
     return TrainedRun(method, model, Normalise((0.0,), (1.0,), "cpu"))  # type: ignore[arg-type]
 
@@ -137,7 +137,7 @@ def check_row(results: dict[str, Any], images: Images, thresholds: Tensor) -> No
 
 def test_rows_are_those_of_double_loops() -> None:
     images, method = made(), Brush()
-    results = evaluate(subject_of(method), OPTIONS, images)
+    results = evaluate(run_of(method), OPTIONS, images)
     (thresholds,) = method.thresholds
     check_row(results, images, thresholds[:, :, 0, 0])
     (row,) = results["rows"]
@@ -167,7 +167,7 @@ def test_faults_in_rows_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(segmenting, "distances", lambda t, s, n, unbiased=False: distances(t, s, n))
     else:
         monkeypatch.setattr(segmenting._Measured, "add", lambda self, x, g, notes: add(self, 2 * x, g, notes))
-    results = evaluate(subject_of(method), OPTIONS, images)
+    results = evaluate(run_of(method), OPTIONS, images)
     with pytest.raises(AssertionError):
         check_row(results, images, method.thresholds[0][:, :, 0, 0])
 
@@ -175,7 +175,7 @@ def test_faults_in_rows_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) 
 def test_many_batches_are_measured_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     images, method = made(), Brush()
     monkeypatch.setattr(segmenting, "PIXELS", 4 * SIDE**2)
-    results = evaluate(subject_of(method), OPTIONS, images)
+    results = evaluate(run_of(method), OPTIONS, images)
     assert [x.size(1) for x in method.thresholds] == [4, 4, 3]
     check_row(results, images, torch.cat(method.thresholds, 1)[:, :, 0, 0])
 
@@ -183,9 +183,9 @@ def test_many_batches_are_measured_as_one(monkeypatch: pytest.MonkeyPatch) -> No
 def test_draws_are_the_same_each_time_and_the_generator_is_left() -> None:
     found = []
     for seed in (3, 4):
-        subject = subject_of(Brush())
+        trained_run = run_of(Brush())
         torch.manual_seed(seed)
-        rows = evaluate(subject, OPTIONS, made())["rows"]
+        rows = evaluate(trained_run, OPTIONS, made())["rows"]
         found.append([{key: value for key, value in row.items() if key != "seconds"} for row in rows])
         after = torch.rand(())
         torch.manual_seed(seed)
@@ -200,7 +200,7 @@ def test_what_is_known_of_graders_gives_an_expectation(monkeypatch: pytest.Monke
     images = Images(pixels, masks=np.stack([[one, other]] * 2))
     truth = torch.from_numpy(np.stack([[one, other]] * 2)), torch.full((2, 2), 0.5)
     monkeypatch.setattr(TrainedRun, "truth", lambda run, images: truth)
-    results = evaluate(subject_of(Brush()), OPTIONS, images)
+    results = evaluate(run_of(Brush()), OPTIONS, images)
     expected = {str(n): 2 * 0.5 - (1 - 1 / n) * 0.5 - 0.5 for n in OPTIONS.num_mask_samples}
     assert results["rows"][0]["expected_ged"] == pytest.approx(expected)
     lines = results["tidy"]
@@ -221,19 +221,19 @@ def test_validation_is_the_distance_of_four_masks() -> None:
 
 def test_each_size_is_calibrated_for_draws_before_it_draws() -> None:
     method, done = Brush(), list[int]()
-    subject = dataclasses.replace(
-        subject_of(method), bn_batches=lambda count, repeat, augmented: iter([torch.zeros(count, 1)])
+    trained_run = dataclasses.replace(
+        run_of(method), bn_batches=lambda count, repeat, augmented: iter([torch.zeros(count, 1)])
     )
     options = dataclasses.replace(OPTIONS, bn_images=20)
-    evaluate(subject, options, made(), done.append)
+    evaluate(trained_run, options, made(), done.append)
     assert method.recalibrated == [([None], True, 20)]
-    assert sum(done) == work(subject, options, made()) == COUNT
+    assert sum(done) == work(trained_run, options, made()) == COUNT
 
 
 def test_one_sample_and_one_grader_have_no_diversity() -> None:
     images = made()
     one = Images(images.pixels, masks=images.masks[:, :1])
-    results = evaluate(subject_of(Brush()), dataclasses.replace(OPTIONS, num_mask_samples=(1,)), one)
+    results = evaluate(run_of(Brush()), dataclasses.replace(OPTIONS, num_mask_samples=(1,)), one)
     (row,) = results["rows"]
     assert row["diversity"] is None
     assert row["ged_unbiased"] == {"1": None}
@@ -247,9 +247,9 @@ def owned(names: tuple[str, ...] = ()) -> Images:
 
 
 @pytest.mark.parametrize("names", [(), tuple("abcdef")])
-def test_owners_count_once_and_are_resampled_whole(names: tuple[str, ...]) -> None:
-    results = evaluate(subject_of(Brush()), OPTIONS, owned(names))
-    plain = evaluate(subject_of(Brush()), OPTIONS, made())
+def test_groups_count_once_and_are_resampled_whole(names: tuple[str, ...]) -> None:
+    results = evaluate(run_of(Brush()), OPTIONS, owned(names))
+    plain = evaluate(run_of(Brush()), OPTIONS, made())
     assert results["groups"] == (["c"] * 7 + ["a"] + ["f"] * 3 if names else [2] * 7 + [0] + [5] * 3)
     (row,), (other,) = results["rows"], plain["rows"]
     assert (plain["groups"], other["ged_by_group"]) == (None, None)
@@ -272,7 +272,7 @@ def test_owners_count_once_and_are_resampled_whole(names: tuple[str, ...]) -> No
 
 @pytest.mark.parametrize("images", [made(), owned(), dataclasses.replace(made(), groups=np.zeros(COUNT, np.int64))])
 def test_the_table_says_how_sure_the_largest_size_is(images: Images) -> None:
-    results = evaluate(subject_of(Both()), OPTIONS, images) | {"title": "t"}
+    results = evaluate(run_of(Both()), OPTIONS, images) | {"title": "t"}
     console = Console(width=120)
     with console.capture() as caught:
         console.print(*TASKS["segmentation"].tables(results, "test", OPTIONS))
@@ -289,7 +289,7 @@ def test_the_table_says_how_sure_the_largest_size_is(images: Images) -> None:
 
 def test_one_owner_has_no_interval() -> None:
     images = dataclasses.replace(made(), groups=np.zeros(COUNT, np.int64))
-    results = evaluate(subject_of(Brush()), OPTIONS, images)
+    results = evaluate(run_of(Brush()), OPTIONS, images)
     (row,) = results["rows"]
     assert row["ged_interval"] is None
     assert row["ged_by_group"] == pytest.approx(row["ged"])
@@ -311,9 +311,9 @@ class Few(Brush):
 
 def test_masks_that_come_again_are_no_independent_draws() -> None:
     images, method = made(), Few()
-    results = evaluate(subject_of(method), dataclasses.replace(OPTIONS, num_mask_samples=(2, 4, 8, 16)), images)
+    results = evaluate(run_of(method), dataclasses.replace(OPTIONS, num_mask_samples=(2, 4, 8, 16)), images)
     (row,) = results["rows"]
-    alone = evaluate(subject_of(Brush()), dataclasses.replace(OPTIONS, num_mask_samples=(2, 4)), images)["rows"][0]
+    alone = evaluate(run_of(Brush()), dataclasses.replace(OPTIONS, num_mask_samples=(2, 4)), images)["rows"][0]
     for n in ("4", "8", "16"):  # the same four masks, equally often
         assert row["ged"][n] == pytest.approx(alone["ged"]["4"], abs=1e-12)
     assert row["ged_unbiased"] == {
@@ -329,7 +329,7 @@ def test_masks_that_come_again_are_no_independent_draws() -> None:
 def test_one_mask_is_no_distance_from_itself() -> None:
     method = Few()
     method.few = 1
-    results = evaluate(subject_of(method), OPTIONS, made())
+    results = evaluate(run_of(method), OPTIONS, made())
     (row,) = results["rows"]
     assert row["diversity"] == 0
     assert set(row["ged_unbiased"].values()) == {None}
@@ -340,7 +340,7 @@ def test_an_ensemble_that_says_nothing_of_its_members_is_caught() -> None:
     """The planted fault: no method says how few masks it has, and the U-statistic of 8 samples is too large."""
     images, method = made(), Few()
     method.distinct = lambda model: None  # type: ignore[method-assign]
-    results = evaluate(subject_of(method), dataclasses.replace(OPTIONS, num_mask_samples=(2, 4, 8, 16)), images)
+    results = evaluate(run_of(method), dataclasses.replace(OPTIONS, num_mask_samples=(2, 4, 8, 16)), images)
     (row,) = results["rows"]
     assert row["ged_unbiased"]["8"] > row["ged_unbiased"]["4"] + 0.01
     assert results["notes"] == []
@@ -359,21 +359,21 @@ class Both(Brush):
 
 def test_what_it_can_be_read_at_beside_comes_after_the_wanted_sizes() -> None:
     images, done = made(), list[int]()
-    subject = subject_of(Both())
-    results = evaluate(subject, OPTIONS, images, done.append)
+    trained_run = run_of(Both())
+    results = evaluate(trained_run, OPTIONS, images, done.append)
     wanted, drawn = results["rows"]
     assert [(row["label"], row["kind"], row["fraction"]) for row in (wanted, drawn)] == [
         ("100 %", "uniform", 1.0), ("drawn", "sampled", None),
     ]  # fmt: skip
-    assert wanted["ged"] == evaluate(subject_of(Brush()), OPTIONS, images)["rows"][0]["ged"]
+    assert wanted["ged"] == evaluate(run_of(Brush()), OPTIONS, images)["rows"][0]["ged"]
     assert drawn["diversity"] == 0 < wanted["diversity"]
-    assert sum(done) == work(subject, OPTIONS, images) == 2 * COUNT
+    assert sum(done) == work(trained_run, OPTIONS, images) == 2 * COUNT
     assert list(results["reliability"]) == ["100 %", "drawn"]
 
 
 def test_too_many_masks_are_measured_but_not_matched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segmenting.metrics.segmentation, "LONGEST", 8)
-    results = evaluate(subject_of(Brush()), OPTIONS, made())
+    results = evaluate(run_of(Brush()), OPTIONS, made())
     assert results["rows"][0]["matched_iou"] is None
     (note,) = results["notes"]
     assert "least common multiple of 9 samples and 3 graders" in note
@@ -388,7 +388,7 @@ def test_pixels_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(segmenting.metrics.segmentation, "_pairs", counted)
     images = made()
-    evaluate(subject_of(Brush()), OPTIONS, images)
+    evaluate(run_of(Brush()), OPTIONS, images)
     assert asked == [(COUNT, 9 + GRADERS, SIDE, SIDE), (COUNT, GRADERS, SIDE, SIDE)]  # and the graders among themselves
 
 
@@ -397,11 +397,11 @@ def test_widths_have_costs_of_their_own() -> None:
     method = BN3UNet(num_groups=4, base=1, initial_logit=3.0)
     images = Images(np.zeros((3, 1, 8, 8), np.uint8), masks=np.ones((3, 2, 8, 8), np.uint8))
     model = method.build(UNet(channels=(4, 8)), torch.rand(2, 1, 8, 8)).eval()
-    subject = TrainedRun(
+    trained_run = TrainedRun(
         method, model, Normalise((0.0,), (1.0,), "cpu"), lambda count, repeat, augmented: [torch.rand(4, 1, 8, 8)]
     )
     options = SegmentationEvaluation(sizes=Sizes((0.5, 1.0)), num_mask_samples=(1, 2), bn_images=4)
-    narrow, wide = evaluate(subject, options, images)["rows"]
+    narrow, wide = evaluate(trained_run, options, images)["rows"]
     assert (narrow["label"], wide["label"]) == ("50 %", "100 %")
     assert 0 < narrow["parameters"] < wide["parameters"]
     assert 0 < narrow["macs"] < wide["macs"]
@@ -410,4 +410,4 @@ def test_widths_have_costs_of_their_own() -> None:
 
 def test_images_without_masks_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^evaluate: the images have no masks to be held against"):
-        evaluate(subject_of(Brush()), OPTIONS, Images(made().pixels))
+        evaluate(run_of(Brush()), OPTIONS, Images(made().pixels))

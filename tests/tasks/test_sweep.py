@@ -285,9 +285,9 @@ def test_a_threshold_of_scaled_answers_is_fitted_on_scaled_answers(
 
 
 def test_random_masks_of_a_network_without_any_are_refused_at_once(run: TrainedRun) -> None:
-    subject = TrainedRun(Plain(), vnd.extract(run.model, 1.0), run.splits.normalise("cpu"))
+    trained_run = TrainedRun(Plain(), vnd.extract(run.model, 1.0), run.splits.normalise("cpu"))
     with pytest.raises(ValueError, match=r"^inference: mc_mask needs a nested network"):
-        next(measure(subject, ClassificationEvaluation(inference=("mc", "mc_mask")), run.test()))
+        next(measure(trained_run, ClassificationEvaluation(inference=("mc", "mc_mask")), run.test()))
 
 
 def test_settings_are_those_of_a_curve() -> None:

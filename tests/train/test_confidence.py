@@ -32,35 +32,35 @@ def made(wanted: Recipe, folder: Path) -> TrainState:
 @pytest.mark.parametrize(
     "method", [{"name": "plain"}, SANDWICH, SANDWICH | {"fixed_budgets": [1200], "freeze_order_after": 0.0}]
 )
-def test_a_temper_moves_by_confidence_less_accuracy(tmp_path: Path, method: dict[str, Any]) -> None:
+def test_a_loss_temperature_moves_by_confidence_less_accuracy(tmp_path: Path, method: dict[str, Any]) -> None:
     data = write_blobs(tmp_path / "blobs.npz", train=150)
     wanted = recipe(
         data, method=method, data={"validation": 60}, train={"loss_temperature": 2.0}, optimizer={"chain_lr": None}
     )
-    session = made(wanted, tmp_path / "run")
+    loop_state = made(wanted, tmp_path / "run")
     with torch.no_grad():
-        for parameter in session.root.parameters():
+        for parameter in loop_state.root.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(3)  # sure of nothing in particular
-    session.method.prepare(session.root, (torch.rand(4, 1, 8, 8), torch.arange(4) % 3), _step(), lambda x: x)
-    images = torch.cat(list(in_order(session.splits.validation, session.splits.normalise("cpu"), "cpu")))
-    labels = torch.from_numpy(session.splits.validation.labels)
-    before = {name: value.clone() for name, value in session.root.state_dict().items()}
+    loop_state.method.prepare(loop_state.root, (torch.rand(4, 1, 8, 8), torch.arange(4) % 3), _step(), lambda x: x)
+    images = torch.cat(list(in_order(loop_state.splits.validation, loop_state.splits.normalise("cpu"), "cpu")))
+    labels = torch.from_numpy(loop_state.splits.validation.labels)
+    before = {name: value.clone() for name, value in loop_state.root.state_dict().items()}
     torch.manual_seed(0)
     with torch.no_grad():
-        answers = session.method.answers(session.root, images)
+        answers = loop_state.method.answers(loop_state.root, images)
     wants = [
         float((z.softmax(1).max(1).values - (z.softmax(1).max(1).indices == labels).float()).mean()) for z in answers
     ]
-    assert len(wants) == session.method.num_loss_temperatures
+    assert len(wants) == loop_state.method.num_loss_temperatures
     assert all(abs(gap) > 1e-3 for gap in wants)
-    session.root.load_state_dict(before)
-    session.confidence.log.fill_(0.25)
+    loop_state.root.load_state_dict(before)
+    loop_state.confidence.log.fill_(0.25)
     torch.manual_seed(0)
-    session.confidence.move()
-    assert session.confidence.log.tolist() == pytest.approx([0.25 + 2.0 * gap for gap in wants], abs=1e-5)
-    assert all(torch.equal(before[name], value) for name, value in session.root.state_dict().items())
-    assert session.root.training
+    loop_state.confidence.move()
+    assert loop_state.confidence.log.tolist() == pytest.approx([0.25 + 2.0 * gap for gap in wants], abs=1e-5)
+    assert all(torch.equal(before[name], value) for name, value in loop_state.root.state_dict().items())
+    assert loop_state.root.training
 
 
 def _step() -> Step:
@@ -74,9 +74,9 @@ def test_images_are_as_many_among_mixed_ones_as_in_training(tmp_path: Path, monk
         "optimizer": {"chain_lr": None},
         "train": {"loss_temperature": 2.0},
     }
-    session = made(recipe(data, data={"validation": 60, "augment": {"cutmix": 0.75}}, **plain), tmp_path / "run")
-    images = torch.cat(list(in_order(session.splits.validation, session.splits.normalise("cpu"), "cpu")))
-    labels = torch.from_numpy(session.splits.validation.labels)
+    loop_state = made(recipe(data, data={"validation": 60, "augment": {"cutmix": 0.75}}, **plain), tmp_path / "run")
+    images = torch.cat(list(in_order(loop_state.splits.validation, loop_state.splits.normalise("cpu"), "cpu")))
+    labels = torch.from_numpy(loop_state.splits.validation.labels)
 
     def right_where_it_counts(_: object, model: object, shown: torch.Tensor) -> list[torch.Tensor]:
         assert len(shown) == 240
@@ -87,25 +87,25 @@ def test_images_are_as_many_among_mixed_ones_as_in_training(tmp_path: Path, monk
         sure = torch.nn.functional.one_hot(torch.cat([labels, (labels + 1).repeat(3) % 3]), 3) * 100.0
         return [sure]
 
-    monkeypatch.setattr(type(session.method), "answers", right_where_it_counts)
-    session.confidence.move()
-    assert session.confidence.log.tolist() == [0.0]
+    monkeypatch.setattr(type(loop_state.method), "answers", right_where_it_counts)
+    loop_state.confidence.move()
+    assert loop_state.confidence.log.tolist() == [0.0]
     with pytest.raises(
         ValueError, match=r"^train.loss_temperature needs images that are not mixed; use .* below 1, got 1$"
     ):
         made(recipe(data, data={"validation": 60, "augment": {"cutmix": 1.0}}, **plain), tmp_path / "other")
 
 
-def test_before_there_are_rungs_no_temper_moves(tmp_path: Path) -> None:
+def test_before_there_are_fixed_budgets_no_loss_temperature_moves(tmp_path: Path) -> None:
     data = write_blobs(tmp_path / "blobs.npz", train=150)
     method = SANDWICH | {"fixed_budgets": [1200], "freeze_order_after": 0.9}
-    session = made(
+    loop_state = made(
         recipe(data, method=method, data={"validation": 60}, train={"loss_temperature": 2.0}), tmp_path / "run"
     )
-    assert isinstance(session.method, BN3)
-    session.method.prepare(session.root, (torch.rand(4, 1, 8, 8), torch.arange(4) % 3), _step(), lambda x: x)
-    session.confidence.move()
-    assert session.confidence.log.tolist() == [0.0, 0.0]
+    assert isinstance(loop_state.method, BN3)
+    loop_state.method.prepare(loop_state.root, (torch.rand(4, 1, 8, 8), torch.arange(4) % 3), _step(), lambda x: x)
+    loop_state.confidence.move()
+    assert loop_state.confidence.log.tolist() == [0.0, 0.0]
 
 
 def noisy(path: Path) -> Path:

@@ -61,11 +61,11 @@ def test_validation_draws_with_the_statistics_of_draws(tmp_path: Path, monkeypat
     found: list[bool] = []
     settings = recipe("bn3_unet")
     kind = type(settings.method)
-    calibrate = kind.recalibrate
+    original = kind.recalibrate
 
     def watched(self: Any, model: Any, batches: Any, widths: Any, samples: bool) -> None:
         found.append(samples)
-        calibrate(self, model, batches, widths, samples)
+        original(self, model, batches, widths, samples)
 
     monkeypatch.setattr(kind, "recalibrate", watched)
     fit(settings, tmp_path, quiet=True)
@@ -102,7 +102,7 @@ def test_patients_are_on_one_side_and_the_run_says_on_which(tmp_path: Path) -> N
     assert fed(tmp_path / "run") == ((1, 16, 16), tuple(about["mean"]), tuple(about["std"]))
 
 
-def test_owners_without_names_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_without_names_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     images = synthetic.read(None, "train")
     numbered = Images(images.pixels, masks=images.masks, groups=np.arange(len(images)) // 4)
     monkeypatch.setattr(module, "load", lambda *given: numbered)
@@ -172,9 +172,9 @@ def test_a_damaged_note_on_the_data_is_refused_by_its_name(tmp_path: Path, conte
         fed(tmp_path)
 
 
-def test_a_session_is_given_masks_for_this_task_alone(tmp_path: Path) -> None:
+def test_a_train_state_is_given_masks_for_this_task_alone(tmp_path: Path) -> None:
     from vnd.train.loop import make_accelerator
 
     settings = recipe("dropout_unet")
-    session = TrainState(settings, tmp_path, make_accelerator(settings))
-    assert session.batches.masks is not None
+    train_state = TrainState(settings, tmp_path, make_accelerator(settings))
+    assert train_state.batches.masks is not None
