@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from covering import turns
 from vnd.models import MODELS, VGG11, ConvNet, MobileNetV2, ResNeXt, UNet, build
 from vnd.models.initialise import initialise
 from vnd.models.mobilenet import InvertedResidual
@@ -172,14 +171,6 @@ def test_vgg11_has_the_multiplications_of_the_design() -> None:
     assert total == convolutions + 768 * 256 + 256 * 10
 
 
-@pytest.mark.parametrize(("name", "size"), turns(NAMES, [32, 64]))
-def test_output_shapes(name: str, size: int) -> None:
-    network = small(name, num_classes=7, **({"image_size": size} if name in ("vgg11", "convnet") else {}))
-    out = network(images(name, size=size))
-    assert out.shape == ((2, 7, size, size) if name == "unet" else (2, 7))
-    assert out.isfinite().all()
-
-
 @pytest.mark.parametrize(("name", "maps"), [("mobilenet_v2", 4), ("resnext", 8)])
 def test_strides_leave_maps_of_the_stated_size(name: str, maps: int) -> None:
     network, seen = small(name), []
@@ -257,20 +248,6 @@ def test_the_gradient_reaches_every_parameter(name: str) -> None:
         assert parameter.grad is not None, key
         assert parameter.grad.isfinite().all(), key
         assert parameter.grad.abs().max() > 0, key
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_symbolic_tracing_gives_the_same_network_of_simple_operations(name: str) -> None:
-    network = small(name)
-    network(images(name))
-    traced = torch.fx.symbolic_trace(network.eval())
-    for batch in (1, 3):  # nothing of the batch is written into the graph
-        x = images(name, batch)
-        with torch.no_grad():
-            torch.testing.assert_close(traced(x), network(x), rtol=0, atol=0)
-    assert {node.op for node in traced.graph.nodes} <= {"placeholder", "call_module", "call_function", "output"}
-    functions = {node.target for node in traced.graph.nodes if node.op == "call_function"}
-    assert functions <= {operator.add, torch.flatten, torch.cat}
 
 
 @pytest.mark.parametrize(

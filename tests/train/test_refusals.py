@@ -105,7 +105,6 @@ VALUES = [
     ("train.validate_at", [], "must hold fractions in (0, 1]; got []"),
     ("train.validate_at", [math.nan], "must be finite; got nan"),
     ("optimizer.lr", math.nan, "must be finite; got nan"),
-    ("optimizer.lr", math.inf, "must be finite; got inf"),
     ("optimizer.lr", "fast", "must be a number; got fast"),
     ("optimizer.lr", -1, "must be 0 or more; got -1.0"),
     ("optimizer.name", "sdg", "must be one of 'sgd', 'adam', 'adamw', 'ngd'; got sdg"),
@@ -114,7 +113,6 @@ VALUES = [
     ("schedule.temperature", {"start": 0.0}, "must stay greater than 0; got 0.0"),
     ("schedule.temperature", {"kind": "steps", "gamma": 0.0}, "must stay greater than 0; got 0.0"),
     ("schedule.kl_weight.start", -1.0, "must be 0 or more; got -1.0"),
-    ("schedule.kl_weight.start", math.nan, "must be finite; got nan"),
     ("data.name", "cifar", "must be one of fashion"),
     ("data.name", None, "must have a value; got null"),
     ("data.folder", 3, "must be text or none; got 3"),
@@ -124,14 +122,9 @@ VALUES = [
     ("data.augment", 3, "must hold keys of its own; got 3"),
     ("train", [1], "must hold keys of its own; got [1]"),
     ("method.num_groups", 0, "must be at least 1; got 0"),
-    ("method.base", 33, "must lie in 0 … num_groups = 32; got 33"),
-    ("method.prior_length", 0.5, "must lie strictly between base = 1 and num_groups = 32; got 0.5"),
-    ("method.label_smoothing", 1, "must lie in [0, 1); got 1.0"),
-    ("method.log_alpha_init", math.nan, "must be finite; got nan"),
     ("method.rules", {"features.0": 3}, "must be a mapping; got 3"),
     ("method.rules.x.log_alpha_init", math.nan, "must be finite; got nan"),
     ("network.width", "wide", "must be a number; got wide"),
-    ("network.width", math.nan, "must be finite; got nan"),
     ("evaluate.samples", -1, "must be at least 0; got -1"),
     ("evaluate.sizes.fractions", [0], "must lie in (0, 1]; got [0.0]"),
     ("evaluate.sizes.parameters", [0], "must be greater than 0; got [0.0]"),
@@ -144,7 +137,7 @@ def test_a_wrong_value_is_refused_by_its_key(key: str, value: Any, words: str) -
     assert refused(recipe(nested(key, value)), words).startswith(f"recipe: {key} {words}")
 
 
-@pytest.mark.parametrize(("key", "value", "words"), [VALUES[i] for i in (0, 1, 2, 4, 5, 18)], ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(("key", "value", "words"), [VALUES[i] for i in (0, 1, 2, 4, 5, 17)], ids=lambda x: str(x)[:40])
 def test_a_wrong_value_is_refused_on_the_command_line_too(key: str, value: Any, words: str) -> None:
     given = "null" if value is None else "true" if value is True else value
     assert refused(recipe(BASE, f"--{key}", str(given)), words).startswith(f"recipe: {key} {words}")
