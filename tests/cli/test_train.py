@@ -163,38 +163,6 @@ def test_a_stop_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert line == "vnd: stopped: saved in x; go on with: vnd train --resume x"
 
 
-WRONG: list[tuple[list[str], str]] = [
-    ([], "give a recipe, a name of `vnd recipes` or a YAML file; or --resume RUN"),
-    (["demos"], "unknown recipe 'demos'; did you mean 'demo'?"),
-    (["nowhere.yaml"], "recipe nowhere.yaml does not exist"),
-    (["demo", "--train.epoch", "2"], "unknown key 'train.epoch'; did you mean 'train.epochs'?"),
-    (["demo", "--train.epoch=2"], "unknown key 'train.epoch'; did you mean 'train.epochs'?"),
-    (["demo", "--train.epochs", "two"], "train.epochs must be a whole number; got two"),
-    (["demo", "--train.epochs", "0"], "train.epochs must be at least 1; got 0"),
-    (["demo", "--optimizer.lr", ".nan"], "optimizer.lr must be finite; got nan"),
-    (["demo", "--optimizer.lr", "-1"], "optimizer.lr must be 0 or more; got -1.0"),
-    (["demo", "--train.epochs"], "--train.epochs: expected one argument"),
-    (["demo", "--out"], "argument --out: expected one argument"),
-    (["demo", "again"], "unrecognized arguments: again"),
-    (["--resume", "nowhere"], "nowhere is not a run: it holds no recipe.yaml"),
-    (["--resume", "nowhere", "--train.epochs", "2"], "leave out --train.epochs"),
-    (["--resume", "nowhere", "--out", "x"], "leave out --out"),
-    (["demo", "--resume", "nowhere"], "leave out demo"),
-    (["demo", "--new_epochs", "3"], "--new_epochs is for --resume RUN; to begin, give --train.epochs"),
-    (["--resume", "nowhere", "--new_epochs", "x"], "new_epochs must be a whole number or none; got x"),
-    (["demos", "--help"], "unknown recipe 'demos'"),
-]
-
-
-@pytest.mark.parametrize(("words", "told"), WRONG, ids=lambda x: " ".join(x) if isinstance(x, list) else None)
-def test_wrong_words_end_in_one_line(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = trains(monkeypatch)
-    assert told in fails(capsys, "train", *words)
-    assert not seen
-
-
 def test_an_unknown_command_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unknown command 'trian', did you mean 'train'? Known: demo, recipes" in fails(capsys, "trian")
     assert "unknown command 'dance'." in fails(capsys, "dance")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -471,49 +470,6 @@ def test_an_epoch_with_one_image_left_over_has_full_batches(tmp_path: Path, data
     # 97 - 16 = 81 images: five batches of 16, and one image that waits for another epoch.
     assert fit(recipe(data, train={"epochs": 1}), tmp_path / "run", quiet=True)
     assert checkpoint.read(tmp_path / "run" / "checkpoints").step == 5
-
-
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "batch": ({"train": {"batch": 200}}, "train.batch must be at most the number of training images, 81; got 200"),
-    "classes": (
-        {"network": {"name": "convnet", "num_classes": 4, "image_size": 8}},
-        "network.num_classes must be that of npz, 3; got 4",
-    ),
-    "image size": (
-        {"network": {"name": "convnet", "num_classes": 3, "image_size": 28}},
-        "network convnet cannot read the images of npz, 1×8×8",
-    ),
-    "channels": (
-        {"network": {"name": "convnet", "num_classes": 3, "image_size": 8, "in_channels": 3}},
-        "network convnet cannot read the images of npz, 1×8×8",
-    ),
-    "validation": ({"data": {"validation": 97}}, "data.validation must be less than the 97 training images; got 97"),
-    "loss_temperature": (
-        {"train": {"loss_temperature": 1.0}, "data": {"validation": 60}},
-        "train.loss_temperature: bn3 trains no network of a fixed size in every step; use 0",
-    ),
-    "loss_temperature, average": (
-        {"train": {"loss_temperature": 1.0, "ema": 0.9}, "method": {"name": "plain"}, "data": {"validation": 60}},
-        "train.loss_temperature and train.ema exclude each other",
-    ),
-    "loss_temperature, few images": (
-        {"train": {"loss_temperature": 1.0}, "method": {"name": "plain"}},
-        "train.loss_temperature needs data.validation to be at least 50; got 16",
-    ),
-    "no GPU": ({"train": {"device": "cuda"}}, "train.device is cuda, and there is no GPU here"),
-    "half": ({"train": {"precision": "fp16"}}, "train.precision fp16 needs a GPU"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_trained_is_refused_before_the_first_step(tmp_path: Path, data: Path, name: str) -> None:
-    if name == "no GPU" and torch.cuda.is_available():
-        pytest.skip("there is one")
-    change, words = BAD[name]
-    with pytest.raises(ValueError, match=re.escape(words)) as caught:
-        fit(recipe(data, **change), tmp_path / "run", quiet=True)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_data_of_one_class_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Refusals of recipes and sweeps: bad keys, values, names and files, each in one line."""
+"""Refusals of recipes, trainings and sweeps: bad keys, values, names, data and files, each in one line."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from refusals import refused, table
-from train.small import settings
+from train.small import settings, write_blobs
 from train.test_config import PARENT
 from vnd.methods import METHODS
 from vnd.train import sweep
 from vnd.train.config import parse, parse_run
+from vnd.train.loop import fit
 
 Call = Callable[[], object]
 BASE: dict[str, Any] = {"method": {"name": "bn3"}, "network": {"name": "convnet"}}
@@ -260,6 +262,50 @@ LEVELS = ", ".join(f"k{n}: {{a: &a{n} [{', '.join(['1' if n == 0 else f'*a{n - 1
 )  # fmt: skip
 def test_a_bad_recipe_is_refused_in_one_line(call: Call, words: str) -> None:
     refused(call, words)
+
+
+# Trainings
+
+UNTRAINABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "batch": ({"train": {"batch": 200}}, "train.batch must be at most the number of training images, 81; got 200"),
+    "classes": (
+        {"network": {"name": "convnet", "num_classes": 4, "image_size": 8}},
+        "network.num_classes must be that of npz, 3; got 4",
+    ),
+    "image size": (
+        {"network": {"name": "convnet", "num_classes": 3, "image_size": 28}},
+        "network convnet cannot read the images of npz, 1×8×8",
+    ),
+    "channels": (
+        {"network": {"name": "convnet", "num_classes": 3, "image_size": 8, "in_channels": 3}},
+        "network convnet cannot read the images of npz, 1×8×8",
+    ),
+    "validation": ({"data": {"validation": 97}}, "data.validation must be less than the 97 training images; got 97"),
+    "loss_temperature": (
+        {"train": {"loss_temperature": 1.0}, "data": {"validation": 60}},
+        "train.loss_temperature: bn3 trains no network of a fixed size in every step; use 0",
+    ),
+    "loss_temperature, average": (
+        {"train": {"loss_temperature": 1.0, "ema": 0.9}, "method": {"name": "plain"}, "data": {"validation": 60}},
+        "train.loss_temperature and train.ema exclude each other",
+    ),
+    "loss_temperature, few images": (
+        {"train": {"loss_temperature": 1.0}, "method": {"name": "plain"}},
+        "train.loss_temperature needs data.validation to be at least 50; got 16",
+    ),
+    "no GPU": ({"train": {"device": "cuda"}}, "train.device is cuda, and there is no GPU here"),
+    "half": ({"train": {"precision": "fp16"}}, "train.precision fp16 needs a GPU"),
+}
+
+
+@pytest.mark.parametrize("name", UNTRAINABLE)
+def test_what_cannot_be_trained_is_refused_before_the_first_step(name: str, tmp_path: Path) -> None:
+    if name == "no GPU" and torch.cuda.is_available():
+        pytest.skip("there is one")
+    change, words = UNTRAINABLE[name]
+    given = parse(settings(write_blobs(tmp_path / "blobs.npz"), **change))
+    refused(lambda: fit(given, tmp_path / "run", quiet=True), words)
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 # Sweeps
