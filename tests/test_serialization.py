@@ -1,6 +1,7 @@
 """Saving and loading: what comes back is what was saved, bit for bit, or it is refused in one line."""
 
 import copy
+import dataclasses
 import json
 import os
 import pickle
@@ -949,3 +950,31 @@ def test_the_description_is_json_with_a_checksum_for_every_tensor(saved):
     assert set(net.state_dict()) - held <= set(tensors)
     assert all(len(digest) == 64 for digest in manifest["sha256"].values())
     assert manifest["tensors"] == tensor_file(folder).name
+
+
+@dataclasses.dataclass
+class Inputs:
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+class OfInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.head, self.idle = nn.Linear(4, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, given: Inputs) -> torch.Tensor:
+        return self.head(torch.relu(self.hidden(given.x + given.y)))
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_an_example_that_no_file_holds_is_given_again(cut, tmp_path):
+    plain, example = OfInputs().eval(), Inputs(torch.randn(2, 4), torch.randn(2, 4))
+    with pytest.warns(UserWarning, match="idle did not run on the example"):
+        net = vnd.to_nested(plain, example, num_groups=4).eval()
+    net = vnd.extract(net, 0.5) if cut else net
+    vnd.save(net, tmp_path)
+    with pytest.raises(ValueError, match=r"^load: .*could not be kept in a file; give one as example_input=$"):
+        vnd.load(tmp_path, model=plain)
+    again = vnd.load(tmp_path, model=plain, example_input=example)  # and what was said is not said again
+    assert torch.equal(again(example), net(example))

@@ -87,7 +87,7 @@ def save(net: nn.Module, folder: str | Path) -> Path:
     return folder
 
 
-def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
+def load(folder: str | Path, model: nn.Module | None = None, example_input: Any = None) -> nn.Module:
     """Load a network that `save` wrote, on the CPU, in evaluation mode; every tensor is checked against its SHA-256.
 
     Weights and statistics that are not finite, and negative variances, are refused by name.
@@ -96,6 +96,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
         folder: The folder that was given to `save`.
         model: The plain network it was made from, for one that is not in `vnd.models`; its weights do not matter, and
             it is left as it is.
+        example_input: An input as `to_nested` was given, for a network whose own no file can hold, such as a dataclass.
 
     >>> import torch, vnd
     >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
@@ -110,7 +111,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
     manifest, tensors = _manifest.read(NETWORK, folder)
     try:
         with torch.random.fork_rng(devices=[]):  # building draws weights, which nobody will see
-            net = _rebuild(manifest, tensors, model)
+            net = _rebuild(manifest, tensors, model, example_input)
         _fill(net, manifest, tensors)
     except Exception as error:
         raise ValueError(f"load: the network in {folder} cannot be built: {_text.one_line(error)}") from error
@@ -167,7 +168,7 @@ def _named_part(path: str) -> dict[str, str]:
     return {"part": path} if path else {}
 
 
-def _rebuild(manifest: dict[str, Any], tensors: dict[str, Tensor], model: nn.Module | None) -> nn.Module:
+def _rebuild(manifest: dict[str, Any], tensors: dict[str, Tensor], model: nn.Module | None, given: Any) -> nn.Module:
     """Make the network that a manifest describes, with weights of no meaning."""
     kind, known = manifest["kind"], manifest["model"]
     if model is not None:
@@ -184,29 +185,33 @@ def _rebuild(manifest: dict[str, Any], tensors: dict[str, Tensor], model: nn.Mod
     path = manifest.get("part", "")
     part = model.get_submodule(path)
     if kind == "extracted":
-        return replace_part(model, path, _extracted(manifest, part))
-    net = _nested(manifest, part)
+        return replace_part(model, path, _extracted(manifest, part, given))
+    net = _nested(manifest, part, given)
     if "shape" in manifest:  # units of blocks that were dropped are not in it
         net = extract(net, Shape({**state_of(net).full, **manifest["shape"]}), "nested")
     return replace_part(model, path, net)
 
 
-def _nested(entry: dict[str, Any], model: nn.Module) -> nn.Module:
+def _nested(entry: dict[str, Any], model: nn.Module, given: Any) -> nn.Module:
     """The nested network of a manifest or of an origin in it, made of the plain one that all began with."""
     if entry.get("of") is not None:
-        model = _extracted(entry["of"], model)
-    example = _example(entry["example"])
-    dtypes = {x.dtype for x in (*example[0], *example[1].values()) if isinstance(x, Tensor) and x.is_floating_point()}
-    if len(dtypes) == 1:  # as at the conversion; the state's own dtypes come with the state
-        model = model.to(dtypes.pop())
+        model = _extracted(entry["of"], model, given)
+    if entry["example"] is not None:
+        args, kwargs = _example(entry["example"])
+        dtypes = {x.dtype for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()}
+        if len(dtypes) == 1:  # as at the conversion; the state's own dtypes come with the state
+            model = model.to(dtypes.pop())
+        given = kwargs or args
+    elif given is None:
+        raise ValueError("its example input could not be kept in a file; give one as example_input=")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="to_nested: ")  # said when it was made
-        return to_nested(model, example[1] or example[0], **_decode(entry["conversion"]))
+        return to_nested(model, given, **_decode(entry["conversion"]))
 
 
-def _extracted(entry: dict[str, Any], model: nn.Module) -> nn.Module:
+def _extracted(entry: dict[str, Any], model: nn.Module, given: Any) -> nn.Module:
     """The network that was cut out of it."""
-    return extract(_nested(entry, model).eval(), Shape(entry["shape"]), entry["keep"], warn=False)
+    return extract(_nested(entry, model, given).eval(), Shape(entry["shape"]), entry["keep"], warn=False)
 
 
 def _encode_origin(origin: dict[str, Any]) -> dict[str, Any]:
@@ -333,8 +338,11 @@ def _decode(conversion: dict[str, Any]) -> dict[str, Any]:
     return decoded
 
 
-def _shapes(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
-    """Arguments of a network as JSON; of floating tensors only shape and dtype, of short others what they hold."""
+def _shapes(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any] | None:
+    """Arguments of a network as JSON; of floating tensors only shape and dtype, of short others what they hold.
+
+    None where they are objects, such as dataclasses: a file that named their classes could make any object.
+    """
 
     def form(x: Tensor, _: Any) -> dict[str, Any]:
         entry = {"shape": list(x.shape), "dtype": _name_of(x.dtype)}
@@ -345,7 +353,10 @@ def _shapes(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
     def encode(x: Any) -> Any:
         return _manifest.encode(x, "save", "the example input of the conversion", form)
 
-    return {"args": [encode(x) for x in example[0]], "kwargs": {key: encode(x) for key, x in example[1].items()}}
+    try:
+        return {"args": [encode(x) for x in example[0]], "kwargs": {key: encode(x) for key, x in example[1].items()}}
+    except ValueError:
+        return None
 
 
 def _example(shapes: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -15,7 +15,7 @@ from vnd.distributions import LogUniform, MultiplicativeNormal
 from vnd.distributions.kl import gaussian_prior_kl, log_uniform_prior_kl
 from vnd.functional import to_float32
 from vnd.nn.bits import log_sizes, quantize
-from vnd.nn.context import Draw, here
+from vnd.nn.context import Draw, here, remade
 
 try:
     import triton
@@ -421,14 +421,13 @@ BAYES_OF: dict[type[nn.Module], type[BayesLayer]] = {
 _SUBCLASSES: dict[type[nn.Module], type[BayesLayer]] = {}
 
 
-def bayes_of(layer: nn.Module) -> type[BayesLayer] | None:
-    """The Bayesian form of a layer: of one of torch's, or of a class that inherits its forward pass from one."""
-    kind = type(layer)
+def bayes_of(kind: type[nn.Module]) -> type[BayesLayer] | None:
+    """The Bayesian form of a class of layers: of one of torch's, or of one that inherits its forward pass from it."""
     if kind in BAYES_OF:
         return BAYES_OF[kind]
-    base = next((plain for plain in BAYES_OF if isinstance(layer, plain)), None)
+    base = next((plain for plain in BAYES_OF if issubclass(kind, plain)), None)
     same = all(getattr(kind, name, None) is getattr(base, name, None) for name in ("forward", "_conv_forward"))
-    if base is None or isinstance(layer, BayesLayer) or not same:
+    if base is None or issubclass(kind, BayesLayer) or not same:
         return None
     if kind not in _SUBCLASSES:
         members = {"plain": kind, "__reduce_ex__": _reduce, "__doc__": f"{kind.__name__} with a posterior."}
@@ -437,14 +436,7 @@ def bayes_of(layer: nn.Module) -> type[BayesLayer] | None:
 
 
 def _reduce(layer: BayesLayer, protocol: Any) -> tuple[Any, ...]:
-    return _blank, (layer.plain,), layer.__getstate__()  # type: ignore[no-untyped-call]
-
-
-def _blank(kind: type[nn.Module]) -> BayesLayer:
-    """An empty layer, for copies and pickles to fill."""
-    cls = bayes_of(kind.__new__(kind))
-    assert cls is not None
-    return cls.__new__(cls)
+    return remade(layer, bayes_of, layer.plain)
 
 
 def add_noise(mean: Tensor, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:

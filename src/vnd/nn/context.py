@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from weakref import ReferenceType, WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import checkpoint
 
 T = TypeVar("T")
@@ -176,3 +176,17 @@ def _region() -> tuple[Any, bool]:
         if isinstance(value, ReferenceType) and isinstance(value(), checkpoint._CheckpointFrame):
             return value(), True
     return None, False
+
+
+def remade(module: nn.Module, make: Callable[..., type[nn.Module] | None], *given: Any) -> tuple[Any, ...]:
+    """Reduction of a module whose class `make(*given)` makes on demand: copies and pickles ask it for the class again.
+
+    It is what `__reduce_ex__` returns, since no module has such a class under its name.
+    """
+    return _blank, (make, *given), module.__getstate__()
+
+
+def _blank(make: Callable[..., type[nn.Module]], *given: Any) -> nn.Module:
+    """An empty module, for a copy or a pickle to fill."""
+    kind = make(*given)
+    return kind.__new__(kind)

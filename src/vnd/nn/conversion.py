@@ -310,7 +310,7 @@ def _build(
     for name, key in (*rows.items(), *elements.items()):
         layer: Any = net.get_submodule(name)
         rule = _rule(name, rules, defaults)
-        bayes = bayes_of(layer)
+        bayes = bayes_of(type(layer))
         assert bayes is not None
         size = layer.weight.numel() if name in elements else layer.weight.size(bayes.input_dim)
         units[key] = _make_unit(Group(key, [name], size), rule, unit_options).to(device)
@@ -456,7 +456,7 @@ def _read_by_functions(net: nn.Module, analysis: Analysis) -> set[str]:
     layouts = [analysis.parameters[name][dim] for name, dim in analysis.masked.items()]
     for name, layout in analysis.inputs.items():
         layer = net.get_submodule(name)
-        if isinstance(layer, MIXING) and bayes_of(layer) is None:
+        if isinstance(layer, MIXING) and bayes_of(type(layer)) is None:
             layouts.append(layout)
     return {segment.unit for layout in layouts for segment in layout or () if segment.unit is not None}
 
@@ -498,7 +498,7 @@ def _own_units(
         kind = rule.granularity
         if kind not in get_args(Granularity):
             raise ValueError(f"to_nested: granularity must be one of {', '.join(get_args(Granularity))}; got {kind!r}")
-        if bayes_of(module) is None or id(module) not in ran:
+        if bayes_of(type(module)) is None or id(module) not in ran:
             continue
         if kind != "bits" and rule.bits is not None:
             raise ValueError(f"to_nested: bits of {name} need granularity='bits'; got {kind!r} and {rule.bits!r}")
@@ -556,7 +556,7 @@ def _swap_layers(
         if (unit := state.rows.get(name)) is not None:
             rows = InputMask((Segment(unit, state.units[unit].channels),), state.units)
             mask = rows if mask is None else ProductMask(mask, rows)
-        bayes, masked = bayes_of(module), masked_of(module)
+        bayes, masked = bayes_of(type(module)), masked_of(type(module))
         if bayes is not None and (rule.bayesian or mask or name in state.own_units):
             new = seen.get(id(module))
             if new is None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from vnd.nn.context import remade
 from vnd.nn.recorder import name_of
 
 Mask = Callable[[], Tensor]
@@ -35,7 +36,7 @@ class MaskedModule(nn.Module):
             return super().forward(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _blank, (self.plain, self.names), self.__getstate__()  # type: ignore[no-untyped-call]
+        return remade(self, _masked, self.plain, self.names)
 
 
 def mask_module(
@@ -62,12 +63,6 @@ def _masked(kind: type[nn.Module], names: tuple[str, ...]) -> type[MaskedModule]
         members |= {name: _property(name) for name in names}
         _CLASSES[kind, names] = type(f"Masked{kind.__name__}", (MaskedModule, kind), members)
     return _CLASSES[kind, names]
-
-
-def _blank(kind: type[nn.Module], names: tuple[str, ...]) -> MaskedModule:
-    """An empty module, for copies and pickles to fill."""
-    cls = _masked(kind, names)
-    return cls.__new__(cls)
 
 
 def _property(name: str) -> property:

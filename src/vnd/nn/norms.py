@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vnd.functional import to_float32
 from vnd.nn.bayesian import attributes_of
-from vnd.nn.context import here, recall
+from vnd.nn.context import here, recall, remade
 
 
 class _MaskedNorm(nn.Module):
@@ -189,7 +189,7 @@ class WidthNorm(nn.Module):
         return self.__dict__ | {"_buffers": self._buffers | dict(zip(ACTIVE, values, strict=True))}
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _blank, (self.plain,), self.__getstate__()
+        return remade(self, with_widths, self.plain)
 
 
 ACTIVE = ("active_mean", "active_var", "active_at")
@@ -213,12 +213,6 @@ def with_widths(kind: type[nn.Module]) -> type[WidthNorm]:
     return _WITH_WIDTHS.setdefault(kind, type(f"Width{kind.__name__}", (WidthNorm, kind), members))
 
 
-def _blank(kind: type[nn.Module]) -> WidthNorm:
-    """An empty layer, for copies and pickles to fill."""
-    cls = with_widths(kind)
-    return cls.__new__(cls)
-
-
 TORCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MASKED_OF: dict[type[nn.Module], Any] = {
     nn.LayerNorm: MaskedLayerNorm,
@@ -230,26 +224,18 @@ MASKED_OF: dict[type[nn.Module], Any] = {
 _MASKED: dict[type[nn.Module], Any] = {}
 
 
-def masked_of(norm: nn.Module) -> Any:
+def masked_of(kind: type[nn.Module]) -> Any:
     """The masked form of LayerNorm, RMSNorm, GroupNorm, or of a class that inherits its forward pass from one."""
-    kind = type(norm)
     if kind in MASKED_OF:
         return MASKED_OF[kind]
-    base = next((plain for plain in MASKED_OF if isinstance(norm, plain)), None)
-    if base is None or isinstance(norm, _MaskedNorm) or kind.forward is not base.forward:
+    base = next((plain for plain in MASKED_OF if issubclass(kind, plain)), None)
+    if base is None or issubclass(kind, _MaskedNorm) or kind.forward is not base.forward:
         return None
     if kind not in _MASKED:
-        members = {"plain": kind, "__reduce_ex__": _reduce_masked, "__doc__": f"{kind.__name__} over kept channels."}
+        members = {"plain": kind, "__reduce_ex__": _reduce, "__doc__": f"{kind.__name__} over kept channels."}
         _MASKED[kind] = type(f"Masked{kind.__name__}", (MASKED_OF[base], kind), members)
     return _MASKED[kind]
 
 
-def _reduce_masked(norm: _MaskedNorm, protocol: Any) -> tuple[Any, ...]:
-    return _blank_masked, (norm.plain,), norm.__getstate__()  # type: ignore[no-untyped-call]
-
-
-def _blank_masked(kind: type[nn.Module]) -> _MaskedNorm:
-    """An empty norm, for copies and pickles to fill."""
-    cls = masked_of(kind.__new__(kind))
-    new: _MaskedNorm = cls.__new__(cls)
-    return new
+def _reduce(norm: _MaskedNorm, protocol: Any) -> tuple[Any, ...]:
+    return remade(norm, masked_of, norm.plain)
