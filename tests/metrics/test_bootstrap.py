@@ -43,7 +43,7 @@ def test_columns_have_the_same_resamples_and_each_call_the_same_draws() -> None:
     assert found[2].low == pytest.approx(found[0].low + 1)
     assert bootstrap_interval(VALUES, GROUPS) == found[:2]
     assert bootstrap_interval(VALUES, [{"b": 7, "a": 3, "c": 1}[own] for own in GROUPS]) == found[:2]
-    assert bootstrap_interval(VALUES[:, :1], GROUPS, level=0.5)[0].low > found[0].low
+    assert bootstrap_interval(VALUES[:, :1], GROUPS, confidence=0.5)[0].low > found[0].low
     assert bootstrap_interval(VALUES, seed=1) != bootstrap_interval(VALUES)
 
 

@@ -11,28 +11,30 @@ from scipy import stats
 from vnd import metrics
 
 
-@pytest.mark.parametrize("level", [0.01, 0.9, 0.9999])
-def test_the_quantile_agrees_with_scipy(level: float) -> None:
+@pytest.mark.parametrize("confidence", [0.01, 0.9, 0.9999])
+def test_the_quantile_agrees_with_scipy(confidence: float) -> None:
     for degrees in [*range(1, 31), *range(40, 201, 10), 199, 5000]:
-        expected = stats.t.ppf((1 + level) / 2, degrees)
-        assert metrics.student_quantile(level, degrees) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        expected = stats.t.ppf((1 + confidence) / 2, degrees)
+        assert metrics.student_quantile(confidence, degrees) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 def test_known_quantiles() -> None:
     assert metrics.student_quantile(0.5, 1) == pytest.approx(1, rel=1e-14)  # Cauchy: tan(π/4)
-    for level in (0.5, 0.95, 0.99999):
-        assert metrics.student_quantile(level, 1) == pytest.approx(math.tan(level * math.pi / 2), rel=1e-9)
-        assert metrics.student_quantile(level, 2) == pytest.approx(level * math.sqrt(2 / (1 - level**2)), rel=1e-9)
+    for confidence in (0.5, 0.95, 0.99999):
+        assert metrics.student_quantile(confidence, 1) == pytest.approx(math.tan(confidence * math.pi / 2), rel=1e-9)
+        assert metrics.student_quantile(confidence, 2) == pytest.approx(
+            confidence * math.sqrt(2 / (1 - confidence**2)), rel=1e-9
+        )
 
 
 def test_the_interval_agrees_with_scipy() -> None:
     values = np.random.default_rng(0).normal(0.9, 0.01, 7)
     low, high = stats.t.interval(0.9, 6, values.mean(), stats.sem(values))
-    interval = metrics.confidence_interval(values.tolist(), level=0.9)
+    interval = metrics.confidence_interval(values.tolist(), confidence=0.9)
     assert (interval.low, interval.high) == pytest.approx((low, high), rel=1e-12)
     assert interval.mean == pytest.approx(values.mean(), rel=1e-15)
     assert interval.count == 7
-    assert metrics.confidence_interval(torch.as_tensor(values), level=0.9) == interval
+    assert metrics.confidence_interval(torch.as_tensor(values), confidence=0.9) == interval
 
 
 def test_one_value_and_equal_values_are_their_own_interval() -> None:

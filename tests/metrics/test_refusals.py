@@ -44,7 +44,10 @@ def cascade(probs: Any = LEVELS, uncertainty: Tensor = UNSURE, costs: Tensor = C
             "values must be real numbers of shape (images, col",
         ),
         "no resamples": (lambda: metrics.bootstrap_interval(VALUES, resamples=0), "resamples must be a whole number"),
-        "certainty": (lambda: metrics.bootstrap_interval(VALUES, level=1), "level must be a number in (0, 1)"),
+        "certainty": (
+            lambda: metrics.bootstrap_interval(VALUES, confidence=1),
+            "confidence must be a number in (0, 1)",
+        ),
         # Intervals
         "no values": (lambda: metrics.confidence_interval([]), "confidence_interval: values must not be empty"),
         "a nan among values": (
@@ -96,36 +99,36 @@ def cascade(probs: Any = LEVELS, uncertainty: Tensor = UNSURE, costs: Tensor = C
             "spearman: a and b must be equally long; got 200 and 3",
         ),
         # Cascades
-        "levels a list": (cascade([]), "cascade_curve: probs must be a tensor; got a list"),
-        "one level without its dimension": (
+        "steps a list": (cascade([]), "cascade_curve: probs must be a tensor; got a list"),
+        "one step without its dimension": (
             cascade(LEVELS[0]),
-            "probs must be floats of shape (L, N, C), at least one level; got torch.float64 of (5, 4)",
+            "probs must be floats of shape (L, N, C), at least one step; got torch.float64 of (5, 4)",
         ),
-        "no level": (cascade(LEVELS[:0]), "at least one level; got torch.float64 of (0, 5, 4)"),
-        "logits at one level": (
+        "no step": (cascade(LEVELS[:0]), "at least one step; got torch.float64 of (0, 5, 4)"),
+        "logits at one step": (
             cascade(torch.stack((LEVELS[0], 3 * LEVELS[1], LEVELS[2]))),
-            "level 1: each row of probs must sum to 1; row 0 sums to 3 (logits?)",
+            "step 1: each row of probs must sum to 1; row 0 sums to 3 (logits?)",
         ),
-        "levels and rows exchanged": (
+        "steps and rows exchanged": (
             cascade(uncertainty=UNSURE.T),
-            "uncertainty must have the shape (3, 5) of the levels and rows of probs; got (5, 3)",
+            "uncertainty must have the shape (3, 5) of the steps and rows of probs; got (5, 3)",
         ),
-        "a nan at a level": (
+        "a nan at a step": (
             cascade(uncertainty=UNSURE * torch.tensor([[1.0], [math.nan], [1.0]])),
             "uncertainty must be finite; row 1 holds NaN or infinity",
         ),
         "too few costs": (
             cascade(costs=COSTS[:2]),
-            "costs must be 3 finite numbers, one for each level, none negative; got [1.0, 4.0]",
+            "costs must be 3 finite numbers, one for each step, none negative; got [1.0, 4.0]",
         ),
         "a negative cost": (cascade(costs=-COSTS), "none negative; got [-1.0, -4.0, -16.0]"),
         "no thresholds": (
             cascade(LEVELS, UNSURE, COSTS, LABELS, COSTS[:0]),
             "cascade_curve: thresholds must not be empty",
         ),
-        "labels too few for a level": (
+        "labels too few for a step": (
             cascade(LEVELS, UNSURE, COSTS, LABELS[:4]),
-            "level 0: labels must be whole numbers of shape (5,), one for each row of probs; got torch.int64 of (4,)",
+            "step 0: labels must be whole numbers of shape (5,), one for each row of probs; got torch.int64 of (4,)",
         ),
         "a threshold that is nan": (
             lambda: metrics.selective(*ROWS, math.nan),
@@ -344,8 +347,8 @@ def test_bad_uncertainties_are_refused_by_name(measure: Callable[..., object], c
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, True, "95"])
 def test_shares_and_certainties_are_numbers_between_0_and_1(value: Any) -> None:
     certainty = "must be a number in (0, 1); got"
-    refused(lambda: metrics.confidence_interval([1.0, 2.0], value), f"confidence_interval: level {certainty}")
-    refused(lambda: metrics.student_quantile(value, 3), f"student_quantile: level {certainty}")
+    refused(lambda: metrics.confidence_interval([1.0, 2.0], value), f"confidence_interval: confidence {certainty}")
+    refused(lambda: metrics.student_quantile(value, 3), f"student_quantile: confidence {certainty}")
     refused(lambda: metrics.error_bound(1, 3, value), f"error_bound: confidence {certainty}")
     refused(lambda: metrics.threshold_for_risk(*ROWS, confidence=value), f"threshold_for_risk: confidence {certainty}")
     risk = "threshold_for_risk: risk must be a number in [0, 1]; got"
@@ -355,8 +358,8 @@ def test_shares_and_certainties_are_numbers_between_0_and_1(value: Any) -> None:
 
 @pytest.mark.parametrize("bound", [0, 1.0])
 def test_no_certainty_is_one_of_the_bounds(bound: float) -> None:
-    refused(lambda: metrics.confidence_interval([1.0, 2.0], bound), "level must be a number in (0, 1)")
-    refused(lambda: metrics.student_quantile(bound, 3), "level must be a number in (0, 1)")
+    refused(lambda: metrics.confidence_interval([1.0, 2.0], bound), "confidence must be a number in (0, 1)")
+    refused(lambda: metrics.student_quantile(bound, 3), "confidence must be a number in (0, 1)")
     refused(lambda: metrics.error_bound(1, 3, bound), "confidence must be a number in (0, 1)")
     if bound == 0:
         refused(lambda: metrics.fpr_at_tpr(SCORES, SCORES, bound), "tpr must be a number in (0, 1]")

@@ -27,10 +27,10 @@ class Interval:
     count: int
 
 
-def confidence_interval(values: Iterable[float], level: float = 0.95) -> Interval:
+def confidence_interval(values: Iterable[float], confidence: float = 0.95) -> Interval:
     r"""Mean of a few independent values, such as those of training seeds, and Student's interval of it.
 
-    $$\bar x \pm t_{n-1,\,(1 + \mathrm{level})/2} \; \frac{s}{\sqrt n}, \qquad
+    $$\bar x \pm t_{n-1,\,(1 + \mathrm{confidence})/2} \; \frac{s}{\sqrt n}, \qquad
     s^2 = \frac 1{n-1} \sum_i (x_i - \bar x)^2$$
 
     Note: One value has no spread to go by: low = high = mean, and `count` says so. The interval holds for values that
@@ -40,7 +40,7 @@ def confidence_interval(values: Iterable[float], level: float = 0.95) -> Interva
     >>> interval.mean, round(interval.low, 6), round(interval.high, 6), interval.count
     (2.0, -0.484138, 4.484138, 3)
     """
-    check_number("confidence_interval", "level", level, 0, 1, "()")
+    check_number("confidence_interval", "confidence", confidence, 0, 1, "()")
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor whose rows are no numbers
@@ -57,21 +57,21 @@ def confidence_interval(values: Iterable[float], level: float = 0.95) -> Interva
     if count == 1:
         return Interval(mean, mean, mean, 1)
     spread = math.sqrt(math.fsum((number - mean) * (number - mean) for number in numbers) / (count - 1))
-    reach = student_quantile(level, count - 1) * spread / math.sqrt(count)
+    reach = student_quantile(confidence, count - 1) * spread / math.sqrt(count)
     return Interval(mean, mean - reach, mean + reach, count)
 
 
-def student_quantile(level: float, degrees: int) -> float:
-    r"""The t that a Student variable of some degrees of freedom stays within: $P(|T| \le t) = \mathrm{level}$.
+def student_quantile(confidence: float, degrees: int) -> float:
+    r"""The t that a Student variable of some degrees of freedom stays within: $P(|T| \le t) = \mathrm{confidence}$.
 
-    `degrees` is that of freedom; the level .95 gives the quantile of .975 at one end.
+    `degrees` is that of freedom; the confidence .95 gives the quantile of .975 at one end.
 
     >>> round(student_quantile(0.95, 2), 6)
     4.302653
     """
-    check_number("student_quantile", "level", level, 0, 1, "()")
+    check_number("student_quantile", "confidence", confidence, 0, 1, "()")
     check_count("student_quantile", "degrees", degrees)
-    return -float(special.stdtrit(degrees, (1 - level) / 2))
+    return -float(special.stdtrit(degrees, (1 - confidence) / 2))
 
 
 def error_bound(errors: int, rows: int, confidence: float = 0.95) -> float:
@@ -98,7 +98,7 @@ AT_ONCE = 2**20  # groups that are drawn together
 def bootstrap_interval(
     values: Tensor,
     groups: Sequence[Hashable] | None = None,
-    level: float = 0.95,
+    confidence: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
 ) -> list[Interval]:
@@ -121,11 +121,11 @@ def bootstrap_interval(
     [Interval(mean=0.8, low=0.0, high=2.0, count=3)]
     """
     name = "bootstrap_interval"
-    check_number(name, "level", level, 0, 1, "()")
+    check_number(name, "confidence", confidence, 0, 1, "()")
     check_count(name, "resamples", resamples)
     sums, sizes = _sums(name, values, groups)
     generator, count = torch.Generator().manual_seed(seed), len(sizes)
-    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    ends = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
     means = list[Tensor]()
     for some in torch.arange(resamples).split(max(1, AT_ONCE // count)):
         chosen = torch.randint(count, (len(some), count), generator=generator)
