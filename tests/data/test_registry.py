@@ -34,7 +34,7 @@ def test_no_two_data_sets_share_a_folder():
     assert len(set(named)) == len(named)
 
 
-@pytest.mark.parametrize("name", [name for name, dataset in DATASETS.items() if dataset.folder])
+@pytest.mark.parametrize("name", ["cifar10", "lidc"])
 def test_a_data_set_that_is_not_there_says_how_to_get_it(name, tmp_path, monkeypatch):
     monkeypatch.setenv("VND_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError) as caught:

@@ -107,9 +107,7 @@ def check_precision(function: Callable[[Tensor], Tensor], logits: Tensor) -> Non
     assert error <= 4e-7, f"relative error {error:.2g}"
 
 
-@pytest.mark.parametrize(
-    ("n", "kind"), [*turns(SIZES, ["mixed", "kept", "uniform"]), *turns(SIZES[::-1], ["mixed", "kept", "uniform"])]
-)
+@pytest.mark.parametrize(("n", "kind"), turns(SIZES, ["mixed", "kept", "uniform"]))
 def test_length_probabilities_in_float32_agree_with_float64(n: int, kind: str) -> None:
     logits = logits_of(n, kind, torch.float32)
     narrow, wide = length_log_probs(logits).double(), length_log_probs(logits.double())
