@@ -12,7 +12,7 @@ import pytest
 
 from refusals import fails
 from vnd.cli import declared, main
-from vnd.cli.data import LAYOUTS, recognise, summary
+from vnd.cli.data import LAYOUTS, recognize, summary
 from vnd.data.images import Images
 from vnd.data.registry import DATASETS
 
@@ -153,7 +153,7 @@ def test_two_sets_of_one_layout_are_told_apart_by_their_folder_or_by_name(tmp_pa
 
 def test_a_set_is_found_below_the_folder_that_holds_it(tmp_path, capsys):
     cifar10(tmp_path / "data" / "cifar-10-batches-bin")
-    assert recognise(tmp_path / "data") == "cifar10"
+    assert recognize(tmp_path / "data") == "cifar10"
     run("check", tmp_path / "data")
     assert "100" in capsys.readouterr().out
     idx(tmp_path / "data" / "mnist")
@@ -191,7 +191,7 @@ def test_each_layout_is_recognised(name, tmp_path):
     file = tmp_path / "here" / PLACES[name]
     file.parent.mkdir(parents=True)
     file.touch()
-    assert recognise(tmp_path / "here") == name
+    assert recognize(tmp_path / "here") == name
 
 
 def test_every_set_with_a_folder_of_its_own_has_a_layout():

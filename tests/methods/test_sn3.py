@@ -556,7 +556,7 @@ def test_the_command_leaves_its_analysis_and_pictures(taught: Path, tmp_path: Pa
     for name in ("correlation.png", "simplex.png"):
         assert (taught / "student" / name).read_bytes()[:4] == b"\x89PNG"
     capsys.readouterr()
-    main(["distill", str(taught / "teacher"), "--analyse", "--threshold", "-1", "--out", str(tmp_path / "looked")])
+    main(["distill", str(taught / "teacher"), "--analyze", "--threshold", "-1", "--out", str(tmp_path / "looked")])
     assert "more than -1: 0.1" in capsys.readouterr().out
     assert not (tmp_path / "looked" / "recipe.yaml").exists()
 

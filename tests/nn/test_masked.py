@@ -118,7 +118,7 @@ FAULTS = {
         "wide.square().mean(-1, keepdim=True)",
     ),
     "group norm": ("_group_norm", "((parts - mean).square() * mask)", "(parts - mean).square()"),
-    "batch norm of a weight": ("_standardised", "* x.size(0)", "* x.size(0) + 1"),
+    "batch norm of a weight": ("_standardized", "* x.size(0)", "* x.size(0) + 1"),
 }
 
 

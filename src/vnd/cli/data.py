@@ -81,7 +81,7 @@ def check(path: Path, name: str | None = None, json: Path | None = None) -> None
         json: File for the same as JSON.
     """
     path = path.expanduser()
-    known = recognise(path) if name is None else find(name, "data").name
+    known = recognize(path) if name is None else find(name, "data").name
     say(f"{path}: {'recognised as' if name is None else 'read as'} {known}, {DATASETS[known].about}")
     rows = [{"split": split} | summary(images) for split, images in _splits(known, path)]
     grouped = any(row["groups"] for row in rows)
@@ -102,7 +102,7 @@ def check(path: Path, name: str | None = None, json: Path | None = None) -> None
     _write(json, {"path": str(path.resolve()), "name": known, "splits": rows})
 
 
-def recognise(path: Path) -> str:
+def recognize(path: Path) -> str:
     """The name of the data set whose files lie in a folder, or in a folder of its official name there."""
     if not path.exists():
         raise FileNotFoundError(f"check: {path}: no such file or folder")

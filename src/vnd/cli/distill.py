@@ -41,7 +41,7 @@ def distill(
     parameters: float | None = None,
     threshold: float = 0.9,
     checkpoint: BestOrLast | None = None,
-    analyse: bool = False,
+    analyze: bool = False,
     images: Sequence[int] = (),
     out: Path | None = None,
     overrides: Sequence[str] = (),
@@ -60,7 +60,7 @@ def distill(
         parameters: In its place, at most so many parameters, in the teacher's learned shape.
         threshold: The proposal is the smallest width whose correlation with the full one exceeds this.
         checkpoint: The teacher's best or last network; as its recipe says if not given.
-        analyse: The analysis alone.
+        analyze: The analysis alone.
         images: Numbers of validation images of the picture, chosen by their uncertainty if not given.
         out: Folder of the student's run; RUN-sn3 if not given.
         overrides: Keys of the student's recipe to replace.
@@ -89,7 +89,7 @@ def distill(
     share = said["proposed"] if open_yet else keep
     words = f"the smallest width that correlates with the full one by more than {threshold:g}: {said['proposed']:g}"
     say(f"{words}\ncorrelations: {folder / 'correlation.json'}, {folder / 'correlation.png'}")
-    if analyse:
+    if analyze:
         return
     recipe = student_recipe(teacher, share, overrides, parameters)
     if not fit(recipe, folder):

@@ -111,7 +111,7 @@ class LatentViews:
     images: Tensor  # these, (n, channels, height, width), between −1 and 1
     codes: Tensor  # their most likely codes, (n, dimensions)
     own_lengths: Tensor | None  # how long each of these is, for a method that says so
-    centre: Tensor  # where each Gaussian dimension lies: 0 under a normal prior, else the mean over the test images
+    center: Tensor  # where each Gaussian dimension lies: 0 under a normal prior, else the mean over the test images
     spread: Tensor  # its deviation
     drawn: Tensor | None  # codes of the prior, (count, dimensions); None where there is a refusal
     stops: Tensor | None  # how long each of them is, drawn too, (count,); where lengths have a prior and none was given
@@ -147,7 +147,7 @@ class LatentViews:
             codes = self.shortened(self.codes[:1], 0).repeat(2**level, 1)
             signs = torch.tensor(list(product((-side, side), repeat=level)), device=codes.device)
             chosen = self.order[:level]
-            codes[:, chosen] = self.centre[chosen] + signs.to(codes.dtype) * self.spread[chosen]
+            codes[:, chosen] = self.center[chosen] + signs.to(codes.dtype) * self.spread[chosen]
             levels.append(codes)
         return levels
 
@@ -155,7 +155,7 @@ class LatentViews:
         """A code, (1, dimensions), with one Gaussian dimension at each of some deviations, and kept at 0 too."""
         codes = code.repeat(len(steps), 1)
         along = torch.tensor(steps, dtype=code.dtype, device=code.device)
-        values = self.centre[dimension] + along * self.spread[dimension]
+        values = self.center[dimension] + along * self.spread[dimension]
         codes[:, dimension] = values.where(values != 0, torch.finfo(code.dtype).tiny)  # zeros alone would end the code
         return codes
 
@@ -186,14 +186,14 @@ def latent_views(opened: TrainedRun, length: int | None, seed: int, count: int) 
     own = torch.cat([method.lengths(code) for code in seen]) if isinstance(method, LearnsLength) else None
     order, worth = _order(method, loc, cost)
     drawn, stops, refusal = _draw(opened, method, count, size, seed)
-    centre, spread = torch.zeros_like(loc[0]), torch.ones_like(loc[0])
+    center, spread = torch.zeros_like(loc[0]), torch.ones_like(loc[0])
     if drawn is None:  # no prior says where codes lie
-        centre, spread = loc.mean(0), loc.std(0, correction=0)
+        center, spread = loc.mean(0), loc.std(0, correction=0)
     shown = min(count, SHOWN)
     return LatentViews(
         opened, method, lengths, order, worth, numbers[:shown].tolist(), torch.cat(batches)[:shown],
         torch.cat([method.point(code) for code in seen])[:shown], None if own is None else own[:shown],
-        centre, spread, drawn, stops if length is None else None, refusal,
+        center, spread, drawn, stops if length is None else None, refusal,
     )  # fmt: skip
 
 
@@ -297,7 +297,7 @@ def traversals(own: LatentViews) -> Picture:
     code, chosen = own.shortened(own.codes[:1], length), own.order[: min(LEADING, length)].tolist()
     shown = []
     for dimension, worth in zip(chosen, own.worth, strict=False):
-        value = (code[0, dimension] - own.centre[dimension]) / own.spread[dimension].clamp(min=1e-12)
+        value = (code[0, dimension] - own.center[dimension]) / own.spread[dimension].clamp(min=1e-12)
         note = f"{worth}, own {_signed(float(value))}" if worth else f"own value {_signed(float(value))}"
         shown.append(Row(f"dimension {dimension + 1}", own.to_uint8(own.moved(code, dimension, WAY)), note))
     pair = np.concatenate([to_uint8(own.images[:1]), own.to_uint8(code)])

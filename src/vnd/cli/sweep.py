@@ -18,7 +18,7 @@ from vnd.train.config import load_yaml
 from vnd.train.sweep import Run, Worklist, read
 
 BEGUN = {"new": "train", "begun": "go on", "trained": "evaluate"}
-COLOURS = {"done": "green", "failed": "red", "stopped": "yellow", "left": "yellow"}
+COLORS = {"done": "green", "failed": "red", "stopped": "yellow", "left": "yellow"}
 
 
 def sweep(
@@ -100,7 +100,7 @@ class _Book:
         self.note(run, outcome.status, outcome.error, **time)
         words = f"{outcome.status}{f', {_time(outcome.seconds)}' if time else ''}: {run.name}"
         words += f": {outcome.error}" if outcome.error else ""
-        self.say(f"{self._number(run)} {words}", COLOURS.get(outcome.status, ""))
+        self.say(f"{self._number(run)} {words}", COLORS.get(outcome.status, ""))
 
     def preview(self) -> None:
         """List what there is to do, one line a run; nothing is written."""
@@ -131,7 +131,7 @@ class _Book:
         widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)][:-1]
         for row in [heading, *rows]:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            self.say("  ".join([*cells, row[-1]]).rstrip(), COLOURS.get(row[style], "") if style is not None else "")
+            self.say("  ".join([*cells, row[-1]]).rstrip(), COLORS.get(row[style], "") if style is not None else "")
 
     def count(self, *statuses: str) -> int:
         return sum(row["status"] in statuses for row in self.rows.values())

@@ -125,6 +125,6 @@ def reconstruction_error(images: Tensor, reconstructions: Tensor, summed: bool =
 
 def _root_of_rows(rows: Tensor) -> Tensor:
     """R (at most D rows) with RᵀR the covariance."""
-    centred = (rows - rows.mean(0)) / (len(rows) - 1) ** 0.5
-    root: Tensor = torch.linalg.qr(centred, mode="r").R if len(rows) > rows.size(1) else centred
+    centered = (rows - rows.mean(0)) / (len(rows) - 1) ** 0.5
+    root: Tensor = torch.linalg.qr(centered, mode="r").R if len(rows) > rows.size(1) else centered
     return root

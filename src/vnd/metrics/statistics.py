@@ -184,8 +184,8 @@ def pearson(scores: Tensor) -> Tensor:
     largest = scores.abs().amax(1, keepdim=True)
     scores = scores / largest.masked_fill(largest == 0, 1)  # neither the mean nor the squares overflow
     constant = (scores == scores[:, :1]).all(1, keepdim=True)  # by the values: their mean may be off in the last digit
-    centred = (scores - scores.mean(1, keepdim=True)).masked_fill(constant, 0)
-    unit = centred / torch.linalg.vector_norm(centred, dim=1, keepdim=True).masked_fill(constant, 1)
+    centered = (scores - scores.mean(1, keepdim=True)).masked_fill(constant, 0)
+    unit = centered / torch.linalg.vector_norm(centered, dim=1, keepdim=True).masked_fill(constant, 1)
     product = unit @ unit.T
     correlation: Tensor = ((product + product.T) / 2).clamp(-1, 1).fill_diagonal_(1)
     return correlation

@@ -21,7 +21,7 @@ from vnd.nn.arguments import Output, check_output, describe_value, pick_tensor
 from vnd.nn.attention import open_attention
 from vnd.nn.bayesian import BAYES_OF, BayesLayer, Estimator, Noise, bayes_of
 from vnd.nn.bits import MOST_BITS
-from vnd.nn.channel_flow import MIXING, analyse
+from vnd.nn.channel_flow import MIXING, analyze
 from vnd.nn.dependency import Analysis, Group, Segment
 from vnd.nn.depth import Stage, find_stages, mask_blocks, outermost
 from vnd.nn.describe import droppable_share
@@ -227,7 +227,7 @@ def to_nested(
     of_blocks = {pattern: rule for pattern, rule in (rules or {}).items() if rule.granularity == "depth"}
     if of_blocks and not depth:
         raise ValueError(f"to_nested: the rule {next(iter(of_blocks))!r} is of blocks; give depth=True, too")
-    analysis = analyse(_opened(model), args, kwargs, pick)
+    analysis = analyze(_opened(model), args, kwargs, pick)
     stages: dict[str, Stage] = {}
     if depth:
         stages, reasons = find_stages(_opened(model), args, kwargs)
@@ -682,7 +682,7 @@ def _check_effect(net: nn.Module, rules: Mapping[str, Rule], analysis: Analysis)
             name, reason = next(entry for entry in reasons if entry[1] != RULED_OUT)
             warnings.warn(f"to_nested: nest=True of the rule {pattern!r} has no effect: {name} {reason}", stacklevel=3)
         kind = rule.granularity
-        known = any(bayes_of(m) or isinstance(m, BayesLayer) for m in map(net.get_submodule, matched))
+        known = any(bayes_of(type(m)) or isinstance(m, BayesLayer) for m in map(net.get_submodule, matched))
         if kind in ("input", "weight", "bits") and not known:
             what = type(net.get_submodule(matched[0])).__name__
             message = f"to_nested: granularity={kind!r} of the rule {pattern!r} has no effect: {matched[0]} is a {what}"

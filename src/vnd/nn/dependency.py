@@ -99,7 +99,7 @@ class Reduction:
 
 @dataclass
 class Analysis:
-    """Groups that `analyse` found, how each layer's channels are made of them, and what must stay whole."""
+    """Groups that `analyze` found, how each layer's channels are made of them, and what must stay whole."""
 
     groups: dict[str, Group] = field(default_factory=dict)
     inputs: dict[str, Layout] = field(default_factory=dict)

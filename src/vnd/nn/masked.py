@@ -130,7 +130,7 @@ def _statistic(name: str, x: Tensor, dim: int, kept: Tensor, rest: Any, named: d
     if name == "group_norm":
         return _group_norm(x, kept, *rest, **named)
     if name == "batch_norm":
-        return _standardised(x, kept, *rest, **named)
+        return _standardized(x, kept, *rest, **named)
     if name in ("var", "std") and rest and isinstance(rest[0], bool):
         return None
     arguments = dict(zip(ORDER.get(name, ("dim", "keepdim")), rest, strict=False)) | named
@@ -193,7 +193,7 @@ def _layer_norm(name: str, x: Tensor, kept: Tensor, rest: Any, named: dict[str, 
     return (out if bias is None else out + bias).to(x.dtype)
 
 
-def _standardised(
+def _standardized(
     x: Tensor,
     kept: Tensor,
     running_mean: None = None,

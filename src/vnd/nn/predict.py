@@ -127,7 +127,7 @@ def predict(
             if (explained := _explained(error, inputs, root)) is error:
                 raise
             raise explained from error
-    return _summarise(parts, stands_for, count, dim)
+    return _summarize(parts, stands_for, count, dim)
 
 
 def _checked(net: Any, x: Any, samples: Any, link: Any, seed: Any, rows: Any, dim: Any, output: Any) -> Arguments:
@@ -272,7 +272,7 @@ def _draw(net: nn.Module, x: Arguments, count: int) -> Any:
         return x.run(net)
 
 
-def _summarise(parts: Tensor, link: Link, samples: int, dim: int | None = None) -> Prediction:
+def _summarize(parts: Tensor, link: Link, samples: int, dim: int | None = None) -> Prediction:
     probs = parts.mean(0)
     variance = parts.var(0, correction=0)
     if link == "identity":
@@ -282,13 +282,13 @@ def _summarise(parts: Tensor, link: Link, samples: int, dim: int | None = None) 
         return Prediction(probs, entropy, (entropy - inner).clamp(min=0.0), variance, samples)
     classes = class_dim(tuple(probs.shape), dim, "predict")
     if link == "dirichlet":
-        return _summarise_dirichlet(parts, samples, classes)
+        return _summarize_dirichlet(parts, samples, classes)
     entropy = torch.special.entr(probs).sum(classes)
     inner = torch.special.entr(parts).sum(classes + 1).mean(0)
     return Prediction(probs, entropy, (entropy - inner).clamp(min=0.0), variance, samples)
 
 
-def _summarise_dirichlet(parts: Tensor, samples: int, classes: int) -> Prediction:
+def _summarize_dirichlet(parts: Tensor, samples: int, classes: int) -> Prediction:
     r"""A mixture of Dirichlets with concentrations a, (samples, *output), each of total $a_0$ along the classes.
 
     $$\bar p = \frac1S \sum_s \frac{a_s}{a_{s0}}, \qquad \mathbb E\, H[p] = \frac1S \sum_s \Bigl[ ψ(a_{s0} + 1) -

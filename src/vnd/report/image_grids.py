@@ -74,13 +74,13 @@ class Sheet:
         self.fill(left - 1, top - 1, width + 2, height + 2, GRID)
         self.pixels[top : top + height, left : left + width] = large
 
-    def fill(self, left: int, top: int, width: int, height: int, colour: str) -> None:
+    def fill(self, left: int, top: int, width: int, height: int, color: str) -> None:
         """A rectangle of one colour, #rrggbb."""
-        self.pixels[top : top + height, left : left + width] = tuple(bytes.fromhex(colour[1:]))
+        self.pixels[top : top + height, left : left + width] = tuple(bytes.fromhex(color[1:]))
 
-    def write(self, x: float, y: float, text: str, size: float = 8, colour: str = INK, **look: Any) -> None:
+    def write(self, x: float, y: float, text: str, size: float = 8, color: str = INK, **look: Any) -> None:
         """Words at a place; their middle is there but for what `look` says."""
-        style = {"ha": "center", "va": "center", "fontsize": size, "color": colour}
+        style = {"ha": "center", "va": "center", "fontsize": size, "color": color}
         self.axis.text(x, y, one_line(text, 400), **style | look)
 
     def figure(self) -> Figure:
@@ -153,11 +153,11 @@ def rows(
         if heads and row is shown[0]:
             for column, words in enumerate(heads):
                 sheet.write(left + column * (wide + GAP) + wide / 2, top + LINE / 2, words)
-            sheet.write(left - 2 * GAP, top + LINE / 2, above, colour=MUTED, ha="right")
+            sheet.write(left - 2 * GAP, top + LINE / 2, above, color=MUTED, ha="right")
             top += LINE + GAP
         middle = top + (room - 3 * GAP - LINE * bool(row.captions)) / 2
         sheet.write(left - 2 * GAP, middle - LINE / 2 * bool(row.note), row.label, ha="right")
-        sheet.write(left - 2 * GAP, middle + LINE / 2, row.note, colour=MUTED, ha="right")
+        sheet.write(left - 2 * GAP, middle + LINE / 2, row.note, color=MUTED, ha="right")
         for index, image in enumerate(row.images):
             x, y = left + index % columns * (wide + GAP), top + index // columns * step
             sheet.paste(image, x, y, factor)
@@ -186,8 +186,8 @@ def tree(levels: Sequence[Pixels], heading: str, about: str, values: tuple[str, 
     inside = gutter + leaves * step
     sheet, top = _begin(inside, LINE + 2 * GAP + len(levels) * pitch - edge, heading, about)
     x = MARGIN
-    for words, colour in zip(values, (LOW, HIGH), strict=True):  # what the two colours stand for
-        sheet.fill(x, top + (LINE - BLOCK) // 2, BLOCK, BLOCK, colour)
+    for words, color in zip(values, (LOW, HIGH), strict=True):  # what the two colours stand for
+        sheet.fill(x, top + (LINE - BLOCK) // 2, BLOCK, BLOCK, color)
         sheet.write(x + BLOCK + GAP, top + LINE / 2, words, ha="left")
         x += BLOCK + 4 * GAP + LETTER * len(words)
     top += LINE + 3 * GAP + BLOCK
@@ -203,9 +203,9 @@ def tree(levels: Sequence[Pixels], heading: str, about: str, values: tuple[str, 
                 sheet.fill(start + place * (BLOCK + 2), y - BLOCK - 4, BLOCK, BLOCK, HIGH if high_one else LOW)
             if level:
                 above = MARGIN + gutter + step * (leaves >> (level - 1)) * (index // 2 + 0.5)
-                colour = HIGH if index % 2 else LOW
+                color = HIGH if index % 2 else LOW
                 ends = (y - pitch + high + 3, y - BLOCK - 7)
-                sheet.axis.plot((above, middle), ends, color=colour, linewidth=1.3, solid_capstyle="round")
+                sheet.axis.plot((above, middle), ends, color=color, linewidth=1.3, solid_capstyle="round")
     return sheet.figure()
 
 
@@ -224,7 +224,7 @@ def _begin(inside: int, below: int, heading: str, about: str) -> tuple[Sheet, in
     sheet = Sheet(width, top + below + MARGIN - GAP)
     sheet.write(MARGIN, MARGIN + LINE / 2, heading, 11, ha="left")
     for index, line in enumerate(lines):
-        sheet.write(MARGIN, MARGIN + LINE + GAP + (index + 0.5) * LINE, line, colour=MUTED, ha="left")
+        sheet.write(MARGIN, MARGIN + LINE + GAP + (index + 0.5) * LINE, line, color=MUTED, ha="left")
     return sheet, top
 
 
@@ -296,8 +296,8 @@ def tinted(image: Pixels, mask: NDArray[np.bool_]) -> Pixels:
     """
     three = np.broadcast_to(image[..., None] if image.ndim == 2 else image, (*image.shape[:2], 3)).astype(np.float64)
     share = np.where(mask & ~ndimage.binary_erosion(mask, border_value=1), 1.0, np.where(mask, TINT, 0.0))[..., None]
-    colour = np.array(tuple(bytes.fromhex(ORANGE[1:])), np.float64)
-    return np.asarray((1 - share) * three + share * colour).round().astype(np.uint8)
+    color = np.array(tuple(bytes.fromhex(ORANGE[1:])), np.float64)
+    return np.asarray((1 - share) * three + share * color).round().astype(np.uint8)
 
 
 def grid(masks: NDArray[np.bool_]) -> Pixels:
@@ -331,6 +331,6 @@ def _bar(figure: Any, axis: Axes, entropy: NDArray[np.float64]) -> None:
 
 
 def _show(axis: Axes, image: Any, **look: Any) -> Any:
-    grey: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 255} if image.ndim == 2 else {}
+    gray: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 255} if image.ndim == 2 else {}
     large = max(image.shape[:2]) > 400  # more pixels than the paper has: then smoothed
-    return axis.imshow(image, interpolation="antialiased" if large else "nearest", **grey | look)
+    return axis.imshow(image, interpolation="antialiased" if large else "nearest", **gray | look)

@@ -377,9 +377,9 @@ def _is_image(value: Any) -> bool:
         pixels = np.array(value)
     except ValueError:  # rows of several lengths
         return False
-    is_grey_or_rgb = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
+    is_gray_or_rgb = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
     return bool(
-        is_grey_or_rgb and pixels.dtype == np.int64 and pixels.size and 0 <= pixels.min() <= pixels.max() <= 255
+        is_gray_or_rgb and pixels.dtype == np.int64 and pixels.size and 0 <= pixels.min() <= pixels.max() <= 255
     )
 
 

@@ -34,7 +34,7 @@ from vnd.nn.channel_flow.walk import (
 from vnd.nn.dependency import Analysis, SizeUse, support
 from vnd.nn.recorder import NUMBERS, Call, Recording, TracedInt, Value, record, signature, where_raised
 
-__all__ = ["ADDING", "MIXING", "analyse", "is_leaf", "plain_kind"]
+__all__ = ["ADDING", "MIXING", "analyze", "is_leaf", "plain_kind"]
 
 ALONE = {  # each entry by itself
     *("relu", "relu6", "leaky_relu", "gelu", "silu", "elu", "selu", "celu", "mish", "softplus", "tanh", "sigmoid"),
@@ -59,7 +59,7 @@ CREATING = {"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full
 ASKING = {"__bool__", "item", "__int__", "__float__", "__index__", "__complex__", "is_nonzero", "equal", "allclose"}
 
 
-def analyse(
+def analyze(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], pick: Callable[[Any], Any] = lambda output: output
 ) -> Analysis:
     """Record `model` on an example and find which of its channels can be dropped together; give a copy of it.
@@ -220,12 +220,12 @@ class _Flow(Layers, Movements):
             self.visit_module(call, call.module)
             return
         name = call.name
-        labelled = [value for value in call.inputs if value.labels]
+        labeled = [value for value in call.inputs if value.labels]
         rule: Callable[[Call], None] | None = getattr(self, f"visit_{name}", None)
         meets = name in MEETING and (name not in ("max", "min") or isinstance(call.argument(1, "other"), Value))
         if name in CREATING:
             self.create(call)
-        elif not labelled or not call.outputs:
+        elif not labeled or not call.outputs:
             return
         elif rule is not None:
             rule(call)
@@ -241,7 +241,7 @@ class _Flow(Layers, Movements):
             self.read_all(call)
         elif name in SPATIAL or "pool" in name or "upsample" in name:
             self.spatial(call)
-        elif len(labelled) == 1 and self.acts_alone(call):
+        elif len(labeled) == 1 and self.acts_alone(call):
             self.alone(call)
         else:
             self.give_up(call)

@@ -14,7 +14,7 @@ from vnd.nn.channel_flow.walk import (
     compress,
     entering,
     filled,
-    labelled,
+    labeled,
     stretch,
 )
 from vnd.nn.dependency import NONE, SizeUse, support
@@ -249,7 +249,7 @@ class Movements(Walk):
 
     def visit_glu(self, call: Call) -> None:
         """One half of the channels times the sigmoid of the other: both are cut alike."""
-        source, output = labelled(call), call.outputs[0]
+        source, output = labeled(call), call.outputs[0]
         dim = call.argument(1, "dim", -1) % len(source.shape)
         halves = [[x.chunk(2, dim)[side] if x.size(dim) > 1 else x for x in source.labels] for side in range(2)]
         self.join(output, [Operand(output.shape, half) for half in halves], call)
@@ -258,7 +258,7 @@ class Movements(Walk):
 
     def spatial(self, call: Call) -> None:
         """Pooling and resizing: over positions, which are the last dimensions."""
-        source = labelled(call)
+        source = labeled(call)
         rank = len(source.shape)
         count = next((int(n) for n in "123" if f"{n}d" in call.name), rank - 2)
         self.keep_positions(source, range(rank - count, rank), entering(call))

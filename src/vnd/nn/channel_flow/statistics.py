@@ -11,7 +11,7 @@ from vnd.nn.channel_flow.walk import (
     Walk,
     along,
     entering,
-    labelled,
+    labeled,
     of_parameters,
     operand,
     outer,
@@ -102,7 +102,7 @@ class Statistics(Walk):
 
     def reduce(self, call: Call) -> None:
         """Means, sums and their like over dimensions."""
-        source = labelled(call)
+        source = labeled(call)
         rank, axes = len(source.shape), axes_of(call, len(source.shape))
         kept = [x for x in self.statistic(call, source, axes) if not set(support(x)) & set(axes)]
         for output in call.outputs:
@@ -111,7 +111,7 @@ class Statistics(Walk):
 
     def read_all(self, call: Call) -> None:
         """Softmax and its like read all entries along a dimension: its channels are tied."""
-        source = labelled(call)
+        source = labeled(call)
         axes = axes_of(call, len(source.shape))
         if call.name == "normalize":
             labels = self.statistic(call, source, axes)

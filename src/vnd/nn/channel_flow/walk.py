@@ -292,7 +292,7 @@ def plain_kind(module: nn.Module) -> type[nn.Module] | None:
     return None
 
 
-def labelled(call: Call) -> Value:
+def labeled(call: Call) -> Value:
     """The first input of a call that has labels."""
     return next(value for value in call.inputs if value.labels)
 
