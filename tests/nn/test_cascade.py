@@ -299,44 +299,6 @@ def test_a_width_without_statistics_warns_as_predict_does():
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"widths": (1.0, 0.5)}, r"cascade: widths must grow; step 1 costs \d+ .* step 0 before it \d+"),
-        ({"widths": (0.5, 0.5)}, "cascade: widths must grow"),
-        ({"widths": (0.26, 0.5)}, "cascade: widths must grow"),  # two fractions of one shape
-        ({"widths": ()}, r"cascade: widths must be a list of one width or more; got \(\)"),
-        ({"widths": 0.5}, "cascade: widths must be a list of one width or more; got 0.5"),
-        ({"widths": (0.5, 2)}, "ambiguous"),
-        ({"threshold": math.nan}, "cascade: threshold must be a number, infinity too; got nan"),
-        ({"threshold": "0.5"}, "cascade: threshold must be a number, infinity too; got '0.5'"),
-        ({"threshold": [0.5]}, "cascade: threshold must be one number, or 2, one a step but the last; got 1"),
-        ({"score": "margin"}, "cascade: score must be 'entropy', 'mutual_information' or 'confidence'; got 'margin'"),
-        ({"score": "mutual_information"}, "cascade: score 'mutual_information' needs 2 samples or more"),
-        ({"samples": -1}, "samples must be a whole number"),
-        ({"macs": [1, 2]}, "cascade: macs must be 3 numbers, one a step; got 2"),
-        (
-            {"macs": [1, 3, 3]},
-            "cascade: widths must grow; step 2 costs 3 multiply-accumulates an example, step 1 .* 3$",
-        ),
-        ({"x": torch.empty(0, 1, 8, 8)}, r"cascade: x must hold at least one example; got shape \(0, 1, 8, 8\)"),
-        ({"x": [1.0]}, "cascade: x must be a tensor, a tuple of arguments or a dict .*; got a list"),
-        ({"net": nn.Linear(2, 2)}, "Linear is not a nested network"),
-        ({"net": "net"}, "cascade: net must be a nested network or a list of networks; got a str"),
-        (
-            {"net": []},
-            "cascade: net must be a nested network or a list of networks; got a list of none",
-        ),
-        ({"net": [nn.Linear(2, 2)]}, "cascade: leave out widths where net is a list of networks"),
-    ],
-)
-def test_bad_arguments_are_refused_in_one_line(options, message):
-    net, x = ready("flatten", rows=2)
-    with pytest.raises(ValueError, match=message) as caught:
-        cascade(**{"net": net, "x": x, "widths": WIDTHS, "threshold": 0.5, **options})
-    assert "\n" not in str(caught.value)
-
-
 def test_levels_of_other_classes_and_outputs_that_are_no_classes_are_refused():
     x = torch.randn(3, 4)
     two, three = nn.Linear(4, 2), nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3))

@@ -172,6 +172,97 @@ def test_bad_options_are_refused(call: Callable[[], Any], words: str) -> None:
     refused(call, words)
 
 
+def cascade(**options: Any) -> Callable[[], Any]:
+    return lambda: vnd.cascade(**{"net": NET, "x": X, "widths": (0.25, 0.5, 1.0), "threshold": 0.5, **options})
+
+
+def selective(**options: Any) -> Callable[[], Any]:
+    return lambda: vnd.selective(**{"net": NET, "x": X, "y": torch.arange(4) % 3, "samples": 0, **options})
+
+
+def unit(**options: Any) -> Callable[[], Any]:
+    return lambda: vnd.OrderingUnit(**{"channels": 8, "num_groups": 4, **options})
+
+
+SCORES = "score must be 'entropy', 'mutual_information' or 'confidence'; got 'margin'"
+NETS = "cascade: net must be a nested network or a list of networks; got a"
+
+
+@table(
+    {
+        "widths that fall": (
+            cascade(widths=(1.0, 0.5)), ("cascade: widths must grow; step 1 costs", "step 0 before it"),
+        ),
+        "a width twice": (cascade(widths=(0.5, 0.5)), "cascade: widths must grow"),
+        "two fractions of one shape": (cascade(widths=(0.26, 0.5)), "cascade: widths must grow"),
+        "no widths": (cascade(widths=()), "cascade: widths must be a list of one width or more; got ()"),
+        "one width": (cascade(widths=0.5), "cascade: widths must be a list of one width or more; got 0.5"),
+        "a width of 2 in a cascade": (cascade(widths=(0.5, 2)), "ambiguous"),
+        "a threshold of nan": (
+            cascade(threshold=math.nan), "cascade: threshold must be a number, infinity too; got nan",
+        ),
+        "a threshold in words": (
+            cascade(threshold="0.5"), "cascade: threshold must be a number, infinity too; got '0.5'",
+        ),
+        "too few thresholds": (
+            cascade(threshold=[0.5]), "cascade: threshold must be one number, or 2, one a step but the last; got 1",
+        ),
+        "a score of a cascade": (cascade(score="margin"), f"cascade: {SCORES}"),
+        "a score without samples": (
+            cascade(score="mutual_information"), "cascade: score 'mutual_information' needs 2 samples or more",
+        ),
+        "samples of a cascade": (cascade(samples=-1), "samples must be a whole number"),
+        "too few macs": (cascade(macs=[1, 2]), "cascade: macs must be 3 numbers, one a step; got 2"),
+        "macs that do not grow": (
+            cascade(macs=[1, 3, 3]),
+            ("cascade: widths must grow; step 2 costs 3 multiply-accumulates an example, step 1", " 3"),
+        ),
+        "no examples": (cascade(x=X[:0]), "cascade: x must hold at least one example; got shape (0, 1, 8, 8)"),
+        "a list for x": (
+            cascade(x=[1.0]), ("cascade: x must be a tensor, a tuple of arguments or a dict", "; got a list"),
+        ),
+        "a plain network in a cascade": (cascade(net=PLAIN), "Sequential is not a nested network"),
+        "a word for a network": (cascade(net="net"), f"{NETS} str"),
+        "no networks": (cascade(net=[]), f"{NETS} list of none"),
+        "networks and widths": (cascade(net=[PLAIN]), "cascade: leave out widths where net is a list of networks"),
+        "a score of selective": (selective(score="margin"), f"selective: {SCORES}"),
+        "a score of selective without samples": (
+            selective(score="mutual_information"), "selective: score 'mutual_information' needs 2 samples or more",
+        ),
+        "no labels": (
+            selective(y=None), "selective: y must be a tensor of classes, one for each row of x; got a NoneType",
+        ),
+        "batches and labels": (selective(x=[]), "selective: y must be None where x is batches"),
+        "no batches": (selective(x=[], y=None), "selective: x must hold at least one batch; got none"),
+        "a batch without labels": (
+            selective(x=[X], y=None),
+            'selective: a batch must be (inputs, labels), labels last, or a dict with "labels"; got a tensor',
+        ),
+        "too few labels": (selective(y=torch.zeros(3).long()), "as many labels as inputs; got 3 labels and 4 inputs"),
+        "a label of no class": (selective(y=torch.full((4,), 7)), "labels must lie in 0 … 2; got 7"),
+        "a risk above 1": (selective(risk=1.5), "risk"),
+        "a confidence of 2": (selective(confidence=2.0), "confidence"),
+        "a width of 2 of selective": (selective(width=2), "ambiguous"),
+        "no channels": (unit(channels=0), ("channels", "0")),
+        "more groups than channels": (unit(num_groups=9), ("num_groups", "9")),
+        "no groups": (unit(num_groups=0), ("num_groups", "0")),
+        "a base above the groups": (unit(base=5), ("base", "5")),
+        "a base below 0": (unit(base=-1), ("base", "-1")),
+        "tiles that do not fit": (unit(num_groups=2, tiles=3), ("tiles", "3")),
+        "no temperature": (unit(temperature=0.0), ("temperature", "0.0")),
+        "a temperature of nan": (unit(temperature=math.nan), ("temperature", "nan")),
+        "no finite temperature": (unit(temperature=math.inf), ("temperature", "inf")),
+        "a prior of no length": (unit(prior=1.0), ("prior", "1.0")),
+        "a prior of another length": (unit(prior=vnd.BernoulliChain.uniform(4)), ("prior", "(4,)")),
+        "a gradient": (unit(gradient="magic"), ("gradient", "magic")),
+        "a sampler": (unit(sampler="magic"), ("sampler", "magic")),
+        "soft and by survival": (unit(hard=False, gradient="survival"), ("hard", "survival")),
+    }
+)  # fmt: skip
+def test_bad_arguments_are_refused(call: Callable[[], Any], words: str | tuple[str, ...]) -> None:
+    refused(call, words)
+
+
 LIKE = "predict: x must be torch.float32 of shape (batch, 1, 8, 8), as the example of the conversion was; got "
 
 

@@ -99,32 +99,6 @@ def test_an_uncertainty_that_is_not_a_number_is_not_accepted():
     assert Selective(math.inf, 1.0, 0.0, "entropy", 1).accept(answer).tolist() == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"score": "margin"}, "selective: score must be 'entropy', 'mutual_information' or 'confidence'; got 'margin'"),
-        ({"score": "mutual_information"}, "selective: score 'mutual_information' needs 2 samples or more"),
-        ({"y": None}, "selective: y must be a tensor of classes, one for each row of x; got a NoneType"),
-        ({"x": []}, "selective: y must be None where x is batches"),
-        ({"x": [], "y": None}, "selective: x must hold at least one batch; got none"),
-        (
-            {"x": [torch.zeros(2)], "y": None},
-            r"selective: a batch must be \(inputs, labels\), labels last, or a dict with \"labels\"; got a tensor",
-        ),
-        ({"y": torch.zeros(3).long()}, "as many labels as inputs; got 3 labels and 20 inputs"),
-        ({"y": torch.full((20,), 7)}, "labels must lie in 0 … 2; got 7"),
-        ({"risk": 1.5}, "risk"),
-        ({"confidence": 2.0}, "confidence"),
-        ({"width": 2}, "ambiguous"),
-    ],
-)
-def test_bad_arguments_are_refused_in_one_line(options, message):
-    net, x, y = ready(20)
-    with pytest.raises(ValueError, match=message) as caught:
-        selective(**{"net": net, "x": x, "y": y, "samples": 0, **options})
-    assert "\n" not in str(caught.value)
-
-
 def test_predictions_of_another_kind_are_refused():
     net, x, y = ready(20)
     fit = selective(net, x, y, width=0.5, samples=2)
