@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_predict import Wrapped
 from torch import nn
 
 import vnd
@@ -260,6 +261,66 @@ NETS = "cascade: net must be a nested network or a list of networks; got a"
     }
 )  # fmt: skip
 def test_bad_arguments_are_refused(call: Callable[[], Any], words: str | tuple[str, ...]) -> None:
+    refused(call, words)
+
+
+def formed(form: Callable[[torch.Tensor], Any], output: Any = None, **options: Any) -> Callable[[], Any]:
+    return lambda: vnd.predict(Wrapped(form), **{"x": torch.randn(5, 4).double(), "output": output, **options})
+
+
+def same(z: torch.Tensor) -> torch.Tensor:
+    return z
+
+
+@table(
+    {
+        "a dict": (
+            formed(lambda z: {"a": z, "b": z}), "predict: the network gives a dict; pass output=, one of 'a', 'b'",
+        ),
+        "a tuple": (formed(lambda z: (z, z)), "predict: the network gives a tuple; pass output=, one of 0, 1"),
+        "no key": (
+            formed(lambda z: {"a": z}, "c"), "predict: output 'c' is no tensor of the network's dict; it has 'a'",
+        ),
+        "a word at an index": (
+            formed(lambda z: (z, "x"), 1), "predict: output 1 is no tensor of the network's tuple; it has 0",
+        ),
+        "no index": (formed(lambda z: (z,), 3), "predict: output 3 is no tensor of the network's tuple; it has 0"),
+        "words": (formed(lambda z: "words"), "predict: the network gives a str; pass output=, one of no tensor"),
+        "a function of no tensor": (
+            formed(same, lambda out: 3), "predict: output must pick a tensor; its function gave 3",
+        ),
+        "no output": (formed(same, 1.5), "predict: output must be a key or attribute, an index or a function"),
+        "too few rows": (
+            formed(lambda z: z[:2]), ("predict: ", "must have a row for each example, 5; got one of shape (2, 3)"),
+        ),
+        "no classes": (
+            formed(lambda z: z[:, 0]), ("predict: ", "must have a dimension of classes; got one of shape (5,)"),
+        ),
+        "a list of inputs": (
+            formed(same, x=[X]),
+            "predict: x must be a tensor, a tuple of arguments or a dict of keyword arguments; got a list",
+        ),
+        "a word for an input": (formed(same, x="x"), ("predict: x must be a tensor, a tuple ", "; got a str")),
+        "a number for an input": (
+            formed(same, x=torch.tensor(1.0)),
+            "predict: x must hold a tensor with examples along dimension 0; got a tensor of shape ()",
+        ),
+        "no input": (formed(same, x=()), "predict: x must hold a tensor with examples"),
+        "a dict of no tensor": (
+            formed(same, x={"input": 3}), ("predict: x must hold a tensor with examples", " the keys 'input'"),
+        ),
+        "a dict without words": (
+            formed(same, x={1: X}), "predict: x must name its arguments by words; got the keys [1]",
+        ),
+        "classes along the examples": (
+            formed(same, dim=0),
+            "predict: dim must be a dimension of the output (5, 3) other than 0, its examples; got 0",
+        ),
+        "no such dimension": (formed(same, dim=2), "predict: dim must be a dimension of the output"),
+        "half a dimension": (formed(same, dim=1.0), "predict: dim must be a whole number or None; got 1.0"),
+    }
+)  # fmt: skip
+def test_what_predict_does_not_understand_is_refused(call: Callable[[], Any], words: str | tuple[str, ...]) -> None:
     refused(call, words)
 
 
