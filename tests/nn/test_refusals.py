@@ -196,7 +196,7 @@ NETS = "cascade: net must be a nested network or a list of networks; got a"
         ),
         "a width twice": (cascade(widths=(0.5, 0.5)), "cascade: widths must grow"),
         "two fractions of one shape": (cascade(widths=(0.26, 0.5)), "cascade: widths must grow"),
-        "no widths": (cascade(widths=()), "cascade: widths must be a list of one width or more; got ()"),
+        "no widths": (cascade(widths=()), "cascade: widths must be a list of one width or more; got a tuple of ()"),
         "one width": (cascade(widths=0.5), "cascade: widths must be a list of one width or more; got 0.5"),
         "a width of 2 in a cascade": (cascade(widths=(0.5, 2)), "ambiguous"),
         "a threshold of nan": (
