@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from vnd.nn.width import Width, as_shape
 from vnd.serialization import load
 from vnd.tasks import TASKS, Evaluation, Task, TrainedRun, task_of
 from vnd.tasks.base import Reading, Scores, declare, detection, machine
-from vnd.tasks.trained import BestOrLast, bn_batches, read_splits, repeatable
+from vnd.tasks.trained import BestOrLast, Splits, bn_batches, read_splits, repeatable
 from vnd.train.config import parse_run
 from vnd.train.recipe import Recipe, digest_of
 from vnd.train.run import Log
@@ -61,14 +61,31 @@ def open_run(folder: Path, checkpoint: BestOrLast | None = None, augmented: bool
     """
     recipe, checkpoint = find_network(folder, checkpoint)
     place = "cuda" if recipe.train.device != "cpu" and torch.cuda.is_available() else "cpu"  # wherever it was trained
-    model: nn.Module = load(folder / checkpoint).to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    task, (_, mean, std) = task_of(recipe.method), fed(folder)
-    read = cache(partial(read_splits, recipe.data, task))
+    task, (image, mean, std) = task_of(recipe.method), fed(folder)
+    plain = _plain(recipe, folder, checkpoint, image) if recipe.network.is_own else None
+    model: nn.Module = load(folder / checkpoint, plain).to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @cache
+    def read() -> Splits:
+        splits = read_splits(recipe.data, task)
+        splits.check_same(folder)
+        return splits
+
     return TrainedRun(
         recipe.method, model, Normalise(mean, std, place),
         lambda images, repeat, augmented: bn_batches(recipe, read(), task, place, images, repeat, augmented),
         augmented, read, recipe, folder, checkpoint,
     )  # fmt: skip
+
+
+def _plain(recipe: Recipe, folder: Path, checkpoint: BestOrLast, image: tuple[int, ...]) -> nn.Module:
+    """The network of one's own that a run's was made from, as its recipe says: no saved network names code."""
+    about = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+    kind = json.loads((folder / checkpoint / "network.json").read_text(encoding="utf-8")).get("kind")
+    with repeatable():  # weights that nobody will see
+        classes = task_of(recipe.method).num_outputs(len(about.get("classes", ())))
+        network = recipe.network.build(image, classes)
+        return recipe.method.build(network, torch.rand(2, *image)) if kind == "plain" else network
 
 
 def fed(folder: Path) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]:

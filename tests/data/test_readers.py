@@ -466,7 +466,14 @@ NPZ_DAMAGED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a huge label": ({"x": pixels(0, 6, 8, 8), "y": np.array([0, 1, 2**60, 0, 1, 0])}, ("y:", f"image 2 has {2**60}")),
     "labels of floats": ({"x": pixels(0, 6, 8, 8), "y": np.zeros(6)}, ("y:", "whole numbers", "float64")),
     "one-hot labels": ({"x": pixels(0, 6, 8, 8), "y": np.eye(6, dtype=int)}, ("y:", "(6, 6)")),
-    "other names": ({"images": pixels(0, 6, 8, 8)}, ("x_train", "images")),
+    "other names": ({"pictures": pixels(0, 6, 8, 8)}, ("x_train", "pictures")),
+    "two of one kind": ({"x": pixels(0, 6, 8, 8), "images": pixels(0, 6, 8, 8)}, ("images once", "x and images")),
+    "fewer masks": ({"x": pixels(0, 6, 8, 8), "masks": np.zeros((5, 8, 8))}, ("masks must have a mask for each", "5")),
+    "masks of 255": (
+        {"x": pixels(0, 6, 8, 8), "masks": np.full((6, 8, 8), 255)},
+        ("masks: must be 0 or 1; image 0 has 255"),
+    ),
+    "larger masks": ({"x": pixels(0, 6, 8, 8), "masks": np.zeros((6, 9, 8))}, ("as large as the images, 8×8; got 9×8")),
     "the test split alone": ({"x_test": pixels(0, 6, 8, 8)}, ("x_train", "x_test")),
 }
 

@@ -10,6 +10,7 @@ import torch
 
 from refusals import Refusals, refused, table
 from vnd.data import Images, fit_to, hold_out, load
+from vnd.data.arrays import from_function
 from vnd.data.augment import Augment, apply, draw, mix
 from vnd.data.batches import Batches
 from vnd.data.images import check
@@ -19,6 +20,16 @@ def some(count: int = 10, channels: int = 1, **more: Any) -> Images:
     return Images(np.zeros((count, channels, 8, 8), np.uint8), np.arange(count) % 3, ("a", "b", "c"), **more)
 
 
+def given(value: Any) -> Callable[[], object]:
+    """A function of one's own that gives a value."""
+
+    def gives() -> Any:
+        return value
+
+    return lambda: from_function(gives, {}, "train")
+
+
+X, Y = np.zeros((6, 8, 8), np.uint8), np.arange(6)
 MASKS = np.zeros((6, 4, 8, 8), np.uint8)
 MASKS[4, 2, 1, 1] = 255
 GOOD = some(6, masks=np.zeros((6, 4, 8, 8), np.uint8), groups=np.arange(6))
@@ -41,6 +52,24 @@ CASES: Refusals = {
     "no images to fit": (lambda: fit_to(None, 3, 8), "fit_to: images must be an Images"),  # type: ignore[arg-type]
     "a size in words": (lambda: fit_to(some(), 3, "8"), "fit_to: size must be a whole number; got a str"),  # type: ignore[arg-type]
     "a list for a name": (lambda: load(["digits"], "train"), "load: name must be that of a data set, text; got a list"),  # type: ignore[arg-type]
+    "one split": (given((X,)), "gives must give two splits, (train, test); got 1 things"),
+    "no splits": (given(X), "gives must give two splits, (train, test); got a ndarray"),
+    "a test of another size": (given(((X, Y), (X[:, :7], Y))), "must be of one size; got 1×8×8 and 1×7×8"),
+    "fewer labels of a function": (
+        given(((X, Y[:5]), (X, Y))),
+        "gives: train labels must have a label for each of the 6",
+    ),
+    "labels of a function": (
+        given(((X, Y / 2), (X, Y))),
+        "gives: train labels: must be whole numbers (N,); got float64",
+    ),
+    "pixels of a function": (
+        given(((X, Y), (X + 1.5, Y))),
+        "gives: test images: floats must lie in 0 … 1; image 0 has",
+    ),
+    "masks of a function": (given(((X, X + 2), (X, X))), "gives: train masks: must be 0 or 1; image 0 has 2"),
+    "another name": (given(({"image": X}, {"image": X})), "got 'image', did you mean 'images'?"),
+    "no images of a function": (given(({"labels": Y}, {"labels": Y})), "gives: train: must have images; got labels"),
     "numbers of booleans": (lambda: some(2).take(np.array([True, False])), "take: indices must be whole numbers"),
     "numbers of floats": (lambda: some(2).take([0.5]), "take: indices must be whole numbers"),
     "numbers in two dimensions": (lambda: some(2).take([[0, 1]]), "take: indices must be whole numbers"),

@@ -318,7 +318,7 @@ def test_what_is_done_to_a_plain_network_that_was_cut_is_not_done_to_the_one_in_
     assert all(a is not b for a, b in zip(cut.parameters(), model.parameters(), strict=True))
 
 
-def test_a_network_masked_before_its_norms_is_read_masked_and_costs_what_its_size_does() -> None:
+def test_a_network_masked_before_its_norms_is_read_masked_and_costs_what_the_whole_one_does() -> None:
     method = BN3(num_groups=4, placement="before_norm")
     model = model_of(method)
     images, labels = batch()
@@ -333,6 +333,11 @@ def test_a_network_masked_before_its_norms_is_read_masked_and_costs_what_its_siz
     with vnd.width(model, width), torch.no_grad():
         assert torch.equal(network.eval()(images), model(images))
     after = BN3(num_groups=4)
-    small = after.extract(model_of(after), width)
-    assert method.cost(method.extract(model, width), images[:1]) == after.cost(small, images[:1])
+    whole = after.extract(model_of(after), 1.0)
+    assert method.cost(method.extract(model, width), images[:1]) == after.cost(whole, images[:1])
+    for given in (width, 1.0, None):
+        assert (
+            vnd.profile(model, given, images[:1], count_macs=False).parameters
+            == vnd.profile(whole, None, images[:1]).parameters
+        )
     assert all(int(unit.fixed_groups) == -1 for unit in units_of(model))  # training goes on unpinned

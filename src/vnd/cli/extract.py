@@ -56,6 +56,10 @@ def extract(
     """
     opened = open_run(run, checkpoint, augmented)
     method, model, task = opened.method, opened.model, task_of(opened.method)
+    if getattr(method, "placement", "after") == "before_norm":
+        raise ValueError(
+            f"extract: {run} is masked before its norms and has no smaller form; vnd evaluate runs it masked"
+        )
     if task.not_extracted:
         raise ValueError(f"extract: {run} is {task.kind}: {task.not_extracted}")
     if isinstance(method, Single):
@@ -81,4 +85,10 @@ def extract(
     facts |= {"mean": opened.splits.mean, "std": opened.splits.std}
     write_json(folder / "extracted.json", facts)
     rich.print(task.cut_table(row, f"extracted from {run}, on {len(opened.test()):,} test images"))
-    say(f'network: {folder.resolve()}\nload it: vnd.load("{folder}")')
+    given = ""
+    if (network := opened.recipe.network).is_own:
+        train = opened.splits.train
+        given = (
+            f", model={network.call(network.arguments(train.pixels.shape[1:], task.num_outputs(len(train.classes))))}"
+        )
+    say(f'network: {folder.resolve()}\nload it: vnd.load("{folder}"{given})')

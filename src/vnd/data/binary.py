@@ -10,6 +10,7 @@ import lzma
 import struct
 import zipfile
 import zlib
+from collections.abc import Collection
 from importlib.resources import files
 from math import prod
 from pathlib import Path
@@ -19,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vnd._text import one_line
+from vnd.data.arrays import KINDS, labels_of, split_of, with_classes_of
 from vnd.data.images import DEFLATE, Images, check_labels, last_fifth, present
 
 CHUNK = 2**20
 STEMS = {"train": "train", "test": "t10k"}
 CIFAR_PIXELS = 3 * 32 * 32
 BATCHES = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
-MOST_CLASSES = 65_536
+SPLITS = ("train", "test")
 DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, OverflowError, UnicodeError)
 DIGITS = tuple("0123456789")
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -245,35 +247,38 @@ def _load_mat(path: Path) -> tuple[Any, Any]:
 def read_npz(path: Path, split: Literal["train", "test"]) -> Images:
     """Read x_train, y_train, x_test and y_test, or x and y, of which the last 20 % of each class are the test split.
 
-    x is (N, H, W), (N, H, W, C) or (N, C, H, W) with C 1 or 3, as uint8, or as floats between 0 and 1, which become the
-    nearest of 0 … 255. y is (N,) or (N, 1), whole numbers from 0; it may be left out. Classes are 0 … the highest label
-    of both splits. Nothing is unpickled.
+    "images" may be written for x and "labels" for y, and the split before them: train_images. With "masks" in the place
+    of y, or beside it, there are masks. What each array must be is said in `arrays.split_of`; labels and masks may be
+    left out. Classes are 0 … the highest label of both splits. Nothing is unpickled.
     """
     present(path)
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             names = {Path(name).stem: name for name in archive.namelist() if name.endswith(".npy")}
-            divided = "x_train" in names or "x_test" in names
-            x, y = (f"x_{split}", f"y_{split}") if divided else ("x", "y")
-            if x not in names:
+            divided = any(_entry(names, "images", part, path) for part in SPLITS)
+            own = {kind: _entry(names, kind, split if divided else "", path) for kind in KINDS}
+            if own["images"] is None:
                 raise ValueError(f"{path}: must have x_train and x_test, or x; it has {', '.join(names) or 'nothing'}")
-            pixels = _npz_pixels(_npz_array(archive, names[x], f"{path}: {x}"), f"{path}: {x}")
-            labels = {
-                name: _npz_labels(_npz_array(archive, names[name], f"{path}: {name}"), f"{path}: {name}")
-                for name in ("y_train", "y_test", "y")
-                if name in names and (name == "y") != divided
-            }
+
+            def array(name: str) -> NDArray[Any]:
+                return _npz_array(archive, names[name], f"{path}: {name}")
+
+            where = {kind: f"{path}: {name}" for kind, name in own.items() if name}
+            images = split_of({kind: array(name) for kind, name in own.items() if name}, where)
+            others = [_entry(names, "labels", part, path) for part in SPLITS if part != split and divided]
+            labels = [labels_of(array(name), f"{path}: {name}") for name in others if name]
     except DAMAGE as error:
         raise ValueError(f"{path}: is cut off, or not a .npz file: {one_line(error)}") from None
-    images = Images(pixels)
-    if y in labels:
-        if len(labels[y]) != len(pixels):
-            raise ValueError(
-                f"{path}: {y} must have a label for each of the {len(pixels)} images; got {len(labels[y])}"
-            )
-        highest = max(int(values.max(initial=-1)) for values in labels.values())
-        images = Images(pixels, labels[y], tuple(map(str, range(highest + 1))))
-    return images if divided else _divided(images, split)
+    return with_classes_of(images, labels) if divided else _divided(images, split)
+
+
+def _entry(names: Collection[str], kind: str, split: str, path: Path) -> str | None:
+    """The name of an array of a kind and a split in an archive, if there is one."""
+    words = [word for name in KINDS[kind] for word in ((f"{name}_{split}", f"{split}_{name}") if split else (name,))]
+    found = [word for word in words if word in names]
+    if len(found) > 1:
+        raise ValueError(f"{path}: must have its {kind} once; got {' and '.join(found)}")
+    return found[0] if found else None
 
 
 def _npz_array(archive: zipfile.ZipFile, name: str, where: str) -> NDArray[Any]:
@@ -297,35 +302,6 @@ def _npz_array(archive: zipfile.ZipFile, name: str, where: str) -> NDArray[Any]:
         file.seek(0)
         array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     return array
-
-
-def _npz_pixels(x: NDArray[Any], where: str) -> NDArray[np.uint8]:
-    if x.ndim == 3:
-        x = x[:, None]
-    elif x.ndim != 4 or (x.shape[1] in (1, 3)) == (x.shape[3] in (1, 3)):
-        wanted = "(N, H, W), (N, H, W, C) or (N, C, H, W) with C 1 or 3, at one end only"
-        raise ValueError(f"{where}: must be {wanted}; got {x.shape}")
-    elif x.shape[3] in (1, 3):
-        x = x.transpose(0, 3, 1, 2)
-    if np.issubdtype(x.dtype, np.floating):
-        wrong = np.argwhere(~((x >= 0) & (x <= 1)))  # also NaN
-        if len(wrong):
-            raise ValueError(f"{where}: floats must lie in 0 … 1; image {wrong[0][0]} has {x[tuple(wrong[0])]}")
-        scaled = np.multiply(x, 255, dtype=np.promote_types(x.dtype, np.float32))
-        rounded: NDArray[np.uint8] = np.rint(scaled).astype(np.uint8)
-        return rounded
-    if x.dtype != np.uint8:
-        raise ValueError(f"{where}: must be uint8, or floats in 0 … 1; got {x.dtype}")
-    return np.ascontiguousarray(x)
-
-
-def _npz_labels(y: NDArray[Any], where: str) -> NDArray[np.int64]:
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
-        raise ValueError(f"{where}: must be whole numbers (N,); got {y.dtype} {y.shape}")
-    check_labels(y, MOST_CLASSES, where)
-    return y.astype(np.int64)
 
 
 def _divided(images: Images, split: Literal["train", "test"]) -> Images:

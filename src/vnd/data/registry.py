@@ -1,16 +1,17 @@
 """Registry of data sets: sizes, files, license, download and reader of each."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vnd._text import nearest
-from vnd.data import binary, image_folder, synthetic
+from vnd._code import names_code
+from vnd._text import check_known, nearest
+from vnd.data import arrays, binary, image_folder, synthetic
 from vnd.data.decode import data_root
 from vnd.data.images import Images, check
 
@@ -165,31 +166,77 @@ _ALL = (
         image_folder.read_own, "", 0, 0, 0, manual="give the path of your folder",
     ),
     DataSet(
-        "npz", "your own arrays: one .npz with x_train, y_train, x_test, y_test, or x and y", "yours",
+        "npz", "your own arrays: one .npz with x_train, y_train, x_test, y_test, or x and y; masks in the place of y",
+        "yours",
         binary.read_npz, "", 0, 0, 0, manual="give the path of your .npz file",
     ),
 )  # fmt: skip
 DATASETS: dict[str, DataSet] = {dataset.name: dataset for dataset in _ALL}
 
 
-def find(name: str, who: str) -> DataSet:
-    """The data set of a name; `who` asks, for the message where there is none."""
+def find(name: str, who: str, options: Mapping[str, Any] | None = None, key: str = "data.name") -> DataSet:
+    """The data set of a name, or what a function of one's own gives with some options; `who` asks, for the message.
+
+    Args:
+        name: One of `DATASETS`, or `package.module:function`.
+        who: Who asks, where there is none of the name.
+        options: Arguments of the function.
+        key: That of the recipe that names a function, where one is refused.
+    """
     if not isinstance(name, str):
         raise ValueError(f"{who}: name must be that of a data set, text; got a {type(name).__name__}")
+    if names_code(name):
+        function = arrays.check_function(name, options or {}, key)
+        read = partial(_of_function, function, dict(options or {}))
+        return DataSet(name, "what a function of your own gives", "yours", read, "", 0, 0, 0)
     if name not in DATASETS:
         hint = nearest(str(name).lower(), DATASETS)
         raise ValueError(f"{who}: unknown data set {name!r}{hint} Known: {', '.join(DATASETS)}")
     return DATASETS[name]
 
 
-def load(name: str, split: Literal["train", "test"], folder: Path | None = None) -> Images:
+def _of_function(
+    function: Callable[..., Any], options: Mapping[str, Any], _: Path, split: Literal["train", "test"]
+) -> Images:
+    return arrays.from_function(function, options, split)
+
+
+def is_own(name: str) -> bool:
+    """Tell if data are the user's own, so that nothing is known of them before they are read."""
+    return names_code(name) or DATASETS[name].size == 0
+
+
+def check_name(key: str, name: str, folder: str | None, options: Mapping[str, Any]) -> None:
+    """Refuse the name of no data set, and a folder or options where there is no use for them."""
+    beside = key.removesuffix("name")  # of "name" and of "ood": what its folder and options are called
+    beside += "_" if beside else ""
+    if names_code(name):
+        arrays.check_function(name, options, key)
+        if folder is not None:
+            raise ValueError(
+                f"{beside}folder is for sets that lie in one; give {name} its arguments by {beside}options"
+            )
+        return
+    check_known(key, name, [*DATASETS, "package.module:function"])
+    if options:
+        raise ValueError(f"{beside}options are for a function of your own; {name} takes none, got {dict(options)}")
+
+
+def load(
+    name: str,
+    split: Literal["train", "test"],
+    folder: Path | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Images:
     """Read and check one split of a data set.
 
     Args:
-        name: One of `DATASETS`.
+        name: One of `DATASETS`, or `package.module:function` for what a function of one's own gives: (train, test),
+            each `Images`, or images and labels or masks as arrays.
         split: "train" or "test".
         folder: Where the official files lie: the data set's own folder, or one that has it by its official name; by
             default `data_root()`. For `folder` and `npz` the path of the user's own. Embedded data sets need none.
+        options: Arguments of a function.
 
     >>> images = load("fashion", "test")
     >>> images.pixels.shape, images.classes[images.labels[0]]
@@ -198,7 +245,7 @@ def load(name: str, split: Literal["train", "test"], folder: Path | None = None)
     Traceback (most recent call last):
     ValueError: load: unknown data set 'cifar', did you mean 'cifar10'? Known: fashion, digits, synthetic_graders, ...
     """
-    dataset = find(name, "load")
+    dataset = find(name, "load", options)
     if split not in ("train", "test"):
         raise ValueError(f"load: split must be 'train' or 'test'; got {split!r}")
     try:
@@ -211,7 +258,7 @@ def load(name: str, split: Literal["train", "test"], folder: Path | None = None)
 
 def _place(dataset: DataSet, folder: Path | None) -> Path:
     """Folder to read: the data set's below the one given, if it is there, else the one given."""
-    if dataset.embedded:
+    if dataset.embedded or names_code(dataset.name):
         return Path()
     if folder is None and not dataset.folder:
         raise ValueError(dataset.manual)

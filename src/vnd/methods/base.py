@@ -318,6 +318,9 @@ LIMITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # option, of wha
     ("all_lengths_share", lambda x: x is None or 0 <= x < 1, "lie in [0, 1)"),
     ("sampler", lambda x: x in ("exact", "released"), "be exact or released"),
     ("rate", lambda x: 0 < x < 1, "lie in (0, 1)"),
+    ("keep_prob", lambda x: x is None or 0 < x < 1, "lie in (0, 1)"),
+    ("weight_prior", lambda x: isinstance(x, str) or 0 < x < math.inf, "be greater than 0, the scale of a Gaussian"),
+    ("kl_constant", lambda x: x is None or math.isfinite(x), "be finite"),
     ("members", lambda x: x >= 1, "be at least 1"),
 )
 
@@ -330,6 +333,9 @@ def check(method: Any) -> None:
             refuse_unless(holds(given[name]), name, wanted, given[name])
     if given.get("all_lengths_share"):
         refuse_unless(not given["fractions"], "fractions", "be none with all_lengths_share", given["fractions"])
+    if given.get("kl_constant") is not None:
+        gaussian = not isinstance(given["weight_prior"], str)
+        refuse_unless(not gaussian, "kl_constant", "be none with a Gaussian weight_prior", given["kl_constant"])
     base, most = given.get("base", 1), given.get("num_groups")
     if most is None:
         refuse_unless(base >= 1, "base", "be at least 1 dimension", base)

@@ -12,7 +12,7 @@ from vnd.methods.base import DASHED, Batch, Look, Step, Terms, Traits, register
 from vnd.methods.nested import Sandwich, fixed_sizes, in_parts, measure_order, order_term
 from vnd.nn.bayesian import Estimator
 from vnd.nn.conversion import Coupling, Placement, Rescale
-from vnd.nn.objective import KeepProb
+from vnd.nn.objective import KeepProb, Reduction
 from vnd.nn.ordering import Gradient, Sampler
 
 
@@ -60,7 +60,9 @@ class BN3(Sandwich):
         initial_logit: Where the keep logits start.
         log_alpha_init: Where log α starts.
         prior_length: Expected number of groups kept under the prior, base included; None for uniform lengths.
-        weight_prior: Form of the log-uniform prior's KL.
+        weight_prior: Form of the log-uniform prior's KL, or the scale of a Gaussian prior.
+        kl_constant: C of the log-uniform KL; 0 for the form as printed, None for that which makes the smallest KL 0.
+        kl_reduction: Over the weights of an output channel: their "sum", or their mean, "fan_in"; see `vnd.kl`.
         estimator: How layers sample their weights.
         rescale: "expected" multiplies kept units by their probability in evaluation, as the paper does.
         sampler: "released" repeats a slip of the authors' code; see `OrderingUnit`.
@@ -79,7 +81,9 @@ class BN3(Sandwich):
     initial_logit: float = 3.0
     log_alpha_init: float = -3.0
     prior_length: float | None = None
-    weight_prior: LogUniformForm = "vnd"
+    weight_prior: LogUniformForm | float = "vnd"
+    kl_constant: float | None = None
+    kl_reduction: Reduction = "sum"
     estimator: Estimator = "local"
     rescale: Rescale = "none"
     sampler: Sampler = "exact"
@@ -93,6 +97,10 @@ class BN3(Sandwich):
         if self.prior_length is not None and not self.base < self.prior_length < self.num_groups:
             span = f"base = {self.base} and num_groups = {self.num_groups}"
             raise ValueError(f"prior_length must lie strictly between {span}; got {self.prior_length}")
+        if self.kl_keep_prob == "released" and not isinstance(self.weight_prior, str):
+            raise ValueError(
+                f"kl_keep_prob released is of the log-uniform prior; got the Gaussian weight_prior {self.weight_prior}"
+            )
 
     @property
     def student(self) -> str | None:
@@ -117,7 +125,7 @@ class BN3(Sandwich):
             likelihood = self._in_sandwich(model, batch, step.log_loss_temperature)
         else:
             likelihood = in_parts(batch, self.draws, partial(self._likelihood, model))
-        divergence = nested.kl(model, self.kl_keep_prob)
+        divergence = nested.kl(model, self.kl_keep_prob, self.kl_reduction)
         total = likelihood + step.kl_weight / step.num_data * divergence + order_term(self, model)
         if self.length_kl_weight:
             total = total + self.length_kl_weight * nested.length_kl(model)

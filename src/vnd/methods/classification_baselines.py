@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import vnd.nn as nested
+from vnd.distributions import BernoulliChain
 from vnd.functional import LogUniformForm
 from vnd.methods.base import (
     DASH_DOTS,
@@ -36,8 +37,9 @@ from vnd.methods.nested import FixedOrder, Nested, Sandwich, in_parts, measure_o
 from vnd.models.initialise import initialise
 from vnd.nn import BayesLayer
 from vnd.nn.bayesian import Estimator
-from vnd.nn.conversion import Coupling
+from vnd.nn.conversion import Coupling, Placement, Rescale
 from vnd.nn.extract import CONVOLUTIONS, Keep
+from vnd.nn.objective import Reduction
 from vnd.nn.ordering import Gradient
 from vnd.nn.state import Shape, state_of, unwrap
 from vnd.nn.width import Width
@@ -56,19 +58,30 @@ from vnd.nn.width import Width
 )
 @dataclass(frozen=True)
 class FN3(Grouped, FixedOrder):
-    r"""Train all widths of a network at once, every length as likely as another.
+    r"""Train all widths of a network at once, every length as likely as another unless `keep_prob` says otherwise.
 
-    $$\mathcal L = \mathbb E_{z \sim \text{uniform lengths}} \frac1B \sum_b -\log p(y_b \mid x_b, θ, z)$$
+    $$\mathcal L = \mathbb E_{z \sim \text{uniform or geometric lengths}} \frac1B \sum_b -\log p(y_b \mid x_b, θ, z)$$
 
     Paper: Sec. 6.1; Cui et al. (2020), an extension of slimmable networks to fine-grained widths.
 
     Args:
         coupling: One width for all layers ("quantile"), or a length drawn for each ("independent").
         draws: Draws of the masks in a step, each on its part of the batch.
+        keep_prob: None for uniform lengths. Else they are geometric, as in nested dropout (Rippel et al., 2014): with
+            this probability, 1 − π, a group is kept where the one before it is.
+        rescale: "expected" multiplies kept groups by their probability of being kept in evaluation, as the paper does.
+        placement: "before_norm" masks before BatchNorm, as the authors' code does, and reads the network masked.
     """
 
     coupling: Coupling = "quantile"
     draws: int = 1
+    keep_prob: float | None = None
+    rescale: Rescale = "none"
+    placement: Placement = "after"
+
+    def lengths(self, groups: int) -> BernoulliChain:
+        """The law of the lengths of so many groups, those that are always kept left out."""
+        return super().lengths(groups) if self.keep_prob is None else BernoulliChain.geometric(groups, self.keep_prob)
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch."""
@@ -180,12 +193,18 @@ def expected_size(model: nn.Module, charge: Literal["weights", "units"]) -> Tens
 
 @dataclass(frozen=True)
 class Variational(Converted, Single):
-    """A network of one size with a posterior over its weights."""
+    """A network of one size with a posterior over its weights.
+
+    Args:
+        kl_reduction: Over the weights of an output channel: their "sum", or their mean, "fan_in"; see `vnd.kl`.
+    """
+
+    kl_reduction: Reduction = "sum"
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""
         likelihood = self._likelihood(model, *batch)
-        divergence = nested.kl(model)
+        divergence = nested.kl(model, reduction=self.kl_reduction)
         total = likelihood + step.kl_weight / step.num_data * divergence
         return Terms(total, {"nll": likelihood.detach(), "kl": divergence.detach()})
 
@@ -213,13 +232,15 @@ class IBNN(Variational, Grouped):
     Args:
         fraction: Share of every layer's groups that the network has, in (0, 1].
         log_alpha_init: Where log α starts.
-        weight_prior: Form of the log-uniform prior's KL.
+        weight_prior: Form of the log-uniform prior's KL, or the scale of a Gaussian prior.
+        kl_constant: C of the log-uniform KL; 0 for the form as printed, None for that which makes the smallest KL 0.
         estimator: How layers sample their weights.
     """
 
     fraction: float = 1.0
     log_alpha_init: float = -3.0
-    weight_prior: LogUniformForm = "vnd"
+    weight_prior: LogUniformForm | float = "vnd"
+    kl_constant: float | None = None
     estimator: Estimator = "local"
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:

@@ -18,6 +18,7 @@ from vnd.distributions import BernoulliChain
 from vnd.methods.base import Batch, Grouped, Method, Size, Sizes, Step, converted, cross_entropy
 from vnd.nn.extract import Keep, extract
 from vnd.nn.ordering import Gradient, pinned
+from vnd.nn.profile import runs_whole
 from vnd.nn.state import Shape, state_of, unwrap
 from vnd.nn.width import Width
 
@@ -46,6 +47,11 @@ class Nested(Method):
 
     def sizes(self, model: nn.Module, wanted: Sizes) -> list[Size]:
         """Uniform fractions, learned levels, and learned shapes of so many parameters."""
+        if runs_whole(model) and (wanted.learned or wanted.parameters):
+            raise ValueError(
+                "sizes: learned and parameters must be left out for a network that is masked before its norms: it runs "
+                "whole at every width; give fractions or levels"
+            )
         return sizes_of(model, wanted, self.budgeted)
 
     def recalibrate(
@@ -57,13 +63,13 @@ class Nested(Method):
     def extract(self, model: nn.Module, width: Width, keep: Keep = "mean") -> nn.Module:
         """The extracted network; one that is masked before its norms has no exact smaller form, and is run masked."""
         keep = "mean" if keep == "posterior" and not self.bayesian else keep
-        if state_of(model).options["placement"] == "before_norm" and keep != "nested":
+        if runs_whole(model) and keep != "nested":
             return _masked(model, width, samples=keep == "posterior")
         return nested.extract(model, width, keep, warn=False)
 
 
 class FixedOrder(Nested):
-    """A nested method of point weights whose lengths are uniform and never learned."""
+    """A nested method of point weights whose lengths are never learned, uniform unless it says otherwise."""
 
     bayesian = False
     budgeted: Literal["uniform", "learned"] = "uniform"
@@ -73,9 +79,13 @@ class FixedOrder(Nested):
         """Convert a plain network."""
         model = super().build(network, example)
         for unit in state_of(model).units.values():
-            unit.keep_logits.data.copy_(BernoulliChain.uniform(unit.num_nested).keep_logits)
+            unit.keep_logits.data.copy_(self.lengths(unit.num_nested).keep_logits)
             unit.keep_logits.requires_grad_(False)
         return model
+
+    def lengths(self, groups: int) -> BernoulliChain:
+        """The law of the lengths of so many groups, those that are always kept left out."""
+        return BernoulliChain.uniform(groups)
 
 
 @dataclass(frozen=True)
@@ -203,7 +213,7 @@ def _masked(model: nn.Module, width: Width, samples: bool) -> nn.Module:
     for unit in state_of(model).units.values():
         unit.current = None  # of the last step, with its graph
     network = copy.deepcopy(unwrap(model))
-    nested.set_width(network, width, samples=samples)
+    nested.set_width(network, width, samples=samples, warn=False)  # as `extract` does: methods recalibrate
     return network
 
 
@@ -417,7 +427,7 @@ class TrainableSubnet:
 def can_be_trained_small(net: nn.Module) -> bool:
     """Tell if slices of a nested network compute what it does when masked."""
     state = state_of(net)
-    exact = state.options["placement"] != "before_norm" and not state.own_units
+    exact = not runs_whole(net) and not state.own_units
     return exact and not state.options["rescale"]
 
 

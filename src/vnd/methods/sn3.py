@@ -35,6 +35,7 @@ from vnd.functional import concentration, to_float32
 from vnd.methods.base import Step, Terms, Traits, refuse_unless, register
 from vnd.methods.mmd import BANDWIDTHS, median_distance, squared_mmd
 from vnd.methods.nested import Nested, TrainableSubnet, can_be_trained_small, ends
+from vnd.models import MODELS
 from vnd.nn import BayesLayer, OrderingUnit, Shape
 from vnd.nn.arguments import Arguments, Output, class_dim, pick_tensor
 from vnd.nn.ordering import pin, pinned
@@ -362,7 +363,8 @@ class SN3(Nested):
         folder = Path(self.teacher) / self.checkpoint
         if not (folder / "network.json").exists():
             raise ValueError(f"sn3: method.teacher must be the folder of a trained run; {folder} holds no network")
-        teacher = load(folder)
+        own = type(network) not in MODELS.values()  # which the teacher's folder does not say how to build
+        teacher = load(folder, network if own else None)
         kept = self.kept(teacher)
         student = prune(teacher, kept, example)
         teach(student, DistillationCache(teacher.requires_grad_(False)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -104,6 +105,7 @@ def to_nested(
     estimator: Estimator = "local",
     noise: Noise = "weight",
     weight_prior: LogUniformForm | float = "vnd",
+    kl_constant: float | None = None,
     free_variance: bool = False,
     link: Literal["softmax", "dirichlet"] = "softmax",
     prior: BernoulliChain | float | None = None,
@@ -155,6 +157,8 @@ def to_nested(
         noise: What has a log α of its own: each "weight", each output "channel" or the "layer".
         weight_prior: The form of the log-uniform prior of weights ("vnd", "exact", "molchanov", "kingma"), or the
             scale of a Gaussian one.
+        kl_constant: C of the log-uniform KL, the price of a kept weight; 0 for the paper's form as it is printed, None
+            for that which makes the smallest KL 0. See `vnd.functional.log_uniform_kl`.
         free_variance: A free log σ² instead of log α under a log-uniform prior; see `BayesLayer`.
         link: What its outputs stand for; see `vnd.predict`.
         prior: Prior over a unit's lengths; this and what follows are arguments of `OrderingUnit`.
@@ -190,6 +194,8 @@ def to_nested(
         raise ValueError(f"to_nested: base must lie in 0 … num_groups = {num_groups}; got {base}")
     if isinstance(weight_prior, float | int) and not weight_prior > 0:
         raise ValueError(f"to_nested: weight_prior as a Gaussian's scale must be greater than 0; got {weight_prior}")
+    if kl_constant is not None and not (isinstance(weight_prior, str) and math.isfinite(kl_constant)):
+        raise ValueError(f"to_nested: kl_constant must be a number, for a log-uniform weight_prior; got {kl_constant}")
     _check_layers(model)
     _check_rules(model, rules)
     args, kwargs = arguments_of(example_input)
@@ -208,11 +214,14 @@ def to_nested(
             "estimator": estimator,
             "noise": noise,
             "weight_prior": weight_prior,
+            "kl_constant": kl_constant,
         },
         **{"free_variance": free_variance, "link": link},
     }
     defaults = Rule(None, num_groups, base, unit_options.pop("prior"), bayesian, log_alpha_init, "output")
-    of_weights = LogUniform(weight_prior) if isinstance(weight_prior, str) else Normal(0.0, float(weight_prior))
+    of_weights = (
+        LogUniform(weight_prior, kl_constant) if isinstance(weight_prior, str) else Normal(0.0, float(weight_prior))
+    )
     layer_options = {"estimator": estimator, "noise": noise, "prior": of_weights, "free_variance": free_variance}
     options = {
         "residual": residual,

@@ -28,9 +28,10 @@ from vnd.nn.ordering import OrderingUnit, pin, pinned
 from vnd.nn.state import NestedState, alike, unwrap
 
 KeepProb = Literal["output", "min", "released"]
+Reduction = Literal["sum", "fan_in"]
 
 
-def kl(net: nn.Module, kl_keep_prob: KeepProb = "output") -> Tensor:
+def kl(net: nn.Module, kl_keep_prob: KeepProb = "output", reduction: Reduction = "sum") -> Tensor:
     r"""KL of the posterior over masks and weights from the prior, summed over the network, in nats.
 
     $$\mathrm{KL} = \sum_l Φ_1^{(l)} + \sum_l \sum_{w} P(w \text{ is kept})\, κ_w$$
@@ -55,8 +56,10 @@ def kl(net: nn.Module, kl_keep_prob: KeepProb = "output") -> Tensor:
         kl_keep_prob: With what probability a weight is kept. "output": that of its output channel, as in the paper.
             "min": the smaller of those of its output and input channels and its block, since extraction drops a weight
             when any goes; exact for units coupled by quantile. Where a unit orders a layer's own input rows or single
-            weights, their survival counts in both. "released": as "output", but the mean over the inputs of an
-            output channel of a KL without its constant C, as in the authors' code; for reproduction only.
+            weights, their survival counts in both. "released": as "output", but with the reduction "fan_in" and
+            without the constant C, as in the authors' code; for reproduction only.
+        reduction: Over the weights of an output channel: their "sum", as in the paper, or "fan_in", their mean, which
+            is the sum over the number of inputs (and positions of a kernel) that the channel reads.
 
     >>> import torch, vnd
     >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
@@ -67,6 +70,8 @@ def kl(net: nn.Module, kl_keep_prob: KeepProb = "output") -> Tensor:
     """
     if kl_keep_prob not in get_args(KeepProb):
         raise ValueError(f"kl: kl_keep_prob must be one of {', '.join(get_args(KeepProb))}; got {kl_keep_prob!r}")
+    if reduction not in get_args(Reduction):
+        raise ValueError(f"kl: reduction must be one of {', '.join(get_args(Reduction))}; got {reduction!r}")
     root = unwrap(net)
     holders: dict[nn.Module, tuple[str, NestedState]] = {}  # layers of nested networks, of which `net` may hold several
     for part in root.modules():
@@ -76,7 +81,7 @@ def kl(net: nn.Module, kl_keep_prob: KeepProb = "output") -> Tensor:
     for module in root.modules():
         name, own = holders.get(module, ("", None))
         if isinstance(module, BayesLayer) and (module.bayesian or (own is not None and name in own.bits)):
-            terms.append(_weights_kl(module, name, own, kl_keep_prob))
+            terms.append(_weights_kl(module, name, own, kl_keep_prob, reduction))
     return torch.stack([term.to(terms[-1].device) for term in terms]).sum()
 
 
@@ -119,11 +124,18 @@ def _blocks_of_units(net: nn.Module) -> dict[OrderingUnit, Tensor]:
     return found
 
 
-def _weights_kl(layer: Any, name: str, state: NestedState | None, kl_keep_prob: KeepProb) -> Tensor:
+def _weights_kl(
+    layer: Any, name: str, state: NestedState | None, kl_keep_prob: KeepProb, reduction: Reduction
+) -> Tensor:
     """Φ₂ of one layer."""
     if state is not None and name in state.bits:
-        return _bits_kl(layer, name, state, kl_keep_prob)
-    cost: Tensor = _mean_over_inputs(layer) if kl_keep_prob == "released" else layer.weight_kl()
+        bits = _bits_kl(layer, name, state, kl_keep_prob)
+        return bits / fan_in(layer) if reduction == "fan_in" else bits
+    cost: Tensor = layer.weight_kl()
+    if kl_keep_prob == "released":
+        cost = cost - _constant(layer)
+    if reduction == "fan_in" or kl_keep_prob == "released":
+        cost = cost / fan_in(layer)
     if state is None:
         return cost.sum()
     block = state.block_survival(state.place_of(name))
@@ -176,16 +188,23 @@ def _kept_kl(
     return (table * torch.minimum(bounded(ends)[:, None], starts)).sum()
 
 
-def _mean_over_inputs(layer: Any) -> Tensor:
-    """The KL of each weight less C, over the number of weights that an output channel has: the released code's."""
+def _constant(layer: Any) -> float:
+    """C in the KL of a layer's weights."""
     prior = layer.prior
     if not isinstance(prior, LogUniform):
         raise ValueError("kl: price 'released' is of the log-uniform prior; give weight_prior the name of a form")
-    weights: Tensor = layer.weight_kl() - log_uniform_constant(prior.form, prior.offset)
-    transposed = isinstance(layer, BayesConvTranspose2d)
+    return log_uniform_constant(prior.form, prior.offset)
+
+
+def fan_in(layer: Any) -> float:
+    """Number of weights of a layer that an output channel has.
+
+    >>> fan_in(nn.Conv2d(6, 4, 3)), fan_in(nn.Conv2d(6, 4, 3, groups=2)), fan_in(nn.ConvTranspose2d(6, 4, 3))
+    (54.0, 27.0, 54.0)
+    """
+    transposed = isinstance(layer, nn.modules.conv._ConvTransposeNd)
     outputs = layer.weight.size(1) * layer.groups if transposed else layer.weight.size(0)
-    mean: Tensor = weights * (outputs / weights.numel())
-    return mean
+    return float(layer.weight.numel() / outputs)
 
 
 def parameter_groups(

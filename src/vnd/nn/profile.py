@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
@@ -54,7 +55,8 @@ class Profile:
 def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, count_macs: bool = True) -> Profile:
     """Count the extracted network's parameters, its bytes (with buffers), and its multiply-accumulates an example.
 
-    Multiply-accumulates are those of convolutions and linear layers, counted while running the example.
+    Multiply-accumulates are those of convolutions and linear layers, counted while running the example. A network that
+    is masked before its norms has no smaller form: it costs at every width what the whole one does.
 
     Args:
         net: A nested network; or any other, of its one width, or a model that holds a nested network, which need an
@@ -70,7 +72,8 @@ def profile(net: nn.Module, width: Width = None, example_input: Any = None, *, c
     Profile(parameters=27, macs=20, bytes=108)
     """
     if not count_macs and hasattr(nested_part(net), "_vnd_state"):
-        return Counter(net).profile(as_shape(net, width))
+        shape = as_shape(net, width)
+        return Counter(net).profile(state_of(net).full if runs_whole(net) else shape)
     small = _small(net, width)
     parameters = list(small.parameters())
     size = sum(x.numel() * x.element_size() for x in (*parameters, *small.buffers()))
@@ -252,12 +255,19 @@ def cost_of(net: nn.Module, what: str, example_input: Any = None) -> Callable[[S
 
 
 def latency(net: nn.Module, width: Width = None, example_input: Any = None, repeats: int = 11) -> float:
-    """Median milliseconds of a forward pass of the extracted network on the example, here and now."""
-    small = _small(net, width)
+    """Median milliseconds of a forward pass of the extracted network on the example, here and now.
+
+    Of one that is masked before its norms, of the masked network.
+    """
+    from vnd.nn.width import width as at_width
+
+    masked = runs_whole(net)
+    small = net if masked else _small(net, width)
     args, kwargs = _example(net, example_input)
     cuda = any(p.is_cuda for p in small.parameters())
     times = []
-    with evaluating(small), torch.inference_mode():
+    setting = at_width(net, width) if masked and width is not None else nullcontext()
+    with evaluating(small), setting, torch.inference_mode():
         _run(small, args, kwargs)
         for _ in range(repeats + 1):
             if cuda:
@@ -273,7 +283,13 @@ def latency(net: nn.Module, width: Width = None, example_input: Any = None, repe
 def _small(net: nn.Module, width: Width) -> nn.Module:
     if width is None and not hasattr(nested_part(net), "_vnd_state"):
         return net
-    return slice_network(net, as_shape(net, width))
+    shape = as_shape(net, width)
+    return slice_network(net, state_of(net).full if runs_whole(net) else shape)
+
+
+def runs_whole(net: nn.Module) -> bool:
+    """Tell if a nested network is masked before its norms, so that nothing smaller computes what it does."""
+    return hasattr(nested_part(net), "_vnd_state") and state_of(net).options["placement"] == "before_norm"
 
 
 def _example(net: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

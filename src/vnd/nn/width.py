@@ -46,7 +46,8 @@ def shape(
     r"""Choose a shape: give exactly one of the keywords.
 
     A budget walks one order of all units of the network, by falling survival, and takes the longest prefix whose
-    extracted network fits, so shapes of growing budgets are nested.
+    extracted network fits, so shapes of growing budgets are nested. A network that is masked before its norms has no
+    smaller form, and no budget but the whole can be met: those are refused.
 
     Args:
         net: A nested network.
@@ -84,6 +85,11 @@ def shape(
     budget = given[chosen[0]]
     if isinstance(budget, bool) or not isinstance(budget, Real):
         raise ValueError(f"shape: {chosen[0]} must be a number; got {describe_value(budget)}")
+    if state.options["placement"] == "before_norm":
+        raise ValueError(
+            f"shape: {chosen[0]} must be left out for a network that is masked before its norms: it runs whole at "
+            "every width; give fraction or level"
+        )
     return _longest_prefix(state, cost_of(net, chosen[0], example_input), float(budget), chosen[0])
 
 

@@ -414,6 +414,7 @@ class Autoencoding(Task):
     scored = ("mean squared error", "{:.5f}".format)
     compare = ("data", "network", "image")
     widths = ("network", ("latent_dim",))
+    calls_network = False  # but its encoder and its decoder
     not_extracted = "whose decoder takes codes of every length; use vnd generate"
     sections = ("code_lengths", "code_error", "rate_distortion", "image_lengths", "training")
     columns = COLUMNS

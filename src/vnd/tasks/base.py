@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor, nn
+from torch import nn
 
 from vnd import metrics
 from vnd._text import table
@@ -122,6 +122,7 @@ class Task(ABC):
         has_masks: Whether its labels are masks.
         validates_draws: Whether validation draws weights, and takes statistics of drawn ones.
         widths: The section and keys of a recipe that say a width: runs that differ in them alone are one curve.
+        calls_network: Whether its methods call a network of the user's own, or only parts of it.
         not_extracted: Why `vnd extract` is not for it; empty if it is.
     """
 
@@ -139,6 +140,7 @@ class Task(ABC):
     has_masks: ClassVar[bool] = False
     validates_draws: ClassVar[bool] = False
     widths: ClassVar[tuple[str, tuple[str, ...]]] = ("method", ())
+    calls_network: ClassVar[bool] = True
     not_extracted: ClassVar[str] = "its task measures no network that was cut out"
 
     def reads(self, output: Tensor, target: Tensor, dim: int | None = None) -> Reading | None:
@@ -188,11 +190,15 @@ class Task(ABC):
     def check_network(self, network: nn.Module, recipe: Any, images: Images) -> None:  # noqa: B027
         """Refuse a plain network that cannot do it."""
 
-    def check_answer(self, answer: Tensor, recipe: Any) -> None:  # noqa: B027
+    def check_answer(self, answer: Any, recipe: Any, images: Images) -> None:  # noqa: B027
         """Refuse what a plain network answers two images with."""
 
     def check_model(self, model: nn.Module, options: Any) -> None:  # noqa: B027
         """Refuse options of an evaluation that a model cannot have."""
+
+    def num_outputs(self, classes: int) -> int:
+        """Numbers that a network answers with, for data of so many classes; 0 where they do not tell."""
+        return classes
 
     def bn_batch(self, batch: int) -> int:
         """Images in a batch that BatchNorm's statistics are collected from, where training has so many."""

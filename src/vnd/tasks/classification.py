@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -14,16 +14,16 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from vnd import metrics
-from vnd._text import check_known, short
+from vnd._text import short
 from vnd.data.batches import Normalise, Passes, in_order
 from vnd.data.images import Images
-from vnd.data.registry import DATASETS
+from vnd.data.registry import check_name
 from vnd.methods import Method, Size
 from vnd.methods.base import refuse_unless
 from vnd.methods.classification_baselines import fit_temperature, scaled
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import BayesLayer, OrderingUnit, Prediction
-from vnd.nn.arguments import class_dim
+from vnd.nn.arguments import class_dim, describe_value
 from vnd.nn.correlation import UncertaintyCorrelation
 from vnd.nn.extract import Keep
 from vnd.nn.profile import latency, profile
@@ -59,8 +59,9 @@ class ClassificationEvaluation(Evaluation):
             fitted on the validation images (FN³-TS).
         repeats: Evaluations, each with other draws of the weights and other images for BatchNorm's statistics.
         bn_images_sweep: Further numbers of such images that the main way of inference is evaluated with; 0 for all.
-        ood: A data set that the network should be unsure about; None for none.
+        ood: A data set that the network should be unsure about, by the name of a recipe's `data.name`; None for none.
         ood_folder: Where its official files lie; None for the data root.
+        ood_options: Arguments of a function of one's own.
         bins: Of the calibration error.
         risk: Share of wrong answers that is allowed among those that a network gives and does not withhold.
     """
@@ -71,6 +72,7 @@ class ClassificationEvaluation(Evaluation):
     bn_images_sweep: tuple[int, ...] = ()
     ood: str | None = None
     ood_folder: str | None = None
+    ood_options: dict[str, Any] = field(default_factory=dict)
     bins: int = 15
     risk: float = 0.05
 
@@ -84,7 +86,7 @@ class ClassificationEvaluation(Evaluation):
         sized = ways[0] != "mc_mask"
         refuse_unless(sized, "inference", "begin with one that has sizes, not mc_mask", "mc_mask first")
         if self.ood is not None:
-            check_known("ood", self.ood, DATASETS)
+            check_name("ood", self.ood, self.ood_folder, self.ood_options)
         refuse_unless(0 < self.risk < 1, "risk", "lie in (0, 1)", self.risk)
 
 
@@ -689,13 +691,17 @@ class Classification(Task):
             )
         check_classes(recipe, images)
 
-    def check_answer(self, answer: Tensor, recipe: Any) -> None:
-        """Refuse an answer for each pixel."""
-        if answer.ndim != 2:
+    def check_answer(self, answer: Any, recipe: Any, images: Images) -> None:
+        """Refuse an answer for each pixel, and one that is not a logit for each class."""
+        name, classes = recipe.network.name, len(images.classes)
+        if isinstance(answer, Tensor) and answer.ndim == 4:
             raise ValueError(
-                f"network.name: {recipe.network.name} answers for each pixel, and {recipe.method_name} learns classes "
+                f"network.name: {name} answers for each pixel, and {recipe.method_name} learns classes "
                 "of images; use it with a method that segments, such as vnd_punet"
             )
+        if not isinstance(answer, Tensor) or answer.shape != (2, classes):
+            wanted = f"a logit for each of the {classes} classes of {recipe.data.name}, (2, {classes})"
+            raise ValueError(f"network.name: {name} must answer two images with {wanted}; got {describe_value(answer)}")
 
     def check_model(self, model: nn.Module, options: ClassificationEvaluation) -> None:
         """Refuse ways of inference that it cannot have."""

@@ -364,6 +364,10 @@ class Segmentation(Task):
         if classes not in (None, 1):
             raise ValueError(f"network.num_classes must be 1 for masks, one logit a pixel; got {classes}")
 
+    def num_outputs(self, classes: int) -> int:
+        """A logit for each class of masks, or the one of the foreground."""
+        return classes or 1
+
     def bn_batch(self, batch: int) -> int:
         """Few: each batch is a draw of the weights, and a large one of large images."""
         return 32

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vnd.data.batches import Batches, Normalise, in_order, key
-from vnd.data.images import Images, fit_to, hold_out
-from vnd.data.registry import DATASETS, load
+from vnd.data.images import Images, digest, fit_to, hold_out
+from vnd.data.registry import find, is_own, load
 from vnd.methods import Method, Size
 from vnd.nn.extract import Keep
 
@@ -36,6 +36,7 @@ class Splits:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     test_groups: tuple[str, ...] = ()
+    sha256: str | None = None  # of all training images, where they are the user's own
 
     def normalise(self, device: torch.device | str) -> Normalise:
         """From pixels to what the network is fed."""
@@ -47,6 +48,18 @@ class Splits:
             "name": name, "train": len(self.train), "validation": len(self.validation),
             "classes": list(self.train.classes), "image": list(self.train.pixels.shape[1:]),
         }  # fmt: skip
+
+    def check_same(self, folder: Path) -> None:
+        """Refuse images of the user's own that are not those that a run was trained on."""
+        try:
+            known = json.loads((folder / "data.json").read_text(encoding="utf-8")).get("sha256")
+        except (OSError, ValueError, AttributeError):
+            known = None
+        if known is not None and known != self.sha256:
+            raise ValueError(
+                f"{folder} was trained on other images than data.name gives now: their SHA-256 was {known[:12]}… and "
+                f"is {str(self.sha256)[:12]}…; give it the same ones, or train anew"
+            )
 
     def groups(self) -> dict[str, Any]:
         """Groups on either side of the split, such as patients: by name, or else by number.
@@ -68,8 +81,9 @@ def named_groups(images: Images, numbers: NDArray[np.int64]) -> list[str] | list
 
 def read_splits(data: Any, task: Task) -> Splits:
     """Read the training images that a recipe's section says, and hold out some; the task scales pixels."""
-    images = load(data.name, "train", None if data.folder is None else Path(data.folder))
+    images = load(data.name, "train", None if data.folder is None else Path(data.folder), data.options)
     task.check_data(images, data)
+    sha256 = digest(images) if is_own(data.name) else None
     images = images if data.size is None else fit_to(images, images.pixels.shape[1], data.size)
     if data.validation >= len(images):
         raise ValueError(f"data.validation must be less than the {len(images)} training images; got {data.validation}")
@@ -78,7 +92,7 @@ def read_splits(data: Any, task: Task) -> Splits:
         _, train = hold_out(train, data.limit, data.split_seed)
     known = set() if images.groups is None else set(images.groups.tolist())
     elsewhere = tuple(name for number, name in enumerate(images.group_names) if number not in known)
-    return Splits(train, validation, *task.moments(train), elsewhere)
+    return Splits(train, validation, *task.moments(train), elsewhere, sha256)
 
 
 def bn_batches(
@@ -158,7 +172,7 @@ class TrainedRun:
     def test(self) -> Images:
         """The test images, of the size that the network was trained on."""
         data = self.recipe.data
-        images = load(data.name, "test", None if data.folder is None else Path(data.folder))
+        images = load(data.name, "test", None if data.folder is None else Path(data.folder), data.options)
         return images if data.size is None else fit_to(images, images.pixels.shape[1], data.size)
 
     def outside(self, options: Any) -> Images | None:
@@ -171,13 +185,13 @@ class TrainedRun:
             raise ValueError(
                 f"evaluate.ood: other images can be brought to squares only, and these are {height}×{size}"
             )
-        return fit_to(load(options.ood, "test", folder), channels, size)
+        return fit_to(load(options.ood, "test", folder, options.ood_options), channels, size)
 
     def truth(self, images: Images) -> tuple[Tensor, Tensor] | None:
         """Distribution that the test images' graders draw from, where it is known, in the size that it is known in."""
         if (data := self.recipe and self.recipe.data) is None:
             return None
-        known = DATASETS[data.name].truth
+        known = find(data.name, "evaluate", data.options).truth
         if known is None or data.size is not None or images is self.splits.validation:
             return None
         masks, probs = known("test")

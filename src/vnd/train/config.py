@@ -6,34 +6,55 @@ A recipe is a file, the name of a shipped one, or what such a file holds; `like`
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from jsonargparse import SUPPRESS, ArgumentError, ArgumentParser
+from torch import nn
 
+from vnd._code import check_trusted, names_code, trust
 from vnd._text import check_known, nearest, on_one_line, refusal, spelled, with_one_syntax
+from vnd.data.registry import DATASETS, is_own
 from vnd.methods import METHODS
 from vnd.models import MODELS
-from vnd.train.recipe import SECTIONS, Network, Recipe, flatten, sections_of
+from vnd.tasks import task_of
+from vnd.train.recipe import (
+    DERIVED,
+    SECTIONS,
+    Data,
+    Network,
+    Recipe,
+    flatten,
+    known_arguments,
+    network_class,
+    sections_of,
+)
 
+CODE = (("network", "name"), ("data", "name"), ("evaluate", "ood"))  # sections and keys that may name code
+MAPPINGS = ("data.options.", "evaluate.ood_options.")  # whose keys are not known here
 WHO = ("name", "kind")  # keys that say what their siblings mean
 OF_LAYERS = ("rules", "shape")  # options of methods that name the layers of a network
 WANTED = "sections such as train: {epochs: 2}"
 VALUES = (("method",), ("network",))  # sections without sections of their own: what they hold are values
 
 
-def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) -> Recipe:
+def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = (), run: Path | None = None) -> Recipe:
     """Read a recipe, check every key and value, and replace some: ["--train.epochs", "2"].
 
     Args:
         source: The name of a shipped recipe, the path of a YAML file, or what such a file holds.
         overrides: As on the command line, `--section.key value` or `--section.key=value`.
+        run: The folder of the run whose recipe it is: what that names is run if it is the user's own code, or trusted;
+            see `vnd._code`. None for a recipe that the user gives, who may name any.
     """
     given, where = read(source)
     overrides = list(overrides)
@@ -41,8 +62,15 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
         value = _named(overrides, f"--{section}.name")
         if value is not None and value != _name(given, section):
             given[section] = {"name": value}
-    method, network = _choice(given, "method", METHODS, where), _choice(given, "network", MODELS, where)
-    parser = _shared_parser(method, network)
+            if section == "network" and isinstance(given.get("method"), dict):
+                given["method"] = {key: x for key, x in given["method"].items() if key not in OF_LAYERS}
+    try:
+        _check_code(given, overrides, run)
+        method, network = _choice(given, "method", METHODS), str(_name(given, "network"))
+        kind: Any = network_class(network)
+        parser = _shared_parser(method, kind, tuple(_further(given, overrides)))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     leaves = _check_keys(given, parser, where)
     settings = {
         section: {key: value for key, value in part.items() if key != "name" or section in SECTIONS}
@@ -53,7 +81,7 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
         known = parser.parse_object(settings)
         options = [option[2:] for option in parser._option_string_actions]
         for name in (word[2:].partition("=")[0] for word in overrides if word.startswith("--")):
-            if name not in options:
+            if name not in options and not name.startswith(MAPPINGS):
                 raise ValueError(f"unknown key {name!r}{_like(name, options)}")
         known = parser.parse_args(spelled(overrides, parser), namespace=known)
         values = known.as_dict()
@@ -64,7 +92,8 @@ def parse(source: str | Path | dict[str, Any], overrides: Iterable[str] = ()) ->
         raise ValueError(f"{where}: {_of_group(error, leaves) or refusal(error)}") from None
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    return Recipe(str(given.get("about") or ""), method, network=Network(network, values["network"]), **parts)
+    config = _with_sizes(values.get("network", {}), network, parts["data"], method)
+    return Recipe(str(given.get("about") or ""), method, network=Network(network, config), **parts)
 
 
 def parse_run(folder: Path) -> Recipe:
@@ -72,25 +101,97 @@ def parse_run(folder: Path) -> Recipe:
     if not (folder / "recipe.yaml").exists():
         how = f"make one with vnd train RECIPE --out {folder}"
         raise ValueError(f"{folder} is not a run: it holds no recipe.yaml; {how}")
-    return parse(folder / "recipe.yaml")
+    return parse(folder / "recipe.yaml", run=folder)
 
 
-def parser_of(method: str, network: str) -> ArgumentParser:
-    """The parser of a recipe's keys, for one method and one network."""
+def parser_of(method: str, network: str, further: Iterable[str] = ()) -> ArgumentParser:
+    """The parser of a recipe's keys, for one method and one network, which may take arguments that it does not name."""
+    return _parser(method, network_class(network), tuple(further))
+
+
+def _parser(method: str, network: type[nn.Module], further: tuple[str, ...]) -> ArgumentParser:
     parser = ArgumentParser(prog="vnd train RECIPE", exit_on_error=False, allow_abbrev=False)
     parser.add_class_arguments(METHODS[method], "method")
-    parser.add_class_arguments(MODELS[network], "network", instantiate=False)
+    _add_network(parser, network, further)
     for name, kind in sections_of(method).items():
         parser.add_class_arguments(kind, name)
     return with_one_syntax(parser)
 
 
-_shared_parser = cache(parser_of)  # half of the time that a recipe takes to read
+_shared_parser = cache(_parser)  # half of the time that a recipe takes to read
+
+
+def _add_network(parser: ArgumentParser, network: type[nn.Module], further: Iterable[str]) -> None:
+    """Add the arguments of a network: those that the data tell have no value unless one is given."""
+    known, _ = known_arguments(network)
+    own = network not in MODELS.values()
+    if not own:
+        parser.add_class_arguments(network, "network", instantiate=False)
+    for name, (hint, default) in (known if own else {}).items():
+        if name != "**":  # what JSON cannot hold is left to the class
+            plain = default is None or isinstance(default, bool | int | float | str | list | tuple | dict)
+            given = {"default": default} if plain and default is not None else {"default": SUPPRESS}
+            parser.add_argument(f"--network.{name}", type=hint if _is_plain(hint) else Any, **given)
+    for name in further if "**" in known else ():
+        if name not in known:
+            parser.add_argument(f"--network.{name}", type=Any, default=SUPPRESS)
+    for action in parser._actions:
+        if action.dest in {f"network.{name}" for name in DERIVED}:
+            action.default = SUPPRESS
+
+
+def _is_plain(hint: Any) -> bool:
+    """Tell if a type is of values that YAML holds: jsonargparse would import what others name."""
+    if hint in (bool, int, float, str, type(None), list, tuple, dict, Any, ...) or get_origin(hint) is Literal:
+        return True
+    if get_origin(hint) in (list, tuple, dict, Sequence, Mapping, Union, UnionType):
+        return all(_is_plain(part) for part in get_args(hint))
+    return False
+
+
+def _further(given: dict[str, Any], overrides: list[str]) -> list[str]:
+    """Arguments of the network that are given."""
+    part = given.get("network")
+    said = [str(name) for name in part] if isinstance(part, dict) else []
+    options = [word[2:].partition("=")[0] for word in overrides if word.startswith("--network.")]
+    return [
+        name for name in dict.fromkeys([*said, *(option.partition(".")[2] for option in options)]) if name != "name"
+    ]
+
+
+def _with_sizes(config: dict[str, Any], network: str, data: Data, method: str) -> dict[str, Any]:
+    """The arguments of a network, with those that its data tell: now, if it is known what the data are."""
+    config = {name: value for name, value in config.items() if name not in DERIVED or value is not None}
+    if is_own(data.name):
+        return config
+    known, built = DATASETS[data.name], Network(network, config)
+    size = data.size or known.size
+    if not built.is_own and "image_size" in known_arguments(built.kind)[0]:  # of ours a default that recipes count on
+        config = {"image_size": inspect.signature(built.kind).parameters["image_size"].default} | config
+    classes = task_of(METHODS[method]).num_outputs(known.num_classes) if built.is_own else known.num_classes
+    return Network(network, config).arguments((known.channels, size, size), classes)
+
+
+def _check_code(given: dict[str, Any], overrides: list[str], run: Path | None) -> None:
+    """See to the code that a recipe names: that of a run must be trusted, that of the user is from now on.
+
+    jsonargparse takes any mapping with a `class_path` for a class, and would import that.
+    """
+    if _holds_class_path(given) or any("class_path" in word for word in overrides):
+        raise ValueError("class_path names code to import, and is a key of no recipe; leave it out")
+    for section, key in CODE:
+        said = [word.partition("=")[2] for word in overrides if word.startswith(f"--{section}.{key}=")]
+        said += [value for word, value in pairwise(overrides) if word == f"--{section}.{key}"]
+        part = given.get(section)
+        for name in (*said, part.get(key) if isinstance(part, dict) else None):
+            if names_code(name):
+                assert isinstance(name, str)
+                trust(name) if run is None else check_trusted(name, f"{section}.{key}", run)
 
 
 def help_parser(recipe: Recipe) -> ArgumentParser:
     """The same for one recipe, whose values are the defaults that `--help` shows."""
-    parser = parser_of(recipe.method_name, recipe.network.name)
+    parser = parser_of(recipe.method_name, recipe.network.name, recipe.network.config)
     leaves, _ = _keys(parser)
     parser.set_defaults({key: value for key, value in flatten(recipe.to_dict(), leaves) if key in leaves})
     return parser
@@ -105,12 +206,9 @@ def options_parser(recipe: Recipe) -> ArgumentParser:
     return with_one_syntax(parser)
 
 
-def _choice(given: dict[str, Any], section: str, known: Iterable[str], where: str) -> str:
+def _choice(given: dict[str, Any], section: str, known: Iterable[str]) -> str:
     name = _name(given, section)
-    try:
-        check_known(f"{section}.name", name, known)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+    check_known(f"{section}.name", name, known)
     return str(name)
 
 
@@ -141,6 +239,12 @@ def _filled(given: dict[str, Any], leaves: set[str], prefix: str = "") -> dict[s
         for name, value in given.items()
         if value is not None or f"{prefix}{name}" in leaves
     }
+
+
+def _holds_class_path(given: Any) -> bool:
+    if isinstance(given, dict):
+        return "class_path" in given or any(map(_holds_class_path, given.values()))
+    return isinstance(given, list) and any(map(_holds_class_path, given))
 
 
 def _check_finite(given: Any, key: str = "") -> None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import yaml
 from torch import nn
 
-from vnd._text import check_known
+from vnd._code import find_code, names_code
+from vnd._text import check_known, one_line
 from vnd.data.augment import Augment
-from vnd.data.registry import DATASETS
+from vnd.data.registry import check_name
 from vnd.methods import METHODS, Method
 from vnd.methods.base import refuse_unless
-from vnd.models import build
+from vnd.models import MODELS, build
 from vnd.optim import Optimizer, Schedule
 from vnd.tasks import Evaluation, task_of
 
@@ -25,19 +28,108 @@ Precision = Literal["no", "bf16", "fp16"]
 LARGEST_SEED = 2**63 - 1  # that torch's generators take
 
 
+DERIVED = ("in_channels", "image_size", "num_classes")  # arguments of networks that their data tell
+
+
 @dataclass(frozen=True)
 class Network:
-    """A network of `vnd.models` by its name, and the arguments that it is made with."""
+    """A network and the arguments that it is made with.
+
+    Args:
+        name: That of one of `vnd.models`, or `package.module:Class` for one of one's own.
+        config: The arguments, by name; those of `DERIVED` that it lacks are the data's.
+    """
 
     name: str
     config: dict[str, Any]
 
-    def build(self) -> nn.Module:
+    @property
+    def kind(self) -> type[nn.Module]:
+        """Its class."""
+        return network_class(self.name)
+
+    @property
+    def is_own(self) -> bool:
+        """Tell if it is of the user's own, so that no saved network says how to build it."""
+        return names_code(self.name)
+
+    def arguments(self, image: Sequence[int], classes: int) -> dict[str, Any]:
+        """All arguments, for images (channels, height, width) of so many classes; 0 where they have none."""
+        channels, height, width = image
+        told = {"in_channels": channels, "image_size": height if height == width else 0, "num_classes": classes}
+        open_yet = [name for name in DERIVED if name not in self.config and name in known_arguments(self.kind)[0]]
+        return self.config | {name: told[name] for name in open_yet if told[name]}
+
+    def build(self, image: Sequence[int] = (0, 0, 0), classes: int = 0) -> nn.Module:
         """Make it, with random weights; what it refuses is named by its key."""
+        config = self.arguments(image, classes)
+        if not self.is_own:
+            try:
+                return build(self.name, **config)
+            except ValueError as error:
+                own = "" if "image_size" in self.config or "image_size" not in str(error) else "; data.size changes it"
+                raise ValueError(f"network.{str(error).partition(': ')[2]}{own}") from None
+        _, needed = known_arguments(self.kind)
+        if missing := next((name for name in needed if name not in config), None):
+            raise ValueError(f"network.{missing} must be given: {self.name} has no default for it")
         try:
-            return build(self.name, **self.config)
-        except ValueError as error:
-            raise ValueError(f"network.{str(error).partition(': ')[2]}") from None
+            return self.kind(**config)
+        except Exception as error:  # it is anybody's
+            said, short = one_line(error), self.name.partition(":")[2]
+            argument = re.match(r"\w+", said.removeprefix(f"{short}: "))
+            if isinstance(error, ValueError) and argument and argument[0] in config:
+                raise ValueError(f"network.{said.removeprefix(f'{short}: ')}") from None
+            raise ValueError(f"network: {self.call(config)} cannot be made: {said}") from None
+
+    def check(self) -> None:
+        """Make it, to see that it can be, unless it is of one's own and its data are not known yet."""
+        if not self.is_own or all(name in self.config for name in known_arguments(self.kind)[0] if name in DERIVED):
+            self.build()
+
+    def call(self, config: dict[str, Any]) -> str:
+        """The call that makes it, for people: SmallNet(channels=32)."""
+        return f"{self.kind.__name__}({', '.join(f'{name}={value!r}' for name, value in config.items())})"
+
+
+def network_class(name: str) -> type[nn.Module]:
+    """The class of a network, by the name that recipes give it."""
+    if not names_code(name):
+        check_known("network.name", name, [*MODELS, "package.module:Class"])
+        return MODELS[name]
+    kind = find_code(name, "network.name")
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        what = f"a class that is a {kind.__name__}" if isinstance(kind, type) else f"a {type(kind).__name__}"
+        raise ValueError(f"network.name must be a class of torch.nn.Module; {name} is {what}")
+    return kind
+
+
+def known_arguments(kind: type[nn.Module]) -> tuple[dict[str, Any], list[str]]:
+    """Arguments of a network's class with their annotations, and the names of those without a default.
+
+    What `**kwargs` passes on is what the next class's `__init__` takes. Where nobody says, "**" is among the names.
+    """
+    found, needed = dict[str, Any](), list[str]()
+    passes_on = False
+    makers = [base for base in kind.__mro__ if "__init__" in vars(base)]
+    first = makers[0]  # what others need, it may give them itself
+    for place in makers:
+        if place is nn.Module:
+            break
+        try:
+            hints = get_type_hints(vars(place)["__init__"])
+        except Exception:  # of a name that is not there
+            hints = {}
+        parameters = list(inspect.signature(vars(place)["__init__"]).parameters.values())[1:]
+        for parameter in parameters:
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                needed += [parameter.name] * (parameter.default is parameter.empty and place is first)
+                found.setdefault(parameter.name, (hints.get(parameter.name, Any), parameter.default))
+        passes_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        if not passes_on:
+            break
+    if passes_on:
+        found["**"] = (Any, inspect.Parameter.empty)
+    return found, needed
 
 
 @dataclass(frozen=True)
@@ -45,8 +137,10 @@ class Data:
     """Data that a run is trained on.
 
     Args:
-        name: One of `vnd data list`.
-        folder: Where its official files lie; None for the data root ($VND_DATA, or ~/.cache/vnd/data).
+        name: One of `vnd data list`, or `package.module:function` for images that a function of one's own gives.
+        folder: Where its official files lie; None for the data root ($VND_DATA, or ~/.cache/vnd/data). Of `folder` and
+            `npz`, one's own folder of images or file of arrays.
+        options: Arguments of the function.
         validation: Training images that are held out, by which the best network is chosen.
         split: Which images are held out: at "random" by `split_seed`, or the "last" ones.
         split_seed: Of the random split.
@@ -59,6 +153,7 @@ class Data:
 
     name: str = "fashion"
     folder: str | None = None
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
     validation: int = 1000
     split: Literal["random", "last"] = "random"
     split_seed: int = 0
@@ -68,7 +163,7 @@ class Data:
     repeat_epochs: int = 0
 
     def __post_init__(self) -> None:
-        check_known("name", self.name, DATASETS)
+        check_name("name", self.name, self.folder, self.options)
         _at_least("validation", self.validation, 1)
         _at_least("repeat_epochs", self.repeat_epochs, 0)
         _at_least("split_seed", self.split_seed, 0)

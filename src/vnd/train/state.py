@@ -73,8 +73,9 @@ class TrainState:
         self.task.check_model(self.root, self.recipe.evaluate)
         self.folder.mkdir(parents=True, exist_ok=True)
         splits = self.splits
-        moments = {"mean": list(splits.mean), "std": list(splits.std)}
-        write_json(self.folder / "data.json", splits.about(self.recipe.data.name) | moments | splits.groups())
+        about = splits.about(self.recipe.data.name) | {"mean": list(splits.mean), "std": list(splits.std)}
+        about |= splits.groups() | ({"sha256": splits.sha256} if splits.sha256 else {})
+        write_json(self.folder / "data.json", about)
         write_json(self.folder / "environment.json", environment())
         write_text(self.folder / "recipe.yaml", self.recipe.to_yaml())
         self.log.truncate(-1)  # of a run that was killed before its first checkpoint
@@ -90,6 +91,7 @@ class TrainState:
         if found is None:
             return False
         best, trained_by = self._check(found, new_epochs)
+        self.splits.check_same(self.folder)
         checkpoint.restore(self.root, self.optimizer, self.ema, self.accelerator.scaler, found)
         self.confidence.restore(found.state.get("log_loss_temperature"))
         self.step, self.best = found.step, best
@@ -251,21 +253,27 @@ class _Shown(nn.Module):
 def build_model(recipe: Recipe, images: Images) -> nn.Module:
     """The model of a recipe, on the CPU, with the weights that its seed gives; refused if the data do not fit it."""
     torch.manual_seed(recipe.train.seed)
-    network = recipe.network.build()
     task = task_of(recipe.method)
+    network = recipe.network.build(images.pixels.shape[1:], task.num_outputs(len(images.classes)))
     task.check_network(network, recipe, images)
     example = torch.rand(2, *images.pixels.shape[1:])
-    try:
-        with torch.no_grad():
-            answer = copy.deepcopy(network).eval()(example)
-    except RuntimeError as error:
-        raise ValueError(
-            f"network {recipe.network.name} cannot read the images of {recipe.data.name}, "
-            f"{'×'.join(map(str, example.shape[1:]))}: {' '.join(str(error).split())[:200]}"
-        ) from None
-    task.check_answer(answer, recipe)
+    if task.calls_network or not recipe.network.is_own:
+        task.check_answer(_answer(network, example, recipe), recipe, images)
     torch.manual_seed(recipe.train.seed + 1)
     return recipe.method.build(network, example)
+
+
+@torch.no_grad()
+def _answer(network: nn.Module, example: Tensor, recipe: Recipe) -> Any:
+    """Answer of a plain network to an example; refused where it has none."""
+    try:
+        return copy.deepcopy(network).eval()(example)
+    except Exception as error:  # one's own network may raise any
+        said = " ".join(str(error).split())[:200] if isinstance(error, RuntimeError) else one_line(error)
+        raise ValueError(
+            f"network {recipe.network.name} cannot read the images of {recipe.data.name}, "
+            f"{'×'.join(map(str, example.shape[1:]))}: {said}"
+        ) from None
 
 
 @torch.no_grad()

@@ -183,7 +183,7 @@ def _expand(
         try:
             first = parse(source, words)
             if first.network not in built:
-                first.network.build()  # what it refuses is found now
+                first.network.check()  # what it refuses is found now
                 built.append(first.network)
             for seed in seeds:
                 try:
