@@ -62,7 +62,7 @@ def open_run(folder: Path, checkpoint: BestOrLast | None = None, augmented: bool
     recipe, checkpoint = find_network(folder, checkpoint)
     place = "cuda" if recipe.train.device != "cpu" and torch.cuda.is_available() else "cpu"  # wherever it was trained
     task, (image, mean, std) = task_of(recipe.method), fed(folder)
-    plain = _plain(recipe, folder, checkpoint, image) if recipe.network.is_own else None
+    plain = _network_of(recipe, folder, checkpoint, image) if recipe.network.is_own else None
     model: nn.Module = load(folder / checkpoint, plain).to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @cache
@@ -78,7 +78,7 @@ def open_run(folder: Path, checkpoint: BestOrLast | None = None, augmented: bool
     )  # fmt: skip
 
 
-def _plain(recipe: Recipe, folder: Path, checkpoint: BestOrLast, image: tuple[int, ...]) -> nn.Module:
+def _network_of(recipe: Recipe, folder: Path, checkpoint: BestOrLast, image: tuple[int, ...]) -> nn.Module:
     """The network of one's own that a run's was made from, as its recipe says: no saved network names code."""
     about = json.loads((folder / "data.json").read_text(encoding="utf-8"))
     kind = json.loads((folder / checkpoint / "network.json").read_text(encoding="utf-8")).get("kind")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from rich.table import Table
 from rich.text import Text
-from torch import nn
+from torch import Tensor, nn
 
 from vnd import metrics
 from vnd._text import table
