@@ -132,7 +132,11 @@ def targets(root: Path) -> str:
     claims = [("accuracy at or above", "accuracy", 1, ("FN³", "US-Net"))]
     claims += [("ECE not worse than", "ece", -1, ("FN³", "FN³-TS", "US-Net"))]
     claims += [("AUROC not worse than", "auroc", 1, ("FN³", "FN³-TS", "US-Net"))]
-    others = {"FN³": ("fn3", "mc"), "FN³-TS": ("fn3", "temperature_scaled"), "US-Net": ("us_net", "mc")}
+    others = {
+        "FN³": ("fn3", "mc"),
+        "FN³-TS": ("fn3", "temperature_scaled"),
+        "US-Net": ("us_net", "mc"),
+    }  # trained alike
     rows = []
     for claim, key, sign, names in claims:
         for name in names:
@@ -153,7 +157,8 @@ def _differences(runs: Rows, key: str, kind: str, method: str, inference: str) -
     found: dict[str, list[float]] = {}
     ours = [run for run in runs if run["series"]["recipe"] == "bench/cifar10-bn3"]
     for run in ours:
-        (other,) = (x for x in runs if (x["method"]["key"], x["series"]["seed"]) == (method, run["series"]["seed"]))
+        wanted = f"bench/cifar10-{method}", run["series"]["seed"]
+        (other,) = (x for x in runs if (x["series"]["recipe"], x["series"]["seed"]) == wanted)
         theirs = [row for row in other["tidy"] if row["inference"] == inference]
         for row in run["tidy"]:
             if row["inference"] != "mc" or row["kind"] != kind:
@@ -427,26 +432,55 @@ def more_targets(root: Path) -> str:
 
 
 def beside_paper(root: Path) -> str:
-    """The paper's figures, those of its form, and ours."""
-    published = kept(root, "paper-cifar10.jsonl")[-1]["tidy"]
-    form = {(row["inference"], row["label"]): row for row in published if row["bn_images"] == 1024}
-    (drawn,) = (_percent(row) for row in published if row["inference"] == "mc_mask")
-    small, full = form["mc", "6.25 %"], form["mc", "100 %"]
+    """The paper's figures, those of its form and of its released code, and ours."""
+    runs = kept(root, "paper-cifar10.jsonl")
+    forms = []
+    for name in ("-decay", "-released"):
+        rows = [run["tidy"] for run in runs if run["series"]["recipe"] == f"paper/cifar10-vgg11-bn3{name}"]
+        forms.append(
+            [{(row["inference"], row["label"]): row for row in found if row["bn_images"] == 1024} for found in rows]
+        )
     ours = paper_ours(root)
     at = {label: _mean(100 * run[label]["accuracy"] for run in ours) for label in ours[0]}
     size = {label: _mean(run[label]["parameters"] for run in ours) for label in ours[0]}
+
+    def of(form: list[dict[tuple[str, str], Row]], inference: str, label: str) -> str:
+        return f"{_mean(100 * run[inference, label]['accuracy'] for run in form):.1f}"
+
+    small, full = ([of(form, "mc", label) for form in forms] for label in ("6.25 %", "100 %"))
+    means = [[of(form, "mean", label) for form in forms] for label in ("6.25 %", "100 %")]
+    drawn = [of(form, "mc_mask", next(label for kind, label in form[0] if kind == "mc_mask")) for form in forms]
+    heading = " | paper, 600 epochs | published form, weight decay and warm-up | released code | ours"
     return table(
-        " | paper, 600 epochs | published form, weight decay and warm-up, 60 epochs | ours, 60 epochs",
+        heading,
         [
-            f"smallest BN³ | 83.5 | {_percent(small)} at {small['parameters'] / 1e3:.0f} k parameters; by means "
-            f"{_percent(form['mean', '6.25 %'])} | {at['≤ 110 k']:.1f} at {size['≤ 110 k'] / 1e3:.0f} k, learned "
+            f"smallest BN³ | 83.5 | {small[0]}; by means {means[0][0]} | {small[1]}; by means {means[0][1]} | "
+            f"{at['≤ 110 k']:.1f} at {size['≤ 110 k'] / 1e3:.0f} k, learned "
             f"shape; {at['6.25 %']:.1f} at {size['6.25 %'] / 1e3:.0f} k, uniform",
-            f"BN³-MC | 89.4 | {drawn} | –",
-            f"BN³ in full | 92.6 | {_percent(full)} at {full['parameters'] / 1e6:.1f} M; by means "
-            f"{_percent(form['mean', '100 %'])} | {at['100 %']:.1f} at {size['100 %'] / 1e6:.1f} M; "
+            f"BN³-MC | 89.4 | {drawn[0]} | {drawn[1]} | –",
+            f"BN³ in full | 92.6 | {full[0]}; by means {means[1][0]} | {full[1]}; by means {means[1][1]} | "
+            f"{at['100 %']:.1f} at {size['100 %'] / 1e6:.1f} M; "
             f"{at['≤ 8 M']:.1f} at {size['≤ 8 M'] / 1e6:.1f} M, learned shape",
         ],
     )
+
+
+def other_forms(root: Path) -> str:
+    """The paper's other methods as published, and its form as written, at some widths."""
+    rows, every = [], kept(root, "paper-cifar10.jsonl") + kept(root, "paper-cifar10-as-written.jsonl")
+    names = {"bn3": "BN³ as written", "fn3-decay": "FN³", "ibnn-decay": "IBNN", "svb": "SVB"}
+    for key, name in names.items():
+        runs = [run for run in every if run["series"]["recipe"] == f"paper/cifar10-vgg11-{key}"]
+        found = {row["label"]: row for run in runs for row in run["rows"]}
+        cells = [
+            _percent(found[label]) if label in found else "–" for label in ("10 %", "20 %", "25 %", "50 %", "100 %")
+        ]
+        full = found["100 %"]
+        count = (
+            f"{full['parameters'] / 1e6:.2f} M" if full["parameters"] >= 1e6 else f"{full['parameters'] / 1e3:.0f} k"
+        )
+        rows.append(f"{name} | {' | '.join(cells)} | {count} | {100 * full['ece']:.1f}")
+    return table(" | 10 % | 20 % | 25 % | 50 % | full | parameters in full | ECE in full", rows)
 
 
 STUDENTS = (  # words, run, BatchNorm's statistics, inference
@@ -712,7 +746,7 @@ def bits_figure(root: Path) -> Figure:
 PAGES: dict[str, tuple[Callable[[Path], str], ...]] = {
     "benchmarks.md": (cifar10_targets, sandwiches, limits, small_budgets),
     "codes.md": (codes, partial(code_lengths, code=4), partial(code_lengths, code=32), small_codes),
-    "paper-cifar10.md": (targets, more_targets, beside_paper),
+    "paper-cifar10.md": (targets, more_targets, beside_paper, other_forms),
     "reproduction.md": (short_methods, students, distilled),
     "segmentation.md": (lidc_targets, log_alpha),
     "weight-bits.md": (weight_bits,),
