@@ -15,6 +15,7 @@ from vnd.distributions import OrderedNormal as OrderedNormal
 from vnd.evaluation import evaluate as evaluate
 from vnd.evaluation import report_page as report_page
 from vnd.methods.distill import distill as distill
+from vnd.methods.ordered_code import OrderedCode as OrderedCode
 from vnd.nn import BayesConv1d as BayesConv1d
 from vnd.nn import BayesConv2d as BayesConv2d
 from vnd.nn import BayesConv3d as BayesConv3d

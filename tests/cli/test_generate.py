@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from importlib import import_module
@@ -102,8 +103,8 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen[heading] = {"rows": given, "about": about, "rest": rest, **more}
         return heading
 
-    def tree(levels: list[np.ndarray], heading: str, about: str, values: tuple[str, str]) -> str:
-        seen[heading] = {"levels": levels, "about": about, "values": values}
+    def tree(levels: list[np.ndarray], heading: str, about: str, values: tuple[str, str], **more: Any) -> str:
+        seen[heading] = {"levels": levels, "about": about, "values": values, **more}
         return heading
 
     monkeypatch.setattr(image_grids, "rows", rows)
@@ -144,7 +145,9 @@ def test_it_writes_five_pictures_and_says_what_they_show(
     assert 1 <= min(stops) < max(stops) <= CODE
     assert len(facts["pictures"]["reconstructions"]["images"]) == 12
     assert facts["pictures"]["growing"] == {"lengths": [1, 2, 3, 4, 5, 6], "codes": 8}
-    assert facts["pictures"]["tree"] == {"depth": 3, "values": [-1.5, 1.5], "dimensions": [1, 2, 3]}
+    assert facts["pictures"]["tree"] == {
+        "depth": 3, "first": 0.0, "values": [-1.5, 1.5], "dimensions": [1, 2, 3, 4]
+    }  # fmt: skip
     assert facts["pictures"]["traversals"]["dimensions"] == [1, 2, 3, 4, 5, 6]
 
 
@@ -190,6 +193,8 @@ def test_what_is_wrong_is_said_in_one_line(runs: Path, tmp_path: Path, capsys: p
         ((runs / "vae", "--length", 3), "codes of vae have no order and one length, 6; got --length 3"),
         ((coded, "--count", 0), "generate: count must lie in 1 … 240; got 0"),
         ((coded, "--depth", 7), "generate: depth must lie in 1 … 6; got 7"),
+        ((coded, "--depth", 6), "generate: depth must lie in 1 … 5; got 6"),  # beyond the first dimension
+        ((coded, "--first", 6), "generate: first must lie in -5 … 5 deviations; got 6.0"),
         ((coded, "--seed", -1), "generate: seed must lie in 0 … "),
         ((coded, "--checkpoint", "worst"), "checkpoint"),
         ((none,), str(none)),
@@ -205,7 +210,7 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert not stopped.value.code
     told = capsys.readouterr().out
     assert "Example: vnd generate runs/faces --length 32" in told
-    for option in ("--length", "--checkpoint", "--out", "--seed", "--count", "--depth"):
+    for option in ("--length", "--checkpoint", "--out", "--seed", "--count", "--depth", "--first"):
         assert option in told
 
 
@@ -300,17 +305,45 @@ def test_a_row_of_growing_codes_shares_one_code(runs: Path, shown: dict[str, Any
         np.testing.assert_allclose(found, wanted)
 
 
-def test_a_tree_has_all_signs_of_its_leading_dimensions(runs: Path, shown: dict[str, Any]) -> None:
-    command.tree(made(runs / "vnd_ae"), 4)
+def check_tree(own: LatentViews, shown: dict[str, Any], base: int = 1) -> None:
+    """The base has one value, each later dimension two."""
+    command.tree(own, 4, 0.5)
     levels = shown["Tree of codes"]["levels"]
     assert [len(images) for images in levels] == [1, 2, 4, 8, 16]
     for level, images in enumerate(levels):
         signs = np.array(list(product((-1.5, 1.5), repeat=level))).reshape(2**level, level)
-        wanted = np.pad(signs, ((0, 0), (0, CODE - level)))
+        wanted = np.pad(np.pad(signs, ((0, 0), (base, 0)), constant_values=0.5), ((0, 0), (0, CODE - level - base)))
         np.testing.assert_allclose(dimensions(images), as_shown(wanted))
+
+
+def test_the_first_dimension_of_a_tree_has_one_value_and_each_later_one_two(runs: Path, shown: dict[str, Any]) -> None:
+    own = made(runs / "vnd_ae")
+    check_tree(own, shown)
+    levels = shown["Tree of codes"]["levels"]
     for above, below in pairwise(levels):  # both below an image differ from it in one dimension only
         assert ((below != above.repeat(2, 0)).sum((1, 2, 3)) == 1).all()
-    assert shown["Tree of codes"]["values"] == ("left: −1.5", "right: +1.5")
+    given = shown["Tree of codes"]
+    assert (given["values"], given["trunk"], given["only"]) == (("left: −1.5", "right: +1.5"), 1, "first: +0.5")
+    wider = dataclasses.replace(own, method=dataclasses.replace(own.method, base=2))  # type: ignore[type-var]
+    check_tree(wider, shown, base=2)
+    # Planted: two values of the first dimension too.
+    with pytest.raises(AssertionError):
+        check_tree(dataclasses.replace(own, method=Forked(own.method)), shown)  # type: ignore[arg-type]
+
+
+class Forked:
+    """A method whose codes begin with nothing."""
+
+    def __init__(self, method: Any) -> None:
+        self.method = method
+
+    def __getattr__(self, name: str) -> Any:
+        return 0 if name == "base" else getattr(self.method, name)
+
+
+def test_a_root_of_zeros_has_a_length(runs: Path) -> None:
+    own = made(runs / "vnd_ae")
+    assert [reached(codes).sum(1).unique().tolist() for codes in own.branches(2, 0.0, 1.5)] == [[1.0], [2.0], [3.0]]
 
 
 def test_a_traversal_changes_one_dimension_of_a_test_image(runs: Path, shown: dict[str, Any]) -> None:
@@ -343,11 +376,11 @@ def test_dimensions_without_an_order_are_taken_by_what_they_tell(
     rows = shown["Traversals"]["rows"]
     assert [row.label for row in rows] == [f"dimension {i + 1}" for i in told]
     assert all(words in row.note for row in rows)
-    _, said = command.tree(own, 2)
+    _, said = command.tree(own, 1, 0.5)
     assert said["dimensions"] == [6, 5]
-    wanted = np.zeros((4, CODE))
-    wanted[:, 5], wanted[:, 4] = (-1.5, -1.5, 1.5, 1.5), (-1.5, 1.5, -1.5, 1.5)
-    np.testing.assert_allclose(dimensions(shown["Tree of codes"]["levels"][2]), as_shown(wanted))
+    wanted = np.zeros((2, CODE))
+    wanted[:, 5], wanted[:, 4] = 0.5, (-1.5, 1.5)
+    np.testing.assert_allclose(dimensions(shown["Tree of codes"]["levels"][1]), as_shown(wanted))
     command.growing(own)
     kept = dimensions(shown["Codes of growing length"]["rows"][0].images)[0]
     np.testing.assert_allclose(kept[5], as_shown(own.drawn)[0, 5])
@@ -365,13 +398,15 @@ def test_a_category_stays_while_the_code_grows(runs: Path, shown: dict[str, Any]
         np.testing.assert_allclose(dimensions(row.images)[:, 4:], np.tile(code[4:], (4, 1)))
     command.tree(own, 4)
     last = dimensions(shown["Tree of codes"]["levels"][-1])
-    np.testing.assert_allclose(last[:, 4:], as_shown(np.tile([0.0, 1.0], (16, 1))))
+    np.testing.assert_allclose(last[:, 4:], as_shown(np.tile([0.0, 1.0], (8, 1))))
 
 
 def test_codes_without_a_prior_are_counted_in_deviations_of_the_test_images(runs: Path, shown: dict[str, Any]) -> None:
     own = made(runs / "nested_ae")
-    x = open_run(runs / "nested_ae").test().pixels.astype(float)[:, 0, 4, 0] / 127.5 - 1
-    command.tree(own, 1)
-    found = dimensions(shown["Tree of codes"]["levels"][1])[:, 0]
-    np.testing.assert_allclose(found, 2 * (x.mean() + np.array([-1.5, 1.5]) * x.std()), atol=0.02)
+    x = open_run(runs / "nested_ae").test().pixels.astype(float)[:, 0, 4, :2] / 127.5 - 1
+    command.tree(own, 1, 0.5)
+    found = dimensions(shown["Tree of codes"]["levels"][1])[:, :2]
+    middle, spread = x.mean(0) * WORTH[:2], x.std(0) * WORTH[:2]
+    np.testing.assert_allclose(found[:, 0], middle[0] + 0.5 * spread[0], atol=0.02)
+    np.testing.assert_allclose(found[:, 1], middle[1] + np.array([-1.5, 1.5]) * spread[1], atol=0.02)
     assert shown["Tree of codes"]["values"] == ("left: −1.5 deviations", "right: +1.5 deviations")

@@ -30,6 +30,10 @@ def sparse_gradient() -> None:
         "beta2": (lambda: Optimizer(beta2=-0.1), "beta2 must lie in [0, 1); got -0.1"),
         "warmup of all": (lambda: Schedule(warmup=1.0), "warmup must lie in [0, 1); got 1.0"),
         "warmup below 0": (lambda: Schedule(warmup=-0.1), "warmup must lie in [0, 1); got -0.1"),
+        "milestones": (
+            lambda: Schedule(milestones=(20, 10)),
+            "milestones must be epochs of at least 1 that rise; got [20, 10]",
+        ),
         "step_size": (lambda: Schedule(step_size=0), "step_size must be at least 1 epoch; got 0"),
         "start": (lambda: Schedule(start=-1.0), "start must be 0 or more; got -1.0"),
         "end": (lambda: Schedule(end=-1.0), "end must be 0 or more; got -1.0"),

@@ -38,6 +38,12 @@ def test_steps_fall_at_the_end_of_every_so_many_epochs() -> None:
     assert found == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
 
 
+def test_steps_fall_at_milestones() -> None:
+    schedule = Schedule("steps", 1.0, step_size=7, gamma=0.1, milestones=(20, 30, 40, 50))
+    found = [value(schedule, 10 * epoch, 500, epoch) for epoch in (0, 19, 20, 29, 30, 40, 49)]
+    assert found == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.001, 0.001])
+
+
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine", "exponential", "steps"])
 def test_a_warmup_rises_in_equal_steps_from_above_zero_to_the_start(kind: Any) -> None:
     schedule = Schedule(kind, 2.0, 0.1, warmup=0.25)

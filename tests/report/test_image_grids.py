@@ -11,7 +11,7 @@ from PIL import Image
 
 from vnd.report import image_grids
 from vnd.report.image_grids import HIGH, LOW, Row, enlarged, factor_of, png, rows, tree
-from vnd.report.style import ORANGE
+from vnd.report.style import MUTED, ORANGE
 
 
 def read(figure: Figure) -> np.ndarray:
@@ -101,7 +101,7 @@ def test_heads_stand_over_their_columns_and_a_first_row_over_them() -> None:
 
 def colours_over(sheet: np.ndarray, left: int, top: int, wide: int) -> str:
     """The blocks over an image, L for the low value and H for the high one."""
-    names = {tuple(bytes.fromhex(colour[1:])): name for colour, name in ((LOW, "L"), (HIGH, "H"))}
+    names = {tuple(bytes.fromhex(colour[1:])): name for colour, name in ((LOW, "L"), (HIGH, "H"), (MUTED, "M"))}
     line = sheet[top - 4 - image_grids.BLOCK // 2, left : left + wide]
     seen = [names.get(tuple(int(value) for value in pixel), "") for pixel in line]
     return "".join(name for name, _ in itertools.groupby(seen) if name)
@@ -124,6 +124,18 @@ def test_a_tree_has_each_image_over_its_two_and_their_codes_as_blocks() -> None:
         assert [colours_over(sheet, left, top, wide) for left, top, wide, _ in found] == wanted
     assert len(figure.axes[0].lines) == 14
     assert texts(figure)[1:] == ["about", "left: −1", "right: +1", "length 0", "length 1", "length 2", "length 3"]
+
+
+def test_a_tree_of_one_value_at_first_says_so_over_each_image() -> None:
+    levels = [plain_images(2**level, 2**level - 1) for level in range(3)]
+    figure = tree(levels, "heading", "about", ("left", "right"), trunk=2, only="both: 0")
+    sheet = read(figure)
+    for level, images in enumerate(levels):
+        for image, signs in zip(images, itertools.product("LH", repeat=level), strict=True):
+            left, top, wide, _ = box(sheet, image)
+            assert colours_over(sheet, left, top, wide) == "MM" + "".join(signs)
+            assert tuple(sheet[top - 5, left]) == tuple(bytes.fromhex(MUTED[1:]))  # at its top left corner
+    assert texts(figure)[2:] == ["both: 0", "left", "right", "length 2", "length 3", "length 4"]
 
 
 def test_edges_have_the_colour_of_their_value_and_end_at_their_images() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from vnd._text import check_range, command, say
 from vnd.data.batches import in_order
 from vnd.evaluation import find_network, open_run
 from vnd.methods import AutoencoderMethod, Sizes
-from vnd.methods.codes import DeterministicAutoencoder, LearnsLength, masked, of_pixel, squared_error
+from vnd.methods.codes import DeterministicAutoencoder, LearnsLength, branching, masked, of_pixel, squared_error
 from vnd.report import image_grids
 from vnd.report.image_grids import Pixels, Row
 from vnd.tasks import TrainedRun
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 SHARING, LEADING = 8, 8  # codes of growing length, and dimensions of traversals, at most
 MOST, DEEPEST = 240, 6  # drawn codes and levels of a tree, at most
+FARTHEST = 5  # deviations that the first dimension of a tree may be away
 SIDE = 1.5  # deviations at both sides of 0 that a tree's dimensions take: far apart, and still likely
 WAY = tuple(0.5 * step for step in range(-5, 6))  # deviations that a traversal goes through
 
@@ -48,7 +48,8 @@ def generate(
     out: Path | None = None,
     seed: int = 0,
     count: int = 24,
-    depth: int = 4,
+    depth: int = 3,
+    first: float = 0.0,
 ) -> None:
     """Draw what a trained auto-encoder makes of codes: samples, reconstructions, growing codes, a tree, traversals.
 
@@ -66,20 +67,24 @@ def generate(
         seed: Of the codes that are drawn and of the test images that are shown.
         count: Codes in samples.png; of the other pictures those of images show at most 12, of growing codes 8.
         depth: Levels of the tree below its root.
+        first: Value of the first dimension in the tree, in deviations; each later one has two.
     """
     recipe, _ = find_network(run, checkpoint)
     if not isinstance(recipe.method, AutoencoderMethod):
         why = "which learns no codes of images; give a run of vnd_ae or of another auto-encoder"
         raise ValueError(f"generate: {run} was trained by {recipe.method_name}, {why}")
-    size = recipe.network.config["latent_dim"]
     check_range("generate: count", count, 1, MOST)
-    check_range("generate: depth", depth, 1, min(DEEPEST, max(size, 4)))
+    check_range("generate: depth", depth, 1, DEEPEST)
     check_range("generate: seed", seed, 0, 2**63 - 1)
+    if not abs(first) <= FARTHEST:
+        raise ValueError(f"generate: first must lie in {-FARTHEST} … {FARTHEST} deviations; got {first}")
     opened = open_run(run, checkpoint)
+    size = recipe.method.dimensions(opened.model)
+    check_range("generate: depth", depth, 1, min(DEEPEST, max(size - recipe.method.base, 3)))
     own, folder = latent_views(opened, length, seed, count), out or run / "generated"
     ways: dict[str, Callable[[LatentViews], Picture]] = {
         "samples": samples, "reconstructions": reconstructions, "growing": growing,
-        "tree": partial(tree, depth=depth), "traversals": traversals,
+        "tree": partial(tree, depth=depth, first=first), "traversals": traversals,
     }  # fmt: skip
     if own.refusal:
         del ways["samples"], ways["growing"]
@@ -88,7 +93,15 @@ def generate(
     for name, draw in track(ways.items(), "pictures", console=Console(stderr=True), transient=True):
         figure, drawn[name] = draw(own)
         (folder / f"{name}.png").write_bytes(image_grids.png(figure))
-    given = {"length": length, "checkpoint": checkpoint, "out": out, "seed": seed, "count": count, "depth": depth}
+    given: dict[str, Any] = {
+        "length": length,
+        "checkpoint": checkpoint,
+        "out": out,
+        "seed": seed,
+        "count": count,
+        "depth": depth,
+        "first": first,
+    }
     facts = {"command": command("vnd", "generate", run, **given), "seed": seed, **opened.about()}
     facts["network"]["latent_dim"] = size
     facts |= {"lengths": list(own.lengths), "pictures": drawn, "not_drawn": own.refusal}
@@ -137,17 +150,13 @@ class LatentViews:
         """Decoded images as bytes."""
         return to_uint8(self.decoded(codes))
 
-    def branches(self, depth: int, side: float) -> list[Tensor]:
-        r"""The codes of a tree: level b has $2^b$, of length b, whose dimensions lie `side` deviations left or right.
-
-        They are in the order of their signs, the first dimension's the slowest. A category is that of the first image.
-        """
+    def branches(self, depth: int, first: float, side: float) -> list[Tensor]:
+        """The codes of a tree, see `branching`, in deviations; a category is that of the first image."""
         levels = []
-        for level in range(depth + 1):
-            codes = self.shortened(self.codes[:1], 0).repeat(2**level, 1)
-            signs = torch.tensor(list(product((-side, side), repeat=level)), device=codes.device)
-            chosen = self.order[:level]
-            codes[:, chosen] = self.center[chosen] + signs.to(codes.dtype) * self.spread[chosen]
+        for values in branching(depth, self.method.base, first, side):
+            codes, chosen = self.shortened(self.codes[:1], 0).repeat(len(values), 1), self.order[: values.size(1)]
+            placed = self.center[chosen] + values.to(codes) * self.spread[chosen]
+            codes[:, chosen] = held(placed)
             levels.append(codes)
         return levels
 
@@ -155,9 +164,13 @@ class LatentViews:
         """A code, (1, dimensions), with one Gaussian dimension at each of some deviations, and kept at 0 too."""
         codes = code.repeat(len(steps), 1)
         along = torch.tensor(steps, dtype=code.dtype, device=code.device)
-        values = self.center[dimension] + along * self.spread[dimension]
-        codes[:, dimension] = values.where(values != 0, torch.finfo(code.dtype).tiny)  # zeros alone would end the code
+        codes[:, dimension] = held(self.center[dimension] + along * self.spread[dimension])
         return codes
+
+
+def held(values: Tensor) -> Tensor:
+    """Values of dimensions that are kept: in the place of 0, which would end a code, a tiny number."""
+    return values.where(values != 0, torch.finfo(values.dtype).tiny)
 
 
 def to_uint8(images: Tensor) -> Pixels:
@@ -170,7 +183,7 @@ def latent_views(opened: TrainedRun, length: int | None, seed: int, count: int) 
     """Look at some of a run's test images, and draw `count` codes; the seed decides which."""
     method, name = opened.method, opened.recipe.method_name
     assert isinstance(method, AutoencoderMethod)
-    size = opened.recipe.network.config["latent_dim"]
+    size = method.dimensions(opened.model)
     sizes = method.sizes(opened.model, Sizes(fractions=SHARES))
     lengths = tuple(method.length(opened.model, one) for one in sizes)
     if length is not None:
@@ -278,17 +291,22 @@ def growing_lengths(size: int, base: int = 1) -> list[int]:
     return sorted({min(base, size), *doubled, size})
 
 
-def tree(own: LatentViews, depth: int) -> Picture:
-    """Two values a dimension, each level with a dimension more. Paper: Sec. 4.1, the figure of its tree."""
-    depth = min(depth, len(own.order))
-    levels = [own.to_uint8(codes) for codes in own.branches(depth, SIDE)]
+def tree(own: LatentViews, depth: int, first: float = 0.0) -> Picture:
+    """One value of the first dimension, two of each later one. Paper: Sec. 4.1, the figure of its tree."""
+    base = own.method.base
+    depth = min(depth, len(own.order) - base)
+    levels = [own.to_uint8(codes) for codes in own.branches(depth, first, SIDE)]
+    trunk = "The first dimension has" if base == 1 else f"The first {base} dimensions have"
     about = (
-        f"{_source(own)}. Each level gives one more dimension one of two values, {_leading(own)}; the others are "
-        f"zeros. The blocks over an image are its code.{_category(own)}{_deviations(own)}"
+        f"{_source(own)}. {trunk} one value, each later one has two: a level has one dimension more, {_leading(own)}; "
+        f"the others are zeros. The blocks over an image are its code.{_category(own)}{_deviations(own)}"
     )
-    values = (f"left: {_signed(-SIDE)}{_units(own)}", f"right: {_signed(SIDE)}{_units(own)}")
-    said = {"depth": depth, "values": [-SIDE, SIDE], "dimensions": (own.order[:depth] + 1).tolist()}
-    return image_grids.tree(levels, "Tree of codes", about, values), said
+    words = (("first", first), ("left", -SIDE), ("right", SIDE))
+    only, *values = (f"{word}: {_signed(value)}{_units(own)}" for word, value in words)
+    dimensions = (own.order[: base + depth] + 1).tolist()
+    said = {"depth": depth, "first": first, "values": [-SIDE, SIDE], "dimensions": dimensions}
+    figure = image_grids.tree(levels, "Tree of codes", about, (values[0], values[1]), trunk=base, only=only)
+    return figure, said
 
 
 def traversals(own: LatentViews) -> Picture:

@@ -3,6 +3,7 @@
 import vnd.distributions.kl  # noqa: F401  (registers the divergences)
 from vnd.distributions.bernoulli_chain import BernoulliChain, coupled_entropy, total_correlation
 from vnd.distributions.downhill import Downhill
+from vnd.distributions.ordered_mixture import OrderedMixture
 from vnd.distributions.ordered_normal import OrderedNormal
 from vnd.distributions.weights import LogUniform, MultiplicativeNormal
 
@@ -11,6 +12,7 @@ __all__ = [
     "Downhill",
     "LogUniform",
     "MultiplicativeNormal",
+    "OrderedMixture",
     "OrderedNormal",
     "coupled_entropy",
     "total_correlation",

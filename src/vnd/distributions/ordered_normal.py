@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 from torch.distributions import constraints
+from torch.nn import functional as F
 from torch.types import _size
 
 from vnd.distributions.constraints import Expandable, floating_vector, positive_finite, validate
@@ -127,6 +128,31 @@ class OrderedNormal(Expandable):
         """Variance of each dimension with hard masks, (…, D)."""
         kept = self.survival
         return kept * (self.scale.square() + (1 - kept) * self.loc.square())
+
+    @property
+    def mode(self) -> Tensor:
+        r"""The code of the greatest density by `log_prob`, (…, D): means, as many as make it greatest.
+
+        $$\hat b = \arg\max_b\, \log q_b - \sum_{i \le b} \left(\log σ_i + \tfrac12 \log 2π\right)$$
+
+        Note: Densities of codes of different lengths have different units. The likeliest length alone is that of
+            `gate.chain.mode`.
+        """
+        peak = -to_float32(self.scale).log() - 0.5 * math.log(2 * math.pi)
+        of_length = F.pad(peak.cumsum(-1), (1, 0))[..., self.base :]
+        return self.mean_at(self.base + (self.gate.length_log_probs + of_length).argmax(-1))
+
+    def mean_at(self, length: int | Tensor) -> Tensor:
+        """Mean of the codes of a length, (…, D): zeros beyond it; a number, or a tensor as in `rsample`."""
+        return self.loc * self._fixed_mask(length)
+
+    def entropy(self) -> Tensor:
+        r"""Entropy in nats, of counting lengths times Lebesgue measure as `log_prob`, (…).
+
+        $$H = -\sum_b q_b \log q_b + \sum_i P(z_i = 1)\, \tfrac12 \log 2π e σ_i^2$$
+        """
+        each = to_float32(self.scale).log() + 0.5 * math.log(2 * math.pi * math.e)
+        return self.gate.chain.entropy() + (self.survival * each).sum(-1)
 
     def rsample(
         self,

@@ -8,6 +8,7 @@ from vnd.methods.base import METHODS, TRAITS, Batch, Distills, Method, Size, Siz
 from vnd.methods.bn3 import BN3
 from vnd.methods.classification_baselines import FN3, IBNN, SVB, OrderedL0, Plain, USNet
 from vnd.methods.codes import AutoencoderMethod
+from vnd.methods.ordered_code import OrderedCode
 from vnd.methods.sn3 import SN3
 from vnd.methods.vnd_ae import VNDAE
 from vnd.methods.vnd_punet import BN3UNet, DropoutUNet, PUNet, Segmenter, UNetEnsemble, VNDPUNet
@@ -19,6 +20,6 @@ for _name in sorted(METHODS, key=lambda name: TRAITS[name].rank):
 
 __all__ = [
     "BN3", "FN3", "IBNN", "METHODS", "SN3", "SVB", "SWAE", "VAE", "VNDAE", "AutoencoderMethod", "BN3UNet", "Batch",
-    "BetaVAE", "Distills", "DropoutUNet", "JointVAE", "Method", "NestedAE", "OrderedL0", "PUNet", "Plain", "Segmenter",
-    "Size", "Sizes", "Step", "Terms", "UNetEnsemble", "USNet", "VNDPUNet", "register",
+    "BetaVAE", "Distills", "DropoutUNet", "JointVAE", "Method", "NestedAE", "OrderedCode", "OrderedL0", "PUNet",
+    "Plain", "Segmenter", "Size", "Sizes", "Step", "Terms", "UNetEnsemble", "USNet", "VNDPUNet", "register",
 ]  # fmt: skip

@@ -12,23 +12,28 @@ sizes. The paper's factor of 0.00025 on the KL beside the mean squared error is 
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vnd.functional import length_mask, to_float32
 from vnd.methods.base import Batch, Single, Size, Sizes, Step, Terms, check, refuse_several_processes
 from vnd.models.autoencoder import CodedNetwork
+from vnd.models.encoder_decoder import EncoderDecoder
 from vnd.nn import Prediction
 from vnd.nn.state import unwrap
 
 Error = TypeVar("Error", float, Tensor)
 LOG_VARIANCE = (-12.0, 8.0)  # beyond which a code's log σ² has no effect
+ROUNDING = 1e-3  # that pixels may lie beyond −1 and 1
 
 
 @dataclass(frozen=True)
@@ -101,14 +106,22 @@ class AutoencoderMethod(Coded):
 
     def dimensions(self, model: nn.Module) -> int:
         """Of the longest code."""
-        return int(coded(model).config["latent_dim"])
+        return coded(model).latent_dim
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
-        """The network with the heads of this method."""
+        """The network with the heads of this method: one of `vnd.models`, or any with an `encoder` and a `decoder`.
+
+        Of the latter these two are copied; the size of the code is its `latent_dim`, if it has one.
+        """
+        encoder, decoder = (getattr(network, name, None) for name in ("encoder", "decoder"))
+        if isinstance(encoder, nn.Module) and isinstance(decoder, nn.Module):
+            size, told = getattr(network, "latent_dim", None), self.ordered and self.tells_length
+            both = copy.deepcopy((encoder, decoder))  # together: what they share stays shared
+            return EncoderDecoder(*both, example, size if isinstance(size, int) else None, self.heads, told)
         if not isinstance(network, CodedNetwork):
             raise ValueError(
                 f"network.name must be autoencoder or dense_autoencoder for a method that learns codes; "
-                f"got a {type(network).__name__}"
+                f"got a {type(network).__name__}, which has no modules encoder and decoder"
             )
         length_bias = network.config["length_bias"]
         if length_bias and not self.ordered:
@@ -127,8 +140,13 @@ class AutoencoderMethod(Coded):
             self.loss(model, (x, torch.zeros(len(x), device=x.device)), step)
 
     def encode(self, model: nn.Module, x: Tensor) -> Code:
-        """The code of a batch of images."""
-        heads = {name: to_float32(value) for name, value in coded(model).encode(x).items()}
+        """The code of a batch of images; they lie between −1 and 1 unless the network is not `bounded`."""
+        network = coded(model)
+        return self.code_of(network.encode(checked_pixels(x, network.config.get("bounded", True))))
+
+    def code_of(self, outputs: dict[str, Tensor]) -> Code:
+        """The code that the outputs of an encoder's heads say, (batch, size) each."""
+        heads = {name: to_float32(value) for name, value in outputs.items()}
         return Code(heads["loc"], (0.5 * heads["log_variance"].clamp(*LOG_VARIANCE)).exp(), heads)
 
     def decode(self, model: nn.Module, code: Tensor) -> Tensor:
@@ -159,7 +177,7 @@ class AutoencoderMethod(Coded):
 
     def draw(self, model: nn.Module, count: int, length: int | None = None) -> Tensor:
         """Codes drawn from the prior, (count, b)."""
-        return torch.randn(count, self.dimensions(model), device=coded(model).expand.weight.device)[:, :length]
+        return torch.randn(count, self.dimensions(model), device=coded(model).device)[:, :length]
 
     def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
         """Refused: it answers with images, not with probabilities."""
@@ -208,9 +226,9 @@ class DeterministicAutoencoder(AutoencoderMethod):
         """The code itself."""
         return {"loc": code}
 
-    def encode(self, model: nn.Module, x: Tensor) -> Code:
-        """The code of a batch of images, without deviations."""
-        loc = to_float32(coded(model).encode(x)["loc"])
+    def code_of(self, outputs: dict[str, Tensor]) -> Code:
+        """The code that the encoder's output is, without deviations."""
+        loc = to_float32(outputs["loc"])
         return Code(loc, torch.zeros_like(loc), {"loc": loc})
 
     def rate(self, code: Code, length: int | None = None) -> None:
@@ -232,8 +250,43 @@ class LearnsLength(Protocol):
 def coded(model: nn.Module) -> CodedNetwork:
     """The auto-encoder that a model is."""
     root = unwrap(model)
-    assert isinstance(root, CodedNetwork)
+    if not isinstance(root, CodedNetwork):
+        raise ValueError(
+            "model must be an auto-encoder, as the method's build makes it of a module with an encoder and a decoder; "
+            f"got a {type(root).__name__}"
+        )
     return root
+
+
+def checked_pixels(images: Tensor, bounded: bool = True) -> Tensor:
+    """The images, if they are finite, and between −1 and 1 where `bounded`; not looked at while a graph is made of it.
+
+    >>> checked_pixels(torch.tensor([[0.0, 255.0]]))
+    Traceback (most recent call last):
+    ValueError: images must lie between −1 and 1; got 0 … 255
+    """
+    if not isinstance(images, Tensor) or not images.is_floating_point() or not images.numel():
+        got = f"{images.dtype} of shape {tuple(images.shape)}" if isinstance(images, Tensor) else repr(images)[:60]
+        raise ValueError(f"images must be a batch of floating-point numbers; got {got}")
+    if can_look(images):
+        low, high = (float(value) for value in images.detach().aminmax())
+        most = 1 + ROUNDING if bounded else torch.finfo(images.dtype).max
+        if not -most <= low <= high <= most:
+            wanted = "lie between −1 and 1" if bounded else "be finite"
+            raise ValueError(f"images must {wanted}; got {low:.4g} … {high:.4g}")
+    return images
+
+
+def can_look(x: Tensor) -> bool:
+    """Tell if a tensor has values that may be read: not where it is compiled, captured or without any."""
+    if torch.compiler.is_compiling() or x.is_meta:
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def repeated(images: Tensor, count: int) -> Tensor:
+    """All images of a batch, then all of them again, `count` in all."""
+    return images.repeat(count // len(images), *(1,) * (images.ndim - 1))
 
 
 def squared_error(images: Tensor, decoded: Tensor) -> Tensor:
@@ -298,19 +351,43 @@ def shortest(method: AutoencoderMethod, model: nn.Module, x: Tensor, code: Code,
 
     The model is in evaluation mode; the error is that of a pixel between 0 and 1.
     """
-    full = method.full(code)
-    found = torch.full((len(x),), full, device=x.device)
-    open_ = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    whole = method.point(code)
-    for length in range(method.base, full):
+
+    def error(rows: Tensor, codes: Tensor) -> Tensor:
+        return of_pixel(squared_error(x[rows], method.decode(model, codes)), x[0].numel())
+
+    return shortest_within(error, method.point(code), target, method.base)
+
+
+def shortest_within(error: Callable[[Tensor, Tensor], Tensor], codes: Tensor, target: float, base: int = 1) -> Tensor:
+    """The least length, (batch,), at which the error of each of some codes is at most a target; the full one if none.
+
+    `error` is told which rows of the batch, (n,), and their codes, (n, b).
+    """
+    full = codes.size(1)
+    found = torch.full((len(codes),), full, device=codes.device)
+    open_ = torch.ones(len(codes), dtype=torch.bool, device=codes.device)
+    for length in range(base, full):
         rows = open_.nonzero().squeeze(1)
         if not len(rows):
             break
-        error = squared_error(x[rows], method.decode(model, whole[rows, :length]))
-        done = rows[of_pixel(error, x[0].numel()) <= target]
+        done = rows[error(rows, codes[rows, :length]) <= target]
         found[done] = length
         open_[done] = False
     return found
+
+
+def branching(depth: int, base: int, first: float, side: float) -> list[Tensor]:
+    r"""Leading dimensions of the codes of a tree: one value of the first, two of each later one.
+
+    Level l has $2^l$ codes of length `base` + l, $(2^l, \text{base} + l)$, in the order of their signs, the earliest
+    the slowest: `first` for the base, `side` left or right of 0 beyond it. Paper: Sec. 4.1, the figure of its tree.
+
+    >>> branching(1, base=1, first=0.5, side=1.5)
+    [tensor([[0.5000]]), tensor([[ 0.5000, -1.5000],
+            [ 0.5000,  1.5000]])]
+    """
+    signs = [torch.tensor(list(product((-side, side), repeat=level))).float() for level in range(depth + 1)]
+    return [F.pad(values.view(2**level, level), (base, 0), value=first) for level, values in enumerate(signs)]
 
 
 def masked(code: Tensor, lengths: Tensor) -> Tensor:

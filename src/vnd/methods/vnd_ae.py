@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,18 @@ from vnd.methods.codes import (
     masked,
     of_pixel,
     ratio_survival,
+    repeated,
     squared_error,
 )
+
+
+class Bound(NamedTuple):
+    """Negative bound on a likelihood: what decoding loses, and what the codes cost in nats, means over the batch."""
+
+    misfit: Tensor
+    rate: Tensor
+    parts: dict[str, Tensor]  # the rate of drawn lengths, the least one that lengths can have, and the mean length
+    drawn: Tensor | None = None  # the misfit at drawn lengths alone, where each image is decoded at all lengths
 
 
 @register("vnd_ae", Traits(rank=8, name="VND-AE", order="learned", looks=mc("#0072b2", "o")))
@@ -143,11 +154,14 @@ class VNDAE(CapacitySchedule):
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """The network with the heads of this method, its codes long at first."""
         model = super().build(network, example)
-        head = coded(model).heads["keep_logits"]
-        assert isinstance(head, nn.Linear)
-        head.weight.mul_(0.1)
-        head.bias.fill_(self.initial_logit)
+        self.start_long(coded(model).heads["keep_logits"])
         return model
+
+    @torch.no_grad()
+    def start_long(self, head: nn.Module) -> None:
+        """Make a linear head of keep logits give long codes at first."""
+        head.weight.mul_(0.1)  # type: ignore[operator]
+        head.bias.fill_(self.initial_logit)  # type: ignore[operator]
 
     def reached(self, step: Step) -> float:
         """The share of training that is done."""
@@ -196,10 +210,35 @@ class VNDAE(CapacitySchedule):
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """The negative bound on the likelihood for a drawn length, and for those of every step, scaled."""
         images = batch[0]
-        code = self.encode(model, images)
-        floor = self.free_bits * _left(coded(model).grown, self.free_until, still=1.0)
+
+        def misfit(codes: Tensor) -> Tensor:
+            return squared_error(repeated(images, len(codes)), self.decode(model, codes))
+
+        bound = self.bound(self.encode(model, images), misfit, step.temperature, coded(model).grown)
+        parts = dict(bound.parts)
+        if bound.drawn is not None:
+            parts["mse_drawn"] = of_pixel(bound.drawn, images[0].numel())
+        return self.terms(bound.misfit, step.kl_weight * bound.rate, images, parts)
+
+    def bound(
+        self,
+        code: Code,
+        misfit: Callable[[Tensor], Tensor],
+        temperature: float | Tensor,
+        progress: float | Tensor,
+    ) -> Bound:
+        r"""Both sides of the negative bound, with codes drawn at the lengths that are trained.
+
+        Args:
+            code: Of a batch.
+            misfit: What is lost of each example of that batch, (k · batch,), where it is decoded from codes
+                (k · batch, dimensions): all of them, then all of them again, k times. Dropped dimensions are zeros.
+            temperature: τ of the gate.
+            progress: Share of the training that is done, in [0, 1].
+        """
+        floor = self.free_bits * _left(progress, self.free_until, still=1.0)
         cost = self.cost_of(code).clamp(min=floor)
-        gate = Downhill(step.temperature, code.heads["keep_logits"], validate_args=False)
+        gate = Downhill(temperature, code.heads["keep_logits"], validate_args=False)
         gate = gate.released() if self.sampler == "released" else gate
         nested = gate.rsample((self.decodings,), hard=True).flatten(0, 1)  # of every image, then of every image again
         mask = F.pad(nested.to(code.loc.dtype), (self.base, 0), value=1.0)
@@ -211,37 +250,32 @@ class VNDAE(CapacitySchedule):
         rate = _weighted(weights, rates)
         parts = {"rate": own.mean(), "rate_least": self.least_rate(code, cost).mean(), "length": mask.sum(1).mean()}
         if self.covered_share:
-            more = _left(coded(model).grown, self.all_lengths_until, still=0.0)
+            more = _left(progress, self.all_lengths_until, still=0.0)
             covering = self.covered_share + (1 - self.covered_share) * more
             lengths = covering_lengths(len(mask), covering, self.base, mask.size(1), mask.device)
-            error = self._repeated_error(model, images, code, mask, lengths)
-            rate = rate + covering * (self._covering_rate(cost).mean() - rate)
-        elif self.each_image == "all":
-            errors = self._errors(model, images, code, mask, fixed)
-            error = _weighted(weights, errors)
-            parts["mse_drawn"] = of_pixel(errors[0], images[0].numel())
-        else:
-            lengths = torch.tensor([0, *fixed], device=mask.device)[_shared(weights, len(mask), mask.device)]
-            error = self._repeated_error(model, images, code, mask, lengths)
-        return self.terms(error, step.kl_weight * rate, images, parts)
+            lost = self._repeated_misfit(misfit, code, mask, lengths)
+            return Bound(lost, rate + covering * (self._covering_rate(cost).mean() - rate), parts)
+        if self.each_image == "all":
+            each_lost = self._misfits(misfit, code, mask, fixed)
+            return Bound(_weighted(weights, each_lost), rate, parts, each_lost[0])
+        lengths = torch.tensor([0, *fixed], device=mask.device)[_shared(weights, len(mask), mask.device)]
+        return Bound(self._repeated_misfit(misfit, code, mask, lengths), rate, parts)
 
-    def _repeated_error(self, model: nn.Module, images: Tensor, code: Code, mask: Tensor, lengths: Tensor) -> Tensor:
-        """The squared error of an image, mean over decodings: at lengths (count,), or masked where these are 0."""
+    def _repeated_misfit(self, misfit: Callable[[Tensor], Tensor], code: Code, mask: Tensor, lengths: Tensor) -> Tensor:
+        """The misfit of an image, mean over decodings: at lengths (count,), or masked where these are 0."""
         kept = torch.where(lengths[:, None] > 0, length_mask(lengths, mask.size(1), mask.dtype), mask)
         drawn = torch.cat([self.sample(code) for _ in range(self.decodings)])
-        again = images.repeat(self.decodings, 1, 1, 1)
-        return squared_error(again, self.decode(model, drawn * kept)).mean()
+        return misfit(drawn * kept).mean()
 
     def _covering_rate(self, cost: Tensor) -> Tensor:
         """Nats of a code whose length is even by ratio, the mean over its lengths, (batch,)."""
         return (ratio_survival(self.base, cost.size(1), cost.device) * cost).sum(1)
 
-    def _errors(self, model: nn.Module, images: Tensor, code: Code, mask: Tensor, fixed: list[int]) -> list[Tensor]:
-        """The squared error of an image, mean over the batch, at lengths that are drawn and at each of some."""
+    def _misfits(self, misfit: Callable[[Tensor], Tensor], code: Code, mask: Tensor, fixed: list[int]) -> list[Tensor]:
+        """The misfit of an image, mean over the batch, at lengths that are drawn and at each of some."""
         size = mask.size(1)
         codes = [self.sample(code) * mask, *(F.pad(self.sample(code, length), (0, size - length)) for length in fixed)]
-        decoded = self.decode(model, torch.cat(codes))
-        return list(squared_error(images.repeat(len(codes), 1, 1, 1), decoded).view(len(codes), -1).mean(1))
+        return list(misfit(torch.cat(codes)).view(len(codes), -1).mean(1))
 
     def least_rate(self, code: Code, cost: Tensor) -> Tensor:
         r"""The least KL that lengths can have, given what each dimension costs, $-\log C$, (batch,)."""
@@ -253,9 +287,12 @@ class VNDAE(CapacitySchedule):
         return chain_kl(lengths, self.prior_chain(cost.size(1), cost.device)) + (self.survival(code) * cost).sum(1)
 
 
-def _left(done: Tensor, until: float | None, still: float) -> Tensor | float:
+def _left(done: float | Tensor, until: float | None, still: float) -> float | Tensor:
     """Remainder, in [0, 1], of something that falls evenly to nothing over a share of training."""
-    return still if until is None else (1 - done / until).clamp(min=0.0)
+    if until is None:
+        return still
+    left = 1 - done / until
+    return left.clamp(min=0.0) if isinstance(left, Tensor) else max(left, 0.0)
 
 
 def _weighted(weights: list[float], terms: list[Tensor]) -> Tensor:

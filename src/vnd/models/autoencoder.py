@@ -26,7 +26,7 @@ class PrefixLinear(nn.Linear):
 
 
 class CodedNetwork(nn.Module):
-    r"""Base of both auto-encoders: one linear head a name, and codes that may stop early.
+    r"""Base of all auto-encoders: one linear head a name, and codes that may stop early.
 
     $$\mathrm{encode}(x)_k = W_k f(x) + a_k, \qquad
       \mathrm{decode}(h) = g\Bigl(\sum_{i \le b} \bigl(h_i\, w_i + \tfrac1d u_i\bigr) + c\Bigr)$$
@@ -53,6 +53,16 @@ class CodedNetwork(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.grown = torch.zeros(())
+
+    @property
+    def latent_dim(self) -> int:
+        """Dimensions of the longest code."""
+        return int(self.config["latent_dim"])
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the network."""
+        return next(self.parameters()).device
 
     def encode(self, x: Tensor) -> dict[str, Tensor]:
         """The output of every head for images (B, in_channels, image_size, image_size), each (B, its size)."""

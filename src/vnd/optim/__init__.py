@@ -82,6 +82,8 @@ class Schedule:
       \text{cosine}: b + (a - b) \tfrac{1 + \cos π t}{2} \quad \text{exponential}: a (b / a)^t \quad
       \text{steps}: a\, γ^{\lfloor \text{epoch} / \text{step size} \rfloor}$$
 
+    where `milestones` stand in the place of a step size, the exponent is the number of those that are passed.
+
     Args:
         kind: The way from start to end.
         start: The value at the beginning; for the learning rate a factor on the optimizer's.
@@ -89,6 +91,7 @@ class Schedule:
         warmup: Share of training over which the value first rises linearly from 0, in [0, 1).
         step_size: For "steps", epochs between two.
         gamma: For "steps", what each multiplies by.
+        milestones: For "steps", the epochs of all of them, in the place of `step_size`.
 
     >>> [round(value(Schedule("linear", 1.0, 0.0, warmup=0.5), step, steps=4, epoch=0), 2) for step in range(4)]
     [0.33, 0.67, 1.0, 0.5]
@@ -100,8 +103,11 @@ class Schedule:
     warmup: float = 0.0
     step_size: int = 1
     gamma: float = 0.1
+    milestones: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if list(self.milestones) != sorted(set(self.milestones)) or any(epoch < 1 for epoch in self.milestones):
+            raise ValueError(f"milestones must be epochs of at least 1 that rise; got {list(self.milestones)}")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup must lie in [0, 1); got {self.warmup}")
         for name in ("start", "end", "gamma"):
@@ -125,7 +131,8 @@ def value(schedule: Schedule, step: int, steps: int, epoch: int) -> float:
     elif schedule.kind == "exponential":
         now = float(a * (b / a) ** share)
     elif schedule.kind == "steps":
-        now = float(a * schedule.gamma ** (epoch // schedule.step_size))
+        passed = sum(epoch >= milestone for milestone in schedule.milestones)
+        now = float(a * schedule.gamma ** (passed if schedule.milestones else epoch // schedule.step_size))
     else:
         now = a
     return now * (step + 1) / (rising + 1) if step < rising else now

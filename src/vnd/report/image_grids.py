@@ -167,11 +167,14 @@ def rows(
     return sheet.figure()
 
 
-def tree(levels: Sequence[Pixels], heading: str, about: str, values: tuple[str, str]) -> Figure:
+def tree(
+    levels: Sequence[Pixels], heading: str, about: str, values: tuple[str, str], trunk: int = 0, only: str = ""
+) -> Figure:
     """A binary tree of images: image j of the $2^b$ of level b has the images 2 j and 2 j + 1 of the next below it.
 
-    Above each image are as many coloured blocks as its level says: the values on the way to it, the first at the left.
-    `values` says what the left and the right way stand for, `about` what stands below the heading.
+    Over the top left corner of each image are as many blocks as its code is long: `trunk` grey ones, of values that all
+    codes share, and one for each level, the values on the way to it. `values` says what the left and the right way
+    stand for, `only` what a grey block does, `about` what stands below the heading.
     """
     for level, images in enumerate(levels):
         _checked(images, "tree")
@@ -186,21 +189,22 @@ def tree(levels: Sequence[Pixels], heading: str, about: str, values: tuple[str, 
     inside = gutter + leaves * step
     sheet, top = _begin(inside, LINE + 2 * GAP + len(levels) * pitch - edge, heading, about)
     x = MARGIN
-    for words, color in zip(values, (LOW, HIGH), strict=True):  # what the two colours stand for
+    legend = [*([(only, MUTED)] if trunk else []), *zip(values, (LOW, HIGH), strict=True)]
+    for words, color in legend:  # what the colours stand for
         sheet.fill(x, top + (LINE - BLOCK) // 2, BLOCK, BLOCK, color)
         sheet.write(x + BLOCK + GAP, top + LINE / 2, words, ha="left")
         x += BLOCK + 4 * GAP + LETTER * len(words)
     top += LINE + 3 * GAP + BLOCK
     for level, images in enumerate(levels):
         y = top + level * pitch
-        sheet.write(MARGIN, y + high / 2, f"length {level}", ha="left")
+        sheet.write(MARGIN, y + high / 2, f"length {trunk + level}", ha="left")
+        block = min(BLOCK, (wide + GAP) // max(1, trunk + level) - 2)
         for index, image in enumerate(images):
             middle = MARGIN + gutter + step * (leaves >> level) * (index + 0.5)  # over that of the leaves below it
             sheet.paste(image, round(middle - wide / 2), y, factor)
-            signs = [index >> (level - 1 - place) & 1 for place in range(level)]
-            start = round(middle - (level * (BLOCK + 2) - 2) / 2)
-            for place, high_one in enumerate(signs):
-                sheet.fill(start + place * (BLOCK + 2), y - BLOCK - 4, BLOCK, BLOCK, HIGH if high_one else LOW)
+            signs = [HIGH if index >> (level - 1 - place) & 1 else LOW for place in range(level)]
+            for place, color in enumerate([MUTED] * trunk + signs):
+                sheet.fill(round(middle - wide / 2) + place * (block + 2), y - block - 4, block, block, color)
             if level:
                 above = MARGIN + gutter + step * (leaves >> (level - 1)) * (index // 2 + 0.5)
                 color = HIGH if index % 2 else LOW

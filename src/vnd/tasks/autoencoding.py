@@ -88,7 +88,7 @@ class Coded:
     @property
     def code(self) -> int:
         """Dimensions of a code."""
-        return int(coded(self.model).config["latent_dim"])
+        return coded(self.model).latent_dim
 
 
 def _method_of(run: TrainedRun) -> AutoencoderMethod:
@@ -464,7 +464,7 @@ class Autoencoding(Task):
         network.eval()
         try:
             total = 0.0
-            for x in in_order(images, normalise, network.expand.weight.device):
+            for x in in_order(images, normalise, network.device):
                 decoded = method.decode(network, method.point(method.encode(network, x), length))
                 total += float(squared_error(x, decoded).sum())
         finally:
