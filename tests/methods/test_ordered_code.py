@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Laplace, Normal, Poisson, kl_divergence
+from torch.distributions import Categorical, Cauchy, Laplace, Normal, Poisson, kl_divergence
 
 import vnd
 from methods.codes import SMALL, at, dots, learn
@@ -178,7 +178,8 @@ def test_each_likelihood_is_what_torch_says(name: str) -> None:
     end = {"bernoulli": nn.Sigmoid(), "poisson": nn.Softplus()}.get(name)
     x = (3 * X).round() if name == "poisson" else X
     torch.manual_seed(0)
-    options: dict[str, Any] = {"likelihood": LIKELIHOODS[name], "likelihood_std": 0.1, "all_lengths_share": 0.0}
+    options: dict[str, Any] = {"likelihood": LIKELIHOODS[name], "all_lengths_share": 0.0}
+    options |= {"likelihood_std": 0.1} if name == "gaussian" else {}
     code = vnd.OrderedCode(mlp(), Decoder(end=end), x[:2], D, **options)
     torch.manual_seed(1)
     terms = code.terms(x)
@@ -454,6 +455,14 @@ BAD: Refusals = {
         "likelihood must be one of gaussian, bernoulli, bernoulli_logits",
     ),
     "a distribution of two": (lambda: made(likelihood=Normal), "and Normal takes more; give a function"),
+    "a deviation of probabilities": (
+        lambda: made(likelihood="bernoulli", likelihood_std=0.5),
+        "likelihood_std is of the likelihood gaussian; got it with 'bernoulli'",
+    ),
+    "a likelihood of no mean": (
+        lambda: made(likelihood=lambda g: Cauchy(g * math.nan, 1.0, validate_args=False)).sample(2),
+        "the likelihood must have a mean or a mode that is finite; got a Cauchy",
+    ),
     "a likelihood of none": (lambda: made(likelihood=3), "likelihood must be a word or a function"),
     "bytes": (
         lambda: made().loss((255 * X).byte()),

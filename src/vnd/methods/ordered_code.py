@@ -47,7 +47,7 @@ class OrderedCode(nn.Module):
         likelihood: p(x | h), of what the decoder gives: "gaussian" of deviation `likelihood_std`, "bernoulli" of
             probabilities, "bernoulli_logits"; a function from it to a `torch.distributions.Distribution`; or one from
             it and x to log-likelihoods, (B,) or of each number.
-        likelihood_std: σ of "gaussian".
+        likelihood_std: σ of "gaussian"; 1 if not given.
         temperature: τ at first.
         tell_length: Tell the decoder how long a code is.
         validate_args: Look for values that cannot be, as in `torch.distributions`: NaN, and inputs that the likelihood
@@ -77,7 +77,7 @@ class OrderedCode(nn.Module):
         latent_dim: int | None = None,
         *,
         likelihood: Literal["gaussian", "bernoulli", "bernoulli_logits"] | Callable[..., Any] = "gaussian",
-        likelihood_std: float = 1.0,
+        likelihood_std: float | None = None,
         temperature: float = 1.0,
         tell_length: bool = False,
         validate_args: bool | None = None,
@@ -92,9 +92,12 @@ class OrderedCode(nn.Module):
                 raise ValueError(
                     f"OrderedCode: unknown option {name!r}{nearest(name, known)} Known: {', '.join(known)}"
                 )
+        if likelihood_std is not None and likelihood != "gaussian":
+            raise ValueError(f"OrderedCode: likelihood_std is of the likelihood gaussian; got it with {likelihood!r}")
+        std = 1.0 if likelihood_std is None else likelihood_std
         try:
-            self.likelihood, self._joint = _likelihood(likelihood, likelihood_std)
-            self.method = VNDAE(likelihood_std=likelihood_std, **options)
+            self.likelihood, self._joint = _likelihood(likelihood, std)
+            self.method = VNDAE(likelihood_std=std, **options)
             self.network = EncoderDecoder(
                 encoder, decoder, example, latent_dim, self.method.heads, tell_length, isinstance(likelihood, str)
             )
@@ -160,7 +163,7 @@ class OrderedCode(nn.Module):
         return Terms(total, {name: value.detach() for name, value in parts.items()})
 
     def forward(self, x: Tensor) -> Tensor:
-        """What is decoded from the means of all dimensions, with gradient and in the mode that is set."""
+        """Decode the means of all dimensions, with gradient and in the mode that is set."""
         return self._mean(self.network.decode(self._code(x).loc))
 
     @torch.no_grad()
@@ -396,8 +399,17 @@ class OrderedCode(nn.Module):
         if self._joint:
             return decoded
         distribution = self._distribution(to_float32(decoded))
-        mean = distribution.mean
-        return mean if mean.isfinite().all() else distribution.mode
+        if self._named:
+            return distribution.mean
+        for name in ("mean", "mode"):
+            try:
+                found: Tensor = getattr(distribution, name)
+            except NotImplementedError:
+                continue
+            if found.isfinite().all():
+                return found
+        kind = type(distribution).__name__
+        raise ValueError(f"OrderedCode: the likelihood must have a mean or a mode that is finite; got a {kind}")
 
     def _check_inputs(self, x: Tensor) -> None:
         """Refuse inputs that the likelihood does not allow, and say what they are."""

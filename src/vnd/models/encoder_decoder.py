@@ -116,7 +116,7 @@ class EncoderDecoder(CodedNetwork):
         return {name: given[name] for name in self.taken} | {name: head(flat) for name, head in self.heads.items()}
 
     def decode(self, code: Tensor) -> Tensor:
-        """What the decoder gives for codes (B, b) with b ≤ `latent_dim`; missing dimensions are zeros."""
+        """Output of the decoder for codes (B, b) with b ≤ `latent_dim`; missing dimensions are zeros."""
         size = self.latent_dim
         if code.ndim != 2 or not 1 <= code.shape[1] <= size:
             raise ValueError(f"codes must have shape (B, b) with b in 1 … {size}; got {tuple(code.shape)}")
