@@ -346,6 +346,14 @@ def test_a_fitted_density_is_more_like_the_codes_than_the_prior(learned: vnd.Ord
     torch.testing.assert_close(again.survival, density.survival, rtol=0, atol=0.02)
 
 
+def test_it_is_evaluated_at_its_lengths(learned: vnd.OrderedCode) -> None:
+    rows = vnd.evaluate(learned, [X[:40], X[40:]], widths=(2, 1.0, "posterior"))
+    for row, length in zip(rows, (2, D, "posterior"), strict=True):
+        error = (learned.reconstruct(X, length) - X).square().mean()  # type: ignore[arg-type]
+        assert row["mse"] == pytest.approx(float(error), rel=1e-4)
+    assert rows[1]["rate"] == pytest.approx(float(learned.eval().kl(X).mean().detach()), rel=1e-4)
+
+
 # As a module
 
 

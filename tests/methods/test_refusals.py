@@ -174,7 +174,8 @@ CASES: Refusals = {
     ),
     "a code of classes": (
         lambda: VAE().build(ConvNet(num_classes=3, image_size=8, in_channels=1, width=0.1), IMAGES),
-        missing("autoencoder or dense_autoencoder for a method that learns codes") + "ConvNet",
+        missing("autoencoder or dense_autoencoder for a method that learns codes, or have an encoder and a decoder")
+        + "ConvNet",
     ),
     "a code of its base": (
         lambda: codes.model_of(VNDAE(base=codes.CODE)),

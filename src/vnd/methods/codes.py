@@ -106,7 +106,7 @@ class AutoencoderMethod(Coded):
 
     def dimensions(self, model: nn.Module) -> int:
         """Of the longest code."""
-        return coded(model).latent_dim
+        return coded(model).dimensions
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """The network with the heads of this method: one of `vnd.models`, or any with an `encoder` and a `decoder`.
@@ -120,8 +120,8 @@ class AutoencoderMethod(Coded):
             return EncoderDecoder(*both, example, size if isinstance(size, int) else None, self.heads, told)
         if not isinstance(network, CodedNetwork):
             raise ValueError(
-                f"network.name must be autoencoder or dense_autoencoder for a method that learns codes; "
-                f"got a {type(network).__name__}, which has no modules encoder and decoder"
+                f"network.name must be autoencoder or dense_autoencoder for a method that learns codes, or have an "
+                f"encoder and a decoder; got a {type(network).__name__}"
             )
         length_bias = network.config["length_bias"]
         if length_bias and not self.ordered:

@@ -111,7 +111,7 @@ class OrderedCode(nn.Module):
     @property
     def latent_dim(self) -> int:
         """Dimensions of the longest code."""
-        return self.network.latent_dim
+        return self.network.dimensions
 
     @property
     def prior(self) -> OrderedNormal:

@@ -55,7 +55,7 @@ class CodedNetwork(nn.Module):
         self.grown = torch.zeros(())
 
     @property
-    def latent_dim(self) -> int:
+    def dimensions(self) -> int:
         """Dimensions of the longest code."""
         return int(self.config["latent_dim"])
 

@@ -117,7 +117,7 @@ class EncoderDecoder(CodedNetwork):
 
     def decode(self, code: Tensor) -> Tensor:
         """Output of the decoder for codes (B, b) with b ≤ `latent_dim`; missing dimensions are zeros."""
-        size = self.latent_dim
+        size = self.dimensions
         if code.ndim != 2 or not 1 <= code.shape[1] <= size:
             raise ValueError(f"codes must have shape (B, b) with b in 1 … {size}; got {tuple(code.shape)}")
         code = code.to(self._dtype)

@@ -88,7 +88,7 @@ class Coded:
     @property
     def code(self) -> int:
         """Dimensions of a code."""
-        return coded(self.model).latent_dim
+        return coded(self.model).dimensions
 
 
 def _method_of(run: TrainedRun) -> AutoencoderMethod:
