@@ -427,8 +427,8 @@ CONVNET = {"name": "convnet", "width": 0.15, "image_size": 8, "in_channels": 1, 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "network": (
         {"network": CONVNET, "data": {"name": "npz", "folder": "labelled"}},
-        "network.name must be autoencoder or dense_autoencoder for a method that learns codes, or have an encoder and a "
-        "decoder; got a ConvNet",
+        "network.name must be autoencoder or dense_autoencoder for a method that learns codes, or have an encoder "
+        "and a decoder; got a ConvNet",
     ),
     "told lengths": (
         {"network": {**DENSE, "length_bias": True}, "method": {"name": "vae"}},
