@@ -52,6 +52,7 @@ BY_HAND: dict[str, dict[str, str]] = {  # page → heading of its tables, or fig
         "| key | what it does |": WORDS,
         "| VND-AE in the paper | CelebA | CIFAR-10 | CIFAR-100 | 3D Chairs | Chest X-ray |": "figures of the paper",
         "codes-growing.png": f"{NETWORKS} generate", "codes-tree.png": f"{NETWORKS} generate",
+        "| part | what it may be |": WORDS, "codes-density.png": "a network of the example, trained",
     },
     "docs/equations.md": {"| paper | here |": WORDS, "| paper | in words | symbol | function | test |": WORDS},
     "docs/errata.md": {"| place | says | should be |": WORDS},

@@ -463,7 +463,7 @@ BAD: Refusals = {
         "likelihood must be one of gaussian, bernoulli, bernoulli_logits",
     ),
     "a distribution of two": (lambda: made(likelihood=Normal), "and Normal takes more; give a function"),
-    "a deviation of probabilities": (
+    "a std of probabilities": (
         lambda: made(likelihood="bernoulli", likelihood_std=0.5),
         "likelihood_std is of the likelihood gaussian; got it with 'bernoulli'",
     ),
