@@ -31,7 +31,8 @@ import numpy as np
 from PIL import Image
 
 import zoo
-from docs_tables import PAGES, bits_figure, short_figure
+from docs_tables import PAGES, bits_figure, short_figure, table
+from vnd import pretrained
 from vnd._text import short
 from vnd.cli import main as vnd
 from vnd.report import html
@@ -54,6 +55,10 @@ BY_HAND: dict[str, dict[str, str]] = {  # page → heading of its tables, or fig
         "codes-growing.png": f"{NETWORKS} generate", "codes-tree.png": f"{NETWORKS} generate",
         "| part | what it may be |": WORDS, "codes-density.png": "a network of the example, trained",
     },
+    "docs/distillation.md": {
+        "| network | parameters | six draws | one pass |": "networks of the example, trained",
+        "| option | meaning |": WORDS,
+    },
     "docs/equations.md": {"| paper | here |": WORDS, "| paper | in words | symbol | function | test |": WORDS},
     "docs/errata.md": {"| place | says | should be |": WORDS},
     "docs/evaluation.md": {"| keys | what |": WORDS},
@@ -66,7 +71,11 @@ BY_HAND: dict[str, dict[str, str]] = {  # page → heading of its tables, or fig
     },
     "docs/serving.md": {"| from | what holds |": WORDS},
     "docs/sweeps.md": {"| option | what |": WORDS},
-    "docs/training.md": {"| file | what |": WORDS, "| inference | what it is | in the paper |": WORDS},
+    "docs/training.md": {
+        "| file | what |": WORDS, "| inference | what it is | in the paper |": WORDS,
+        "| `data.name` | what is read | example |": WORDS,
+        "| the paper's option | key of a recipe | default | in Python |": WORDS,
+    },
     "docs/zoo.md": {"| column | what it says |": WORDS},
 }  # fmt: skip
 
@@ -86,7 +95,7 @@ def make(root: Path, folder: Path) -> tuple[list[str], dict[str, list[str]]]:
             vnd(_command(text, path)[1:])
             made.append(f"docs/{path.name}")
     tables = {f"docs/{page}": [make(root) for make in makers] for page, makers in PAGES.items()}
-    tables["README.md"] = [demo_table(read(root / DEMO))]
+    tables["README.md"] = [demo_table(read(root / DEMO)), shipped_table("cifar10-bn3")]
     for page, parts in tables.items():
         text = (folder if page in made[1:] else root).joinpath(page).read_text(encoding="utf-8")
         for part in parts:
@@ -161,6 +170,19 @@ def picture_difference(one: Path, other: Path) -> Iterator[str]:
         yield f"{pixels[0].shape[:2]} pixels high and wide, and now {pixels[1].shape[:2]}"
     elif (share := (np.abs(pixels[0] - pixels[1]).max(-1) > LEVELS).mean()) > PIXELS:
         yield f"{100 * share:.2f} % of the pixels differ"
+
+
+def shipped_table(name: str) -> str:
+    """The README's table of a network's sizes, from its card."""
+    rows = []
+    for row, size in zip(
+        pretrained.load_pretrained(name).card["results"], ("1.1 M", "350 k", "200 k", "110 k"), strict=True
+    ):
+        test = row["test"]
+        rows.append(
+            f"{size} | {row['parameters']:,} | {100 * test['accuracy']:.1f} % | {test['ece']:.3f} | {test['auroc']:.3f}"
+        )
+    return table("at most | parameters | test accuracy | calibration error | AUROC, SVHN digits", rows)
 
 
 def demo_table(results: dict[str, Any]) -> str:
