@@ -214,13 +214,13 @@ def test_what_is_drawn_is_what_the_network_draws(
     (size,) = opened.recipe.method.sizes(opened.model, opened.recipe.evaluate.sizes)
     pixels = torch.from_numpy(synthetic.read(None, "test").pixels[:1])
     torch.manual_seed(3)
-    logits = opened.recipe.method.drawer(opened.model, size)(opened.splits.normalise("cpu")(pixels), 16)[:, 0]
-    image, mean, entropy, samples, heading, about = shown[0]
+    logits = opened.recipe.method.drawer(opened.model, size)(opened.splits.normalise("cpu")(pixels), 16)[:, 0, 0]
+    image, mean, entropy, samples, heading, about, classes = shown[0]
     assert np.array_equal(image, pixels[0, 0].numpy())
     assert mean == pytest.approx(logits.sigmoid().mean(0).double().numpy(), abs=1e-5)
     assert entropy == pytest.approx(-mean * np.log(mean) - (1 - mean) * np.log(1 - mean), abs=1e-5)
     assert all(np.array_equal(s, drawn.tinted(image, m)) for s, m in zip(samples, (logits > 0).numpy(), strict=True))
-    assert (heading, "16 masks" in about) == ("one", True)
+    assert (heading, "16 masks" in about, classes) == ("one", True, [])
     with Image.open(tmp_path / "out" / "one-mean.png") as picture:
         assert np.abs(np.asarray(picture) - 255 * mean).max() < 0.51
     sheet = np.asarray(Image.open(tmp_path / "out" / "one-samples.png"))
@@ -315,3 +315,89 @@ def test_the_help_has_the_run_first_and_an_example(capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out
     assert "run IMAGE [IMAGE ...]" in printed
     assert "Example: vnd segment runs/lungs scans/*.png" in printed
+
+
+# Masks of one's own: colour, classes, annotators who differ in number
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of colour images of 19×26 with masks of three classes by one to three annotators each."""
+    folder, generator = tmp_path_factory.mktemp("scans"), np.random.default_rng(0)
+    for split, count in (("train", 20), ("test", 5)):
+        for place in ("images", "masks"):
+            (folder / split / place).mkdir(parents=True)
+        for number in range(count):
+            mask = np.zeros((19, 26), np.uint8)
+            mask[5:12, number : number + 5] = 1 + number % 2
+            image = 60 * mask[..., None] + generator.integers(0, 60, (19, 26, 3))
+            Image.fromarray(image.astype(np.uint8)).save(folder / split / "images" / f"{number}.png")
+            for grader in range(1 + number % 3):
+                marks = np.roll(mask, grader, axis=0)
+                Image.fromarray(marks).save(folder / split / "masks" / f"{number}_{grader}.png")
+    (folder / "classes.txt").write_text("nothing\ncyst\ntumour\n")
+    return folder
+
+
+OWN = {"in_channels": 3, "num_classes": 3, "channels": [4, 6]}
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("vnd_punet", {"sampler": "released"}),  # the authors' sampler, and no fixed lengths
+        ("bn3_unet", {"num_groups": 4, "base": 1, "measure_every": 2, "test_noise": "pixels"}),
+    ],
+)
+def test_masks_of_one_s_own_are_learned_evaluated_and_drawn(
+    name: str, method: dict[str, Any], scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = {"name": "probabilistic_unet" if name == "vnd_punet" else "unet", **OWN}
+    data = {"name": "folder", "folder": str(scans), "validation": 4}
+    own = recipe(name, method={"name": name, **method}, network=network, data=data, train={"batch": 8})
+    assert fit(own, tmp_path / "run", quiet=True)
+    if name == "vnd_punet":
+        log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+        rows = [row for row in log if "nll" in row]
+        assert all(row["loss"] == pytest.approx(row["nll"] + row["kl_weight"] * row["kl"], rel=1e-4) for row in rows)
+    main(["evaluate", str(tmp_path / "run"), "--num_mask_samples", "[1, 2]"])
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert (results["graders"], results["fewest_graders"]) == (3, 1)
+    assert results["mask_classes"] == results["data"]["classes"] == ["nothing", "cyst", "tumour"]
+    assert all(0 <= value <= 2 for row in results["rows"] for value in row["ged"].values())
+    shown: list[Any] = []
+    monkeypatch.setattr(drawn, "overview", lambda *given: shown.append(given))
+    monkeypatch.setattr(drawn, "uncertainty", lambda *given: shown.append(given[2]))
+    monkeypatch.setattr(drawn, "png", lambda figure, dpi: b"")
+    large = tmp_path / "large.png"
+    Image.open(scans / "test" / "images" / "1.png").resize((37, 23)).save(large)
+    given = ["segment", str(tmp_path / "run"), str(large), "--num_mask_samples", "3", "--out", str(tmp_path / "out")]
+    main([*given, "--resize", "false"])
+    facts = json.loads((tmp_path / "out" / "segment.json").read_text())
+    (row,) = facts["images"]
+    assert (facts["measured_at"], list(row["shares"])) == (None, ["nothing", "cyst", "tumour"])
+    assert sum(row["shares"].values()) == pytest.approx(1)
+    assert row["foreground"] == pytest.approx(1 - row["shares"]["nothing"])
+    assert (list(shown[0][-1]), shown[1]) == (["nothing", "cyst", "tumour"], 3)
+    opened = open_run(tmp_path / "run")
+    size = opened.method.sizes(opened.model, opened.recipe.evaluate.sizes)[-1]
+    pixels = torch.from_numpy(np.asarray(Image.open(large)).transpose(2, 0, 1).copy())[None]
+    draw = command.ready(opened, size, opened.recipe.evaluate.bn_images)
+    torch.manual_seed(0)
+    probs = draw(opened.normalise(pixels), 3)[:, 0].softmax(1).mean(0)
+    with Image.open(tmp_path / "out" / "large-classes.png") as picture:
+        assert picture.mode == "P"
+        assert np.array_equal(np.asarray(picture), probs.argmax(0).numpy())
+    assert not (tmp_path / "out" / "large-mean.png").exists()
+    with Image.open(tmp_path / "out" / "large-samples.png") as picture:
+        assert picture.mode == "RGB"
+
+
+def test_a_network_with_too_few_classes_is_refused(scans: Path, tmp_path: Path) -> None:
+    data = {"name": "folder", "folder": str(scans), "validation": 4}
+    network = {"name": "unet", **OWN, "num_classes": 2}
+    with pytest.raises(
+        ValueError, match=r"^network\.num_classes must be 3 or more for the masks of folder, whose pixels"
+    ):
+        fit(recipe("dropout_unet", network=network, data=data, train={"batch": 8}), tmp_path / "run", quiet=True)

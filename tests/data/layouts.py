@@ -192,9 +192,27 @@ LAYOUTS: dict[str, Callable[[Path], Splits]] = {
 
 def assert_same(found: Images, expected: Images) -> None:
     assert (found.classes, found.group_names) == (expected.classes, expected.group_names)
-    for name in ("pixels", "labels", "masks", "groups"):
+    for name in ("pixels", "labels", "masks", "num_graders", "groups"):
         one, other = getattr(found, name), getattr(expected, name)
         assert (one is None) == (other is None), name
         if one is not None:
             assert one.dtype == (np.uint8 if name in ("pixels", "masks") else np.int64), name
             assert np.array_equal(one, other), name
+
+
+def annotated(folder: Path, classes: tuple[str, ...] = ()) -> Splits:
+    """A folder of images and their masks: 1, 3 and 2 annotators in training, by folders and by names; one of a test."""
+    splits, most = {}, max(2, len(classes))
+    for seed, (split, counts) in enumerate((("train", (1, 3, 2)), ("test", (1, 2)))):
+        x, masks = pixels(seed, len(counts), 3, 9, 7), np.zeros((len(counts), max(counts), 9, 7), np.uint8)
+        for number, count in enumerate(counts):
+            picture(folder / split / "images" / f"scan_{number}.png", x[number])
+            for grader in range(count):
+                masks[number, grader] = pixels(seed + 10 * number + grader, 9, 7) % most
+                flat = masks[number, grader] * np.uint8(1 if classes else 255)
+                place = f"scan_{number}/dr-{grader}.png" if number % 2 else f"scan_{number}_{grader}.png"
+                picture(folder / split / "masks" / place, flat)
+        splits[split] = Images(x, classes=classes, masks=masks, num_graders=np.array(counts))
+    if classes:
+        (folder / "classes.txt").write_text("\n".join(classes) + "\n")
+    return splits

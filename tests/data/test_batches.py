@@ -217,6 +217,20 @@ def test_a_mask_is_that_of_one_grader_of_its_own_image() -> None:
             assert torch.equal(mask, torch.from_numpy(images.masks[image, grader]).float())
 
 
+def test_graders_who_differ_in_number_are_drawn_equally_often_and_only_of_their_own_image() -> None:
+    """Counts within 5 standard deviations; what is beyond the graders of an image is never drawn."""
+    counts = np.arange(24) % 4 + 1
+    images = replace(marked(), num_graders=counts)
+    data, drawn = segmented(images), np.zeros((24, 4))
+    for step in range(1200):
+        chosen = data._chosen(step)
+        np.add.at(drawn, (chosen, graders_of(*data.at(step))), 1)
+    for image, count in enumerate(counts):
+        assert not drawn[image, count:].any()
+        spread = np.sqrt(400 * (1 / count) * (1 - 1 / count))
+        assert (np.abs(drawn[image, :count] - 400 / count) <= 5 * spread).all()
+
+
 def test_masks_of_other_images_are_caught() -> None:
     """The planted fault: masks one place further in the batch."""
     x, y = segmented().at(0)

@@ -18,7 +18,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from covering import turns
-from data.layouts import LAYOUTS, assert_same, flat, idx, mnist, own_folder, picture, pixels
+from data.layouts import LAYOUTS, annotated, assert_same, flat, idx, mnist, own_folder, picture, pixels
 from vnd.data import DATASETS, hold_out, load
 from vnd.data.binary import read_idx_file
 from vnd.data.image_folder import is_test_patient
@@ -604,3 +604,129 @@ def test_a_missing_dependency_names_the_extra(originals, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ModuleNotFoundError, match=r"needs Pillow; pip install 'variational-nested-dropout\[data\]'"):
         load("folder", "train", place(originals, "folder"))
+
+
+# Masks of one's own
+
+
+@pytest.mark.parametrize("classes", [(), ("nothing", "cyst", "tumour")])
+def test_a_folder_of_masks_is_read_whoever_and_however_many_drew_them(classes, tmp_path):
+    for split, expected in annotated(tmp_path, classes).items():
+        assert_same(load("folder", split, tmp_path), expected)
+    for part in ("images", "masks"):  # and without a division
+        shutil.move(tmp_path / "train" / part, tmp_path / part)
+    for split in ("train", "test"):
+        shutil.rmtree(tmp_path / split)
+    train, test = (load("folder", split, tmp_path) for split in ("train", "test"))
+    assert (len(train), len(test), test.grader_counts.tolist()) == (2, 1, [2])
+
+
+def test_numbers_of_classes_are_places_in_a_palette(tmp_path):
+    expected = annotated(tmp_path, ("a", "b", "c"))["train"]
+    for path in (tmp_path / "train" / "masks").rglob("*.png"):
+        with Image.open(path) as image:
+            other = Image.fromarray(np.asarray(image)).convert("P")
+            other.putdata(np.asarray(image).ravel().tolist())
+        other.putpalette([200, 30, 30, 0, 0, 0, 255, 255, 255] + 253 * [9, 9, 9])
+        other.save(path)
+    assert_same(load("folder", "train", tmp_path), expected)
+
+
+def lone(part, name, value=0):
+    return lambda f: picture(f / "train" / part / name, flat(value, 9, 7))
+
+
+MASKS = {
+    "a mask of another size": (
+        lambda f: picture(f / "train/masks/scan_2_1.png", flat(0, 9, 8)),
+        ("scan_2_1.png", "7×9", "8×9"),
+    ),
+    "a mask of no image": (lone("masks", "skan_1.png"), ("skan_1.png", "must be of an image in")),
+    "an image without a mask": (lone("images", "scan_7.png"), ("scan_7.png: has no mask", "scan_7_GRADER.png")),
+    "a mask that was compressed": (lone("masks", "scan_2_7.jpg"), ("scan_2_7.jpg", ".png or .bmp")),
+    "a class that has no name": (lone("masks", "scan_2_1.png", 3), ("scan_2_1.png", "0 … 2; row 0, column 0 is 3")),
+    "a mask in colours": (
+        lambda f: picture(f / "train/masks/scan_2_1.png", flat(1, 3, 9, 7)),
+        ("scan_2_1.png", "one channel", "mode RGB"),
+    ),
+    "two images of one name": (lambda f: picture(f / "train/images/scan_1.bmp", flat(0, 3, 9, 7)), ("scan_1", "twice")),
+    "classes of one name": (
+        lambda f: (f / "classes.txt").write_text("a\na\n"),
+        ("classes.txt", "2 names, 1 different"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MASKS)
+def test_damaged_masks_are_refused_by_file(case, tmp_path):
+    damage, words = MASKS[case]
+    annotated(tmp_path, ("a", "b", "c"))
+    damage(tmp_path)
+    kind = FileNotFoundError if "without a mask" in case else ValueError
+    refusal("folder", tmp_path, str(tmp_path), *words, kind=kind)
+
+
+def test_marks_that_are_neither_black_nor_white_are_refused(tmp_path):
+    annotated(tmp_path)
+    picture(tmp_path / "train" / "masks" / "scan_2_1.png", flat(7, 9, 7))
+    refusal("folder", tmp_path, "scan_2_1.png", "0 or 255")
+
+
+@pytest.mark.parametrize("flat_masks", [False, True])
+def test_npz_has_masks_of_any_graders_and_classes(flat_masks, tmp_path):
+    x, counts = pixels(0, 5, 3, 9, 7), np.array([2, 1, 3, 1, 2])
+    each = [pixels(seed, count, 9, 7) % 4 for seed, count in enumerate(counts)]
+    padded = np.full((5, 3, 9, 7), 9, np.int16)  # what is beyond an image's own is never looked at
+    for own, place in zip(each, padded, strict=True):
+        place[: len(own)] = own
+    masks = np.concatenate(each) if flat_masks else padded
+    np.savez(
+        tmp_path / "own.npz", x_train=x, masks_train=masks, graders_train=counts, x_test=x[:1], masks_test=each[0][None]
+    )
+    train, test = (load("npz", split, tmp_path / "own.npz") for split in ("train", "test"))
+    assert (train.classes, test.classes) == (tuple("0123"),) * 2
+    assert train.num_graders.tolist() == counts.tolist()
+    for own, found in zip(each, train.masks, strict=True):
+        assert np.array_equal(found[: len(own)], own)
+        assert not found[len(own) :].any()
+    assert test.num_graders is None
+    np.savez(tmp_path / "bare.npz", x=x, masks=np.concatenate([own[:1] for own in each]) > 1)  # one annotator each
+    bare = load("npz", "test", tmp_path / "bare.npz")
+    assert (bare.classes, bare.masks.shape) == ((), (1, 1, 9, 7))
+
+
+def own_npz(**arrays):
+    return lambda f: np.savez(f / "own.npz", **({"x": np.zeros((4, 9, 7), np.uint8)} | arrays))
+
+
+NPZ = {
+    "masks of other images": (
+        own_npz(masks=np.zeros((3, 9, 7))),
+        ("own.npz", "masks must be of the 4 images; got those of 3"),
+    ),
+    "masks of another size": (own_npz(masks=np.zeros((4, 9, 8))), ("masks must be uint8 (N, graders, 9, 7)", "8")),
+    "half a mask": (own_npz(masks=np.full((4, 9, 7), 0.5)), ("own.npz: masks", "whole numbers", "mask 0 has 0.5")),
+    "a mask below zero": (own_npz(masks=-np.ones((4, 9, 7), np.int8)), ("own.npz: masks", "mask 0 has -1")),
+    "more graders than masks": (
+        own_npz(masks=np.zeros((4, 2, 9, 7)), graders=np.array([1, 2, 3, 1])),
+        ("own.npz: masks", "up to 3 graders"),
+    ),
+    "graders of no image": (
+        own_npz(masks=np.zeros((4, 2, 9, 7)), graders=np.zeros(4, int)),
+        ("num_graders must be whole numbers from 1",),
+    ),
+    "masks that do not add up": (
+        own_npz(masks=np.zeros((7, 9, 7)), graders=np.array([1, 2, 3, 4])),
+        ("the 10 that", "got 7"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NPZ)
+def test_arrays_of_masks_that_cannot_be_are_refused(case, tmp_path):
+    make, words = NPZ[case]
+    make(tmp_path)
+    with pytest.raises(ValueError, match=r"^npz: ") as caught:
+        load("npz", "train", tmp_path / "own.npz")
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert "\n" not in str(caught.value)

@@ -98,7 +98,7 @@ def logits(method: Any, model: nn.Module, x: Tensor) -> Tensor:
 
 def error_of_masks(method: Any, model: nn.Module, x: Tensor, y: Tensor) -> float:
     """One minus the mean IoU of eight samples with the mask of each image."""
-    found, wanted = logits(method, model, x) > 0, y > 0
+    found, wanted = logits(method, model, x)[:, :, 0] > 0, y > 0
     both, either = ((found & wanted).sum((2, 3)), (found | wanted).sum((2, 3)))
     return 1 - float(torch.where(either == 0, 1.0, both / either.clamp(min=1)).mean())
 

@@ -25,17 +25,20 @@ from vnd.methods import (
     JointVAE,
     NestedAE,
     OrderedL0,
+    OrderedSegmenter,
     Plain,
     PUNet,
     Sizes,
     UNetEnsemble,
     USNet,
     VNDPUNet,
+    predict_masks,
 )  # fmt: skip
 from vnd.methods.sn3 import median_distance, squared_mmd
 from vnd.models import ConvNet, ProbabilisticUNet, UNet
 
 IMAGES = torch.zeros(2, 1, 16, 16)
+OWN = torch.nn.Conv2d(1, 4, 3, padding=1)
 UNETS = UNet(channels=(4,)), ProbabilisticUNet(channels=(4,))
 CLOUDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "a point": ((1, 4, 3), (5, 4, 3)),
@@ -195,7 +198,8 @@ CASES: Refusals = {
     ),
     "no latent": (
         lambda: PUNet().build(UNETS[0], IMAGES),
-        missing("probabilistic_unet for a method that draws latents") + "UNet",
+        "network.name must be probabilistic_unet, or a ProbabilisticSegmenter of your own, for a method that draws "
+        "latents; a UNet has no describe",
     ),
     "a latent of its base": (
         lambda: VNDPUNet(base=6).build(UNETS[1], IMAGES),
@@ -203,12 +207,81 @@ CASES: Refusals = {
     ),
     "dropout of a latent": (
         lambda: DropoutUNet().build(UNETS[1], IMAGES),
-        missing("unet for this method") + "ProbabilisticUNet",
+        missing("unet, or another network without a latent, for this method") + "ProbabilisticUNet",
     ),
-    "masks of classes": (lambda: BN3UNet().build(ConvNet(), IMAGES), missing("unet for this method") + "ConvNet"),
-    "two classes of pixels": (
-        lambda: UNetEnsemble().build(UNet(1, 2, (4,)), IMAGES),
-        "network.num_classes must be 1, the foreground's logit, to segment; got 2",
+    "masks of classes": (
+        lambda: BN3UNet().build(ConvNet(), torch.zeros(2, 1, 28, 28)),
+        "network.name must give logits (batch, classes, height, width) of images, as unet does; "
+        "a ConvNet gives (2, 10) for images (2, 1, 28, 28)",
+    ),
+    "dropout of a network without": (
+        lambda: DropoutUNet().build(torch.nn.Conv2d(1, 2, 1), IMAGES),
+        "network.name must be unet, or a network that has dropout; a Conv2d has none",
+    ),
+    "an ensemble of what cannot be made again": (
+        lambda: UNetEnsemble().build(torch.nn.Conv2d(1, 2, 1), IMAGES),
+        "network.name must keep its arguments in `config`, to be made several times; a Conv2d has none",
+    ),
+    "noise of neither kind": (lambda: BN3UNet(test_noise="none"), "test_noise must be weights or pixels; got none"),  # type: ignore[arg-type]
+    # Masks in a loop of one's own
+    "a backbone of no network": (
+        lambda: OrderedSegmenter(len, 4),  # type: ignore[arg-type]
+        "OrderedSegmenter: backbone must be an nn.Module; got a builtin_function_or_method",
+    ),
+    "a latent of the base in a loop": (
+        lambda: OrderedSegmenter(OWN, 4, latent_dim=2),
+        "OrderedSegmenter: latent_dim must be greater than the method's base = 2; got 2",
+    ),
+    "a method without a latent": (
+        lambda: OrderedSegmenter(OWN, 4, method=BN3UNet()),  # type: ignore[arg-type]
+        "OrderedSegmenter: method must be a VNDPUNet or PUNet; got a BN3UNet",
+    ),
+    "features of another number": (
+        lambda: OrderedSegmenter(OWN, 5)(IMAGES),
+        "OrderedSegmenter: the backbone must give maps (2, num_features = 5, H, W); got (2, 4, 16, 16)",
+    ),
+    "images of other channels": (
+        lambda: OrderedSegmenter(OWN, 4).predict(torch.zeros(2, 3, 8, 8)),
+        "OrderedSegmenter: images must be floats (B, 1, H, W); got torch.float32 (2, 3, 8, 8)",
+    ),
+    "masks of other images": (
+        lambda: OrderedSegmenter(OWN, 4).loss(IMAGES, torch.zeros(2, 8, 16)),
+        "OrderedSegmenter: masks must be of the 2 images, of 16×16; got (2, 8, 16) of one grader each",
+    ),
+    "a mask of a class that there is not": (
+        lambda: OrderedSegmenter(OWN, 4, num_classes=3).loss(
+            IMAGES, torch.arange(2.0)[:, None, None] * 3 + IMAGES[:, 0]
+        ),
+        "OrderedSegmenter: masks must be whole numbers in 0 … 2; image 1 has 3",
+    ),
+    "an image without a grader": (
+        lambda: OrderedSegmenter(OWN, 4).loss(IMAGES, [torch.zeros(2, 16, 16), torch.zeros(0, 16, 16)]),
+        "loss: masks of an image must be (graders, H, W), all of one size, with at least one grader; "
+        "those of image 1 are (0, 16, 16)",
+    ),
+    "no samples": (
+        lambda: OrderedSegmenter(OWN, 4).predict(IMAGES, 0),
+        "predict: samples must be a whole number of at least 1; got 0",
+    ),
+    "a length below the base": (
+        lambda: OrderedSegmenter(OWN, 4).predict(IMAGES, length=1),
+        "predict: length must be a whole number in 2 … 6, 'drawn' or None; got 1",
+    ),
+    "a length of a latent that has one": (
+        lambda: OrderedSegmenter(OWN, 4, method=PUNet()).predict(IMAGES, length=2),
+        "predict: length must be None where latents have one length; got 2",
+    ),
+    "masks of a width of a latent": (
+        lambda: predict_masks(OrderedSegmenter(OWN, 4), IMAGES, width=0.5),
+        "predict_masks: this network draws latents and has no widths; give its predict a length",
+    ),
+    "noise of no kind": (
+        lambda: predict_masks(OWN, IMAGES, noise="none"),  # type: ignore[arg-type]
+        "predict_masks: noise must be 'weights' or 'pixels'; got 'none'",
+    ),
+    "masks of a classifier": (
+        lambda: predict_masks(ConvNet(), torch.zeros(2, 1, 28, 28)),
+        "predict_masks: net must give logits (B, K, H, W); got (2, 10)",
     ),
     "an ensemble with dropout": (
         lambda: UNetEnsemble().build(UNet(channels=(4,), dropout=0.5), IMAGES),

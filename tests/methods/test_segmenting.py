@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import vnd
 from methods.masks import LATENT, SIDE, SMALL, at, drawn, model_of, shapes
 from vnd.methods import BN3UNet, DropoutUNet, Sizes, UNetEnsemble, VNDPUNet
-from vnd.methods.vnd_punet import LOG_VARIANCE, likelihood, normal_of
+from vnd.methods.segmenter import likelihood
+from vnd.methods.vnd_punet import LOG_VARIANCE, normal_of
 from vnd.models import EnsembleUNet
 from vnd.nn import BayesLayer
 
@@ -25,10 +26,10 @@ each = pytest.mark.parametrize("name", SMALL)
 def test_the_likelihood_is_that_of_bernoulli_pixels_summed() -> None:
     logits, masks = 3 * torch.randn(2, 3, 5, 5), (torch.rand(3, 5, 5) > 0.5).float()
     wanted = -torch.distributions.Bernoulli(logits=logits).log_prob(masks.expand(2, 3, 5, 5)).sum((2, 3))
-    torch.testing.assert_close(likelihood(logits, masks), wanted)
-    sure = likelihood(torch.full((1, 2, 2), 1e4), torch.zeros(1, 2, 2))
+    torch.testing.assert_close(likelihood(logits[:, :, None], masks), wanted)
+    sure = likelihood(torch.full((1, 1, 2, 2), 1e4), torch.zeros(1, 2, 2))
     assert sure.tolist() == [4e4]  # neither infinite nor cut off
-    assert likelihood(logits.bfloat16(), masks).dtype == torch.float32
+    assert likelihood(logits[:, :, None].bfloat16(), masks).dtype == torch.float32
 
 
 def test_log_variances_are_held_and_can_come_back() -> None:
@@ -57,7 +58,7 @@ def test_drawn_masks_have_a_shape_and_a_seed_and_leave_the_network_as_it_was(nam
     for seed in (3, 3, 4):
         torch.manual_seed(seed)
         found.append(draw(images, 5))
-    assert found[0].shape == (5, 4, SIDE, SIDE)
+    assert found[0].shape == (5, 4, 1, SIDE, SIDE)
     assert found[0].dtype == torch.float32
     assert not found[0].requires_grad
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
@@ -115,7 +116,7 @@ def test_masks_of_bn3_are_those_of_the_network_of_that_width(fraction: float) ->
     found = drawn(method, model, images, 2, fraction)
     vnd.recalibrate(model, [images], [fraction])
     with torch.no_grad(), vnd.width(model.eval(), fraction):
-        torch.testing.assert_close(found[1], model(images).squeeze(1), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(found[1], model(images), rtol=1e-4, atol=1e-4)
 
 
 def test_sample_i_of_an_ensemble_is_member_i() -> None:
@@ -124,7 +125,7 @@ def test_sample_i_of_an_ensemble_is_member_i() -> None:
     assert isinstance(model, EnsembleUNet)
     found = drawn(method, model, images, 7)
     with torch.no_grad():
-        members = [member(images).squeeze(1) for member in model.eval().members]
+        members = [member(images) for member in model.eval().members]
     for index in range(7):
         torch.testing.assert_close(found[index], members[index % 3])
 
@@ -142,7 +143,7 @@ def test_dropout_stays_on_when_masks_are_drawn_and_batch_norm_does_not() -> None
     method, (images, _) = DropoutUNet(rate=0.3), shapes()
     model = model_of(method)
     with torch.no_grad():
-        mean = model.eval()(images).squeeze(1)
+        mean = model.eval()(images)
     found = drawn(method, model, images, 6)
     assert all((one - mean).abs().max() > 1e-3 for one in found)
     for module in model.modules():
@@ -170,7 +171,7 @@ def test_the_loss_of_an_ensemble_is_the_sum_of_its_members() -> None:
     method, (images, masks) = UNetEnsemble(members=2), shapes()
     model = model_of(method)
     assert isinstance(model, EnsembleUNet)
-    wanted = sum(likelihood(member(images).squeeze(1), masks).mean() for member in model.members)
+    wanted = sum(likelihood(member(images), masks).mean() for member in model.members)
     torch.testing.assert_close(method.loss(model, (images, masks), at()).total, wanted)
 
 
@@ -181,7 +182,7 @@ def test_the_loss_of_bn3_is_its_likelihood_and_its_share_of_the_kl() -> None:
     torch.manual_seed(3)
     terms = method.loss(model, (images, masks), at(1, 0.5, 40))
     torch.manual_seed(3)
-    wanted = likelihood(same(images).squeeze(1), masks).mean()
+    wanted = likelihood(same(images), masks).mean()
     assert terms.parts["kl"] > 0
     torch.testing.assert_close(terms.parts["nll"], wanted.detach())
     torch.testing.assert_close(terms.total, wanted + 0.5 / 40 * vnd.kl(model, "output"))

@@ -19,7 +19,8 @@ from methods.masks import LATENT, at, drawn, model_of, shapes
 from vnd.distributions import OrderedNormal
 from vnd.distributions.kl import chain_kl, normal_kl, ordered_normal_kl
 from vnd.methods import PUNet, Sizes, VNDPUNet
-from vnd.methods.vnd_punet import likelihood, normal_of, probabilistic
+from vnd.methods.segmenter import likelihood
+from vnd.methods.vnd_punet import normal_of, probabilistic
 from vnd.models import ProbabilisticUNet
 from vnd.train.loop import diagnosis
 
@@ -110,7 +111,8 @@ def check_loss(method: VNDPUNet, model: ProbabilisticUNet) -> None:
     codes = [q.rsample(hard=True), q.rsample(length=2), q.rsample(length=5)]
     features = model.unet(images)
     surprise = [
-        F.binary_cross_entropy_with_logits(model.combine(features, h), masks, reduction="sum") / 4 for h in codes
+        F.binary_cross_entropy_with_logits(model.combine(features, h)[..., 0, :, :], masks, reduction="sum") / 4
+        for h in codes
     ]
     cost = kl_divergence(Normal(q.loc, q.scale), Normal(p.loc, p.scale))
     fixed = [surprise[1] + 3 * cost[:, :2].sum(1).mean(), surprise[2] + 3 * cost[:, :5].sum(1).mean()]
@@ -143,7 +145,7 @@ def test_the_loss_of_latents_of_all_lengths_is_that_by_hand() -> None:
     assert lengths in ([2, 3], [2, 4], [2, 5], [3, 5], [2, 6], [3, 6])
     told = q.rsample(length=torch.tensor([*lengths, 2, 2]))
     h = torch.cat((told[:2], drawn[2:]))
-    logits = model.combine(model.unet(images), h[None])[0]
+    logits = model.combine(model.unet(images), h[None])[0, :, 0]
     surprise = F.binary_cross_entropy_with_logits(logits, masks, reduction="sum") / 4
     cost = kl_divergence(Normal(q.loc, q.scale), Normal(p.loc, p.scale))
     probs = [math.log((b + 1) / b) / math.log(7 / 2) for b in range(2, 7)]

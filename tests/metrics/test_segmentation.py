@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -303,3 +304,92 @@ def test_bins_reach_from_nothing_to_certainty() -> None:
 
 
 # What is refused
+
+
+# Several classes, and graders who differ in number
+
+
+def class_distance(a: np.ndarray, b: np.ndarray, classes: int) -> float:
+    """By loops: the mean over foreground classes, a class that neither has at 0."""
+    each = []
+    for label in range(1, classes):
+        either = sum(x == label or y == label for x, y in zip(a.flat, b.flat, strict=True))
+        both = sum(x == label and y == label for x, y in zip(a.flat, b.flat, strict=True))
+        each.append(1 - both / either if either else 0.0)
+    return sum(each) / len(each)
+
+
+def ragged(classes: int = 4) -> tuple[Tensor, list[Tensor]]:
+    """Two samples of each of three images, and 1, 4 and 2 graders; one class is in none of the first image's masks."""
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.randint(classes, (3, 2, 3, 4), generator=generator)
+    graders = [torch.randint(classes, (count, 3, 4), generator=generator) for count in (1, 4, 2)]
+    samples[0], graders[0] = samples[0].clamp(max=classes - 2), graders[0].clamp(max=classes - 2)
+    return samples, graders
+
+
+def class_gap() -> float:
+    """Worst difference of the energy distance from the loops, each image held against its own graders."""
+    samples, graders = ragged()
+    found, worst = ged(samples, graders, num_classes=4), 0.0
+    for image, own in enumerate(graders):
+        sets = [np.asarray(samples[image]), np.asarray(own)]
+        across, among, between = (
+            np.mean([[class_distance(a, b, 4) for b in two] for a in one])
+            for one, two in ((sets[0], sets[1]), (sets[0], sets[0]), (sets[1], sets[1]))
+        )
+        worst = max(worst, abs(float(found[image]) - (2 * across - among - between)))
+    return worst
+
+
+def test_the_energy_distance_of_classes_is_that_of_loops() -> None:
+    assert class_gap() < 1e-12
+    samples, graders = ragged()
+    matched = matched_iou(samples, graders, num_classes=4)
+    for image, own in enumerate(graders):
+        alone = matched_iou(samples[image : image + 1], own[None], num_classes=4)
+        assert float(matched[image]) == pytest.approx(float(alone))
+
+
+@pytest.mark.parametrize("fault", ["the background too", "classes that are there"])
+def test_another_mean_over_classes_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = segmentation._pairs
+
+    def wrong(a: Tensor, b: Tensor | None, num_classes: int | None) -> Tensor:
+        if num_classes is None:
+            return pairs(a, b, None)
+        other = a if b is None else b
+        each = torch.stack([pairs(a == label, other == label, None) for label in range(num_classes)])
+        if fault == "the background too":
+            return each.mean(0)
+        there = torch.stack(
+            [(a == k).flatten(2).any(2)[:, :, None] | (other == k).flatten(2).any(2)[:, None] for k in range(1, 4)]
+        )
+        return (each[1:] * there).sum(0) / there.sum(0).clamp_min(1)
+
+    monkeypatch.setattr(segmentation, "_pairs", wrong)
+    assert class_gap() > 1e-3
+
+
+def test_two_classes_are_one_foreground() -> None:
+    samples, graders = ragged(2)
+    graders = torch.stack([own[:1] for own in graders])
+    for measure in (segmentation.iou_distance, segmentation.dice):
+        torch.testing.assert_close(measure(samples, graders, 2), measure(samples, graders))
+    torch.testing.assert_close(segmentation.diversity(samples, 2), segmentation.diversity(samples))
+    probs = torch.rand(3, 3, 4)
+    two = torch.stack((1 - probs, probs), 1)
+    for one, other in ((segmentation.pixel_calibration(two, graders), segmentation.pixel_calibration(probs, graders)),):
+        torch.testing.assert_close(one.error, other.error)
+        torch.testing.assert_close(one.count, other.count)
+    torch.testing.assert_close(segmentation.pixel_entropy(two, dim=1), segmentation.pixel_entropy(probs))
+
+
+def test_pixels_of_classes_are_pooled_over_images_of_any_graders() -> None:
+    """By loops over images, classes but the background, and pixels; one bin, so that only sums count."""
+    _, graders = ragged()
+    probs = torch.rand(3, 4, 3, 4).double().softmax(1)
+    shares = torch.stack([torch.stack([(own == label).double().mean(0) for label in range(1, 4)]) for own in graders])
+    found = segmentation.pixel_calibration(probs, graders, bins=1)
+    assert int(found.count.sum()) == 3 * 3 * 12
+    assert float(found.error) == pytest.approx(float((probs[:, 1:] - shares).sum().abs() / shares.numel()))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import vnd
 from vnd.models import EnsembleUNet, ProbabilisticUNet, UNet, build
 from vnd.models.autoencoder import PrefixLinear
-from vnd.models.unet import LatentNet
+from vnd.models.probabilistic import LatentNet
 
 HEADS = {"loc": 6, "log_variance": 6, "keep_logits": 4}
 SMALL = {"channels": [4, 6, 8], "heads": HEADS}
@@ -44,6 +44,20 @@ def test_parameters_are_those_by_hand(channels: tuple[int, ...], latent: int, im
     assert sum(p.numel() for p in network.parameters()) == wanted
 
 
+def test_published_blocks_have_three_convolutions_and_no_norm() -> None:
+    """By hand: 3×3 weights and biases of every block of the UNet and both nets; what is beside these is the same."""
+    channels, heads = (5, 7, 9), {"loc": 6}
+    with torch.device("meta"):
+        ours = ProbabilisticUNet(1, channels, heads=heads)
+        published = ProbabilisticUNet(1, channels, heads=heads, convolutions=3, norm=False)
+    blocks = [(1, 5), (5, 7), (7, 9)] * 2 + [(2, 5), (5, 7), (7, 9), (14, 7), (10, 5)]
+    two = sum(9 * (i * o + o * o) + 4 * o for i, o in blocks)
+    three = sum(9 * (i * o + 2 * o * o) + 3 * o for i, o in blocks)
+    mine, theirs = (sum(p.numel() for p in network.parameters()) for network in (ours, published))
+    assert theirs - three == mine - two
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in published.modules())
+
+
 def test_the_combiner_is_the_convolution_of_features_and_a_tiled_latent() -> None:
     network = small().double()
     features, h = torch.randn(3, 4, 8, 8, dtype=torch.float64), torch.randn(3, 6, dtype=torch.float64)
@@ -55,7 +69,7 @@ def test_the_combiner_is_the_convolution_of_features_and_a_tiled_latent() -> Non
     assert len(hidden) == 2
     for layer in hidden:
         x = layer(x).relu()
-    wanted = network.combiner.output(x).squeeze(1)
+    wanted = network.combiner.output(x)
     assert wanted.std() > 1e-3
     torch.testing.assert_close(network.combine(features, h), wanted, rtol=0, atol=1e-12)
 
@@ -69,7 +83,7 @@ def truncation_gap() -> float:
     for length in range(1, 7):
         zeros = h * (torch.arange(6) < length)
         short, long = network.combine(features, h[..., :length]), network.combine(features, zeros)
-        assert short.shape == (2, 3, 8, 8)
+        assert short.shape == (2, 3, 1, 8, 8)
         worst = max(worst, float((short - long).abs().max()))
     assert (network.combine(features, h[..., :2]) - network.combine(features, h)).abs().max() > 1e-3
     torch.testing.assert_close(network.combine(features, h)[1], network.combine(features, h[1]))
@@ -99,7 +113,7 @@ def test_the_prior_sees_the_image_and_the_posterior_the_mask_too() -> None:
         mean = network.prior.encoder[2](F.max_pool2d(network.prior.encoder[1](F.max_pool2d(
             network.prior.encoder[0](x), 2)), 2)).mean((2, 3))  # fmt: skip
         torch.testing.assert_close(prior["loc"], network.prior.heads["loc"](mean))
-        torch.testing.assert_close(network(x).squeeze(1), network.combine(network.unet(x), prior["loc"]))
+        torch.testing.assert_close(network(x), network.combine(network.unet(x), prior["loc"]))
         torch.testing.assert_close(network.unet(x), network.unet.features(x), rtol=0, atol=0)
 
 
@@ -139,9 +153,9 @@ def test_the_start_is_of_order_one() -> None:
 def test_the_ensemble_answers_with_the_mean_of_probabilities() -> None:
     network, x = EnsembleUNet(channels=(4, 6), members=3).eval(), torch.randn(2, 1, 8, 8)
     with torch.no_grad():
-        each = torch.stack([member(x).squeeze(1) for member in network.members])
+        each = torch.stack([member(x) for member in network.members])
         torch.testing.assert_close(network.logits(x), each, rtol=0, atol=0)
-        torch.testing.assert_close(network(x).squeeze(1).sigmoid(), each.sigmoid().mean(0))
+        torch.testing.assert_close(network(x).sigmoid(), each.sigmoid().mean(0))
         assert (each[0] - each[1]).abs().max() > 1e-2  # each has a random start of its own
         network.members[0].output.bias.fill_(1e4)
         assert network(x).isfinite().all()

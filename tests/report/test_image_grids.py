@@ -138,7 +138,7 @@ def test_a_tree_of_one_value_at_first_says_so_over_each_image() -> None:
     assert texts(figure)[2:] == ["both: 0", "left", "right", "length 2", "length 3", "length 4"]
 
 
-def test_edges_have_the_colour_of_their_value_and_end_at_their_images() -> None:
+def test_edges_have_the_color_of_their_value_and_end_at_their_images() -> None:
     levels = [plain_images(2**level, 2**level - 1) for level in range(3)]
     figure = tree(levels, "heading", "about", ("left", "right"))
     sheet = read(figure)
@@ -207,3 +207,16 @@ def test_sheets_of_any_shape_are_drawn(shape: tuple[int, ...], count: int, monke
     axes = [axis for axis in figure.get_axes() if axis.images]
     assert len(axes) == 3 + count
     assert image_grids.png(image_grids.uncertainty(mean, "name")).startswith(b"\x89PNG")
+
+
+def test_classes_have_colors_of_their_own_and_the_background_none() -> None:
+    labels = np.array([[0, 1, 1], [2, 2, 0], [9, 0, 0]], np.uint8)
+    sheet = image_grids.grid(labels[None])[2:5, 2:5]
+    shown = image_grids.tinted(np.full((3, 3), 50, np.uint8), labels)
+    for place in np.ndindex(3, 3):
+        label = int(labels[place])
+        wanted = tuple(bytes.fromhex(image_grids.color_of(label)[1:])) if label else (0, 0, 0)
+        assert tuple(sheet[place]) == wanted
+        assert tuple(shown[place]) == (wanted if label else (50, 50, 50))  # regions so thin are all edge
+        assert tuple(image_grids.palette()[3 * label : 3 * label + 3]) == wanted
+    assert len({image_grids.color_of(label) for label in range(1, 9)}) == 8

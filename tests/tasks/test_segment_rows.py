@@ -43,7 +43,7 @@ class Brush(Segmenter, Single):
     def drawer(self, model: nn.Module, size: Size) -> Any:
         def draw(images: Tensor, count: int) -> Tensor:
             self.thresholds.append(torch.rand(count, len(images), 1, 1))
-            return 8 * (images[:, 0] - self.thresholds[-1])
+            return 8 * (images[:, 0] - self.thresholds[-1])[:, :, None]
 
         return draw
 
@@ -162,7 +162,9 @@ def test_faults_in_rows_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) 
     if fault == "the first samples alone":
         monkeypatch.setattr(segmenting, "distances", lambda t, s, n, unbiased=False: firsts(t, s, n, unbiased))
     elif fault == "graders of other images":
-        monkeypatch.setattr(segmenting, "graded", lambda *a: ((x, y.flip(0)) for x, y in graded(*a)))
+        monkeypatch.setattr(
+            segmenting, "graded", lambda *a: ((x, dataclasses.replace(y, masks=y.masks.flip(0))) for x, y in graded(*a))
+        )
     elif fault == "one sample with itself":
         monkeypatch.setattr(segmenting, "distances", lambda t, s, n, unbiased=False: distances(t, s, n))
     else:
@@ -382,9 +384,9 @@ def test_too_many_masks_are_measured_but_not_matched(monkeypatch: pytest.MonkeyP
 def test_pixels_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, pairs = list[tuple[int, ...]](), segmenting.metrics.segmentation._pairs
 
-    def counted(a: Tensor, b: Tensor | None = None) -> Tensor:
+    def counted(a: Tensor, b: Tensor | None, num_classes: int | None) -> Tensor:
         asked.append(tuple(a.shape))
-        return pairs(a, b)
+        return pairs(a, b, num_classes)
 
     monkeypatch.setattr(segmenting.metrics.segmentation, "_pairs", counted)
     images = made()
@@ -411,3 +413,79 @@ def test_widths_have_costs_of_their_own() -> None:
 def test_images_without_masks_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^evaluate: the images have no masks to be held against"):
         evaluate(run_of(Brush()), OPTIONS, Images(made().pixels))
+
+
+# Several classes, graders who differ in number
+
+
+class Classes(Brush):
+    """Draws three classes: what is brighter than a threshold, and than it and a tenth."""
+
+    def drawer(self, model: nn.Module, size: Size) -> Any:
+        draw = super().drawer(model, size)
+
+        def classes(images: Tensor, count: int) -> Tensor:
+            first = draw(images, count)
+            return torch.cat((torch.zeros_like(first), first, 2 * first - 0.8), 2)
+
+        return classes
+
+
+def uneven(classes: tuple[str, ...]) -> Images:
+    """The images, whose graders are 1, 3 and 2 by turns; the masks of those that are not there are nonsense."""
+    images, counts = made(), np.array([1, 3, 2] * COUNT)[:COUNT]
+    masks = images.masks * (1 + (images.pixels > 120).astype(np.uint8)) if classes else images.masks.copy()
+    masks[np.arange(GRADERS) >= counts[:, None]] = 1
+    return dataclasses.replace(images, masks=masks, num_graders=counts, classes=classes)
+
+
+def uneven_gap(method: Brush, classes: tuple[str, ...]) -> float:
+    """Worst difference of rows from images that are measured one by one, each against its own graders alone."""
+    images = uneven(classes)
+    results = evaluate(run_of(method), OPTIONS, images)
+    (row,), num_classes = results["rows"], len(classes) or None
+    logits = type(method).drawer(method, nn.Linear(1, 1), Size("uniform", "100 %", None, 1.0))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # as the evaluation draws
+        drawn = logits(torch.from_numpy(images.pixels).float() / 255, 9)
+    samples, _ = segmenting.drawn_masks(drawn)
+    probs = segmenting.class_probs(drawn).mean(0)
+    graders = [torch.from_numpy(own[:count]) for own, count in zip(images.masks, images.num_graders, strict=True)]
+    metrics = segmenting.metrics
+    ged = metrics.generalized_energy_distance(samples, graders, num_classes=num_classes)
+    marked = torch.stack([own.bool().any(0) for own in graders])
+    entropy = torch.special.entr(probs).sum(1) + (0 if classes else torch.special.entr(1 - probs).sum(1))
+    dice = [
+        metrics.dice(segmenting.most_likely(probs[i])[None], own, num_classes).mean() for i, own in enumerate(graders)
+    ]
+    calibration = metrics.pixel_calibration(probs if classes else probs[:, 0], graders)
+    own = [float(metrics.diversity(one[None], num_classes)) for one in graders if len(one) > 1]
+    gaps = [
+        *(abs(a - float(b)) for a, b in zip(row["per_image"]["9"], ged, strict=True)),
+        abs(row["dice"] - float(torch.stack(dice).mean())),
+        abs(row["entropy_marked"] - float(entropy[marked].mean())),
+        abs(row["calibration_error"] - float(calibration.error)),
+        abs(results["graders_own"]["diversity"] - np.mean(own)),
+    ]
+    assert (results["graders"], results["fewest_graders"]) == (3, 1)
+    assert results.get("mask_classes") == (list(classes) or None)
+    json.dumps(results, allow_nan=False)
+    return float(max(gaps))
+
+
+BOTH_KINDS = pytest.mark.parametrize(("method", "classes"), [(Brush(), ()), (Classes(), ("none", "cyst", "tumour"))])
+
+
+@BOTH_KINDS
+def test_an_image_is_held_against_its_own_graders(method: Brush, classes: tuple[str, ...]) -> None:
+    assert uneven_gap(method, classes) < 2e-5
+
+
+@BOTH_KINDS
+def test_masks_of_graders_that_are_not_there_are_caught(
+    method: Brush, classes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted fault: all masks of the array count."""
+    whole = lambda self: iter([(torch.arange(len(self.counts)), self.masks)])  # noqa: E731
+    monkeypatch.setattr(segmenting.Graders, "alike", whole)
+    assert uneven_gap(method, classes) > 1e-2

@@ -124,14 +124,12 @@ def test_data_that_cannot_be_segmented_are_refused(tmp_path: Path, monkeypatch: 
 
 
 def test_networks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    words = refused(recipe("dropout_unet", network={"name": "unet", "channels": CHANNELS, "num_classes": 2}), tmp_path)
-    assert words == "network.num_classes must be 1 for masks, one logit a pixel; got 2"
-    words = refused(recipe("dropout_unet", data={"size": 31}), tmp_path)
-    assert words.startswith("network unet cannot read the images of synthetic_graders, 1×31×31: ")
+    words = refused(recipe("dropout_unet", network={"name": "unet", "channels": CHANNELS, "in_channels": 3}), tmp_path)
+    assert words.startswith("network unet cannot read the images of synthetic_graders, 1×32×32: ")
     words = refused(recipe("punet", network={"name": "unet", "channels": CHANNELS}), tmp_path)
     assert words.startswith("network.name must be probabilistic_unet")
     plain = {"method": {"name": "plain"}, "data": {"name": "fashion", "size": 32, "augment": {}}}
-    network = {"name": "probabilistic_unet", "channels": CHANNELS}
+    network = {"name": "probabilistic_unet", "channels": CHANNELS, "num_classes": 10}
     mixed = settings("punet", network=network, **plain)
     del mixed["evaluate"]["num_mask_samples"]  # which a classifier has not
     words = refused(parse(mixed), tmp_path)

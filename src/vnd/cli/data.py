@@ -89,8 +89,8 @@ def check(path: Path, name: str | None = None, json: Path | None = None) -> None
     shown = table(columns, columns)
     for row in rows:
         counts = " … ".join(f"{x:,}" for x in sorted(set(row["label_counts"] or ())))
-        classes = f"{row['classes']} × {counts}" if counts else "–"
-        form = "×".join(map(str, row["form"])) + (f", {row['graders']} masks" if row["graders"] else "")
+        classes = f"{row['classes']} × {counts}" if counts else f"{row['classes']} of pixels" if row["classes"] else "–"
+        form = "×".join(map(str, row["form"])) + (f", {_graders(row)}" if row["graders"] else "")
         moments = [" ".join(f"{x:.3f}" for x in row[key]) for key in ("mean", "std")]
         shown.add_row(row["split"], f"{row['images']:,}", form, classes, *moments, *[str(row["groups"])] * grouped)
     rich.print(shown)
@@ -138,13 +138,20 @@ def summary(images: Images) -> dict[str, Any]:
     return {
         "images": len(images),
         "form": list(images.pixels.shape[1:]),
-        "classes": 0 if labels is None else len(labels),
+        "classes": len(images.classes) if labels is None else len(labels),
         "label_counts": None if labels is None else [int(labels.min()), int(labels.max())],
         "mean": mean.tolist(),
         "std": np.sqrt(variance).tolist(),
         "groups": None if images.groups is None else len(np.unique(images.groups)),
-        "graders": None if images.masks is None else images.masks.shape[1],
+        "graders": None if images.masks is None else int(images.grader_counts.max()),
+        "fewest_graders": None if images.masks is None else int(images.grader_counts.min()),
     }
+
+
+def _graders(row: dict[str, Any]) -> str:
+    """Numbers of graders of an image, in words."""
+    least, most = row["fewest_graders"], row["graders"]
+    return f"{most} masks" if least == most else f"{least} … {most} masks"
 
 
 def _splits(name: str, path: Path) -> Iterator[tuple[str, Images]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -14,9 +14,14 @@ from numpy.typing import NDArray
 
 from vnd._code import find_code
 from vnd._text import nearest, one_line
-from vnd.data.images import Images, check_labels
+from vnd.data.images import Images, check_labels, stack_masks
 
-KINDS = {"images": ("x", "images"), "labels": ("y", "labels"), "masks": ("masks",)}  # of an array → its names
+KINDS = {
+    "images": ("x", "images"),
+    "labels": ("y", "labels"),
+    "masks": ("masks",),
+    "graders": ("graders",),
+}  # of an array → its names
 MOST_CLASSES = 65_536
 
 
@@ -24,8 +29,8 @@ def split_of(arrays: Mapping[str, NDArray[Any]], where: Mapping[str, str]) -> Im
     """A split of arrays by their kinds, "images", "labels" and "masks", of which the first must be there.
 
     Images are (N, H, W), (N, H, W, C) or (N, C, H, W) with C 1 or 3, uint8, or floats in 0 … 1, which become the
-    nearest of 0 … 255. Labels are (N,) or (N, 1), whole numbers from 0; classes are 0 … the highest. Masks are
-    (N, H, W), or (N, K, H, W) of K annotators, of 0 and 1. `where` names each array in refusals.
+    nearest of 0 … 255. Labels are (N,) or (N, 1), whole numbers from 0; classes are 0 … the highest. Masks, with or without
+    "graders", are what `stack_masks` takes: of 0 and 1, or of numbers of classes. `where` names each array in refusals.
 
     >>> images = split_of({"images": np.zeros((2, 8, 8)), "labels": np.array([0, 2])}, {})
     >>> images.pixels.shape, images.pixels.dtype, images.classes
@@ -33,7 +38,9 @@ def split_of(arrays: Mapping[str, NDArray[Any]], where: Mapping[str, str]) -> Im
     """
     pixels = _pixels(arrays["images"], where.get("images", "images"))
     labels = labels_of(arrays["labels"], where.get("labels", "labels")) if "labels" in arrays else None
-    masks = _masks(arrays["masks"], where.get("masks", "masks")) if "masks" in arrays else None
+    masks, counts = None, None
+    if "masks" in arrays:
+        masks, counts = stack_masks(arrays["masks"], arrays.get("graders"), where.get("masks", "masks"))
     for name, values in (("labels", labels), ("masks", masks)):
         if values is not None and len(values) != len(pixels):
             thing = name.removesuffix("s")
@@ -43,16 +50,27 @@ def split_of(arrays: Mapping[str, NDArray[Any]], where: Mapping[str, str]) -> Im
     if masks is not None and masks.shape[2:] != pixels.shape[2:]:
         sizes = [f"{x.shape[2]}×{x.shape[3]}" for x in (pixels, masks)]
         raise ValueError(f"{where.get('masks', 'masks')} must be as large as the images, {sizes[0]}; got {sizes[1]}")
-    return Images(pixels, labels, () if labels is None else _numbered(labels), masks)
+    classes = _numbered(labels) if labels is not None else () if masks is None else _of_masks(masks)
+    return Images(pixels, labels, classes, masks, counts)
 
 
-def with_classes_of(images: Images, others: list[NDArray[np.int64]]) -> Images:
-    """The split, its classes those of the labels of other splits too."""
-    return images if images.labels is None else replace(images, classes=_numbered(images.labels, *others))
+def with_classes_of(
+    images: Images, labels: Sequence[NDArray[np.int64]], masks: Sequence[NDArray[np.uint8]] = ()
+) -> Images:
+    """The split, its classes those of the labels, or else of the masks, of other splits too."""
+    if images.labels is not None:
+        return replace(images, classes=_numbered(images.labels, *labels))
+    return images if images.masks is None else replace(images, classes=_of_masks(images.masks, *masks))
 
 
 def _numbered(*labels: NDArray[np.int64]) -> tuple[str, ...]:
     return tuple(map(str, range(1 + max(int(values.max(initial=-1)) for values in labels))))
+
+
+def _of_masks(*masks: NDArray[np.uint8]) -> tuple[str, ...]:
+    """Classes that pixels of masks are of; none where they are of one foreground."""
+    most = max(int(values.max(initial=0)) for values in masks)
+    return tuple(map(str, range(most + 1))) if most > 1 else ()
 
 
 def _pixels(x: NDArray[Any], where: str) -> NDArray[np.uint8]:
@@ -83,19 +101,6 @@ def labels_of(y: NDArray[Any], where: str) -> NDArray[np.int64]:
         raise ValueError(f"{where}: must be whole numbers (N,); got {y.dtype} {y.shape}")
     check_labels(y, MOST_CLASSES, where)
     return y.astype(np.int64)
-
-
-def _masks(masks: NDArray[Any], where: str) -> NDArray[np.uint8]:
-    if masks.ndim == 3:
-        masks = masks[:, None]
-    if masks.ndim != 4 or masks.dtype.kind not in "biuf":
-        raise ValueError(
-            f"{where}: must be (N, H, W) or (N, annotators, H, W) of 0 and 1; got {masks.dtype} {masks.shape}"
-        )
-    wrong = np.argwhere((masks != 0) & (masks != 1))  # also NaN
-    if len(wrong):
-        raise ValueError(f"{where}: must be 0 or 1; image {wrong[0][0]} has {masks[tuple(wrong[0])]}")
-    return np.ascontiguousarray(masks.astype(np.uint8))
 
 
 # Functions
@@ -151,7 +156,8 @@ def _both(function: Callable[..., Any], options: str) -> tuple[Images, Images]:
         train, test = found
     else:
         labels = [images.labels for images in found if images.labels is not None]
-        train, test = (with_classes_of(images, labels) for images in found)
+        masks = [images.masks for images in found if images.masks is not None]
+        train, test = (with_classes_of(images, labels, masks) for images in found)
     if train.pixels.shape[1:] != test.pixels.shape[1:]:
         sizes = " and ".join("×".join(map(str, images.pixels.shape[1:])) for images in (train, test))
         raise ValueError(f"{name}: images for training and for the test must be of one size; got {sizes}")
@@ -171,10 +177,21 @@ def _split(given: Any, where: str) -> Images:
         arrays = {names[name]: values for name, values in given.items()}
     elif isinstance(given, tuple | list) and len(given) == 2:
         marks = given[1]
-        arrays = {"images": given[0], "masks" if np.ndim(marks) > 2 else "labels": marks}
+        arrays = {"images": given[0], "masks" if _are_masks(marks) else "labels": marks}
     else:
         arrays = {"images": given}
-    found = {kind: np.asarray(values) for kind, values in arrays.items() if values is not None}
+    found = {kind: values for kind, values in arrays.items() if values is not None}
+    if isinstance(found.get("masks"), list | tuple):
+        found["masks"], counts = stack_masks(found["masks"], where=f"{where} masks")
+        found |= {} if counts is None else {"graders": counts}
+    found = {kind: np.asarray(values) for kind, values in found.items()}
     if "images" not in found:
         raise ValueError(f"{where}: must have images; got {', '.join(found) or 'nothing'}")
     return split_of(found, {kind: f"{where} {kind}" for kind in found})
+
+
+def _are_masks(marks: Any) -> bool:
+    """Tell if it is an array of masks, or a list of those of each image, and no labels."""
+    if isinstance(marks, list | tuple) and marks:
+        return np.ndim(marks[0]) > 1
+    return np.ndim(marks) > 2

@@ -109,9 +109,9 @@ def apply(augment: Augment, images: Tensor, changes: Draw) -> Tensor:
 
 
 def apply_to_masks(augment: Augment, masks: Tensor, changes: Draw) -> Tensor:
-    r"""Crop, mirror, turn and rotate masks (batch, height, width) of zeros and ones as `apply` does their images.
+    r"""Crop, mirror, turn and rotate masks (batch, height, width), 0 and 1 or classes, as `apply` does their images.
 
-    They stay zeros and ones, of the same type: a rotated pixel is the nearest one. What comes from beyond the edges is
+    They stay such numbers, of the same type: a rotated pixel is the nearest one. What comes from beyond the edges is
     0, or the mirror image, as in the images. A square that covers pixels covers no mask: what lies below is still to be
     marked.
 

@@ -105,7 +105,7 @@ class Batches:
         """The batch of a step, (share, channels, height, width) and (share,), or (share, classes) of mixed images.
 
         An image is mixed with the one at the mirrored place of the whole batch. With masks, the second is (share,
-        height, width), float32 zeros and ones.
+        height, width), float32: zeros and ones, or numbers of classes.
         """
         step = self.number(step)
         chosen, places = self._chosen(step), torch.arange(self.batch)[self.part]
@@ -140,7 +140,11 @@ class Batches:
         """Images and the masks of one grader each; the draw is that of the place in the whole batch."""
         assert self.masks is not None
         generator = torch.Generator().manual_seed(key(self.seed, "grader", step))
-        grader = torch.randint(self.masks.shape[1], (self.batch,), generator=generator)[places]
+        if (counts := self.images.num_graders) is None:
+            grader = torch.randint(self.masks.shape[1], (self.batch,), generator=generator)[places]
+        else:  # each of its own graders is as likely
+            share = torch.rand(self.batch, generator=generator, dtype=torch.float64)[places]
+            grader = (share * torch.from_numpy(counts[chosen])).long()
         pixels, _ = self._read(chosen)
         if self.marks is None:
             masks = _to(torch.from_numpy(self.masks[chosen, grader.numpy()]), self.device)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from vnd._text import one_line
 from vnd.data.arrays import KINDS, labels_of, split_of, with_classes_of
-from vnd.data.images import DEFLATE, Images, check_labels, last_fifth, present
+from vnd.data.images import DEFLATE, Images, check_labels, last_fifth, present, stack_masks
 
 CHUNK = 2**20
 STEMS = {"train": "train", "test": "t10k"}
@@ -248,8 +248,9 @@ def read_npz(path: Path, split: Literal["train", "test"]) -> Images:
     """Read x_train, y_train, x_test and y_test, or x and y, of which the last 20 % of each class are the test split.
 
     "images" may be written for x and "labels" for y, and the split before them: train_images. With "masks" in the place
-    of y, or beside it, there are masks. What each array must be is said in `arrays.split_of`; labels and masks may be
-    left out. Classes are 0 … the highest label of both splits. Nothing is unpickled.
+    of y, or beside it, there are masks, and "graders" says how many an image has, where they differ. What each array must
+    be is said in `arrays.split_of`; labels and masks may be left out. Classes are 0 … the highest label of both splits, or
+    number of a mask. Nothing is unpickled.
     """
     present(path)
     try:
@@ -265,11 +266,17 @@ def read_npz(path: Path, split: Literal["train", "test"]) -> Images:
 
             where = {kind: f"{path}: {name}" for kind, name in own.items() if name}
             images = split_of({kind: array(name) for kind, name in own.items() if name}, where)
-            others = [_entry(names, "labels", part, path) for part in SPLITS if part != split and divided]
-            labels = [labels_of(array(name), f"{path}: {name}") for name in others if name]
+            others = [{kind: _entry(names, kind, part, path) for kind in KINDS} for part in SPLITS if part != split]
+            labels, masks = list[NDArray[np.int64]](), list[NDArray[np.uint8]]()
+            for other in others if divided else ():
+                if name := other["labels"]:
+                    labels.append(labels_of(array(name), f"{path}: {name}"))
+                if name := other["masks"]:
+                    counts = array(other["graders"]) if other["graders"] else None
+                    masks.append(stack_masks(array(name), counts, f"{path}: {name}")[0])
     except DAMAGE as error:
         raise ValueError(f"{path}: is cut off, or not a .npz file: {one_line(error)}") from None
-    return with_classes_of(images, labels) if divided else _divided(images, split)
+    return with_classes_of(images, labels, masks) if divided else _divided(images, split)
 
 
 def _entry(names: Collection[str], kind: str, split: str, path: Path) -> str | None:

@@ -54,6 +54,7 @@ class Form:
         frame: The one other (width, height) that is accepted, if not any.
         crop: Side of the centre square that is cut out of images of another size before they are resized.
         binary: Whether pixels are marks, 0 or 255 (or 1), which become 0 or 1.
+        classes: Number of classes, where pixels are numbers of these: grey values, or places in a palette.
     """
 
     channels: int
@@ -64,6 +65,7 @@ class Form:
     frame: tuple[int, int] | None = None
     crop: int | None = None
     binary: bool = False
+    classes: int | None = None
 
 
 def pictures(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
@@ -161,6 +163,12 @@ def picture(path: Path, form: Form) -> NDArray[np.uint8]:
             row, column = wrong[0]
             raise ValueError(f"{path}: a mask must be 0 or 255; row {row}, column {column} is {pixels[row, column]}")
         pixels = (pixels > 0).astype(np.uint8)
+    if form.classes is not None:
+        wrong = np.argwhere(pixels >= form.classes)
+        if len(wrong):
+            row, column = wrong[0]
+            wanted = f"numbers of the {form.classes} classes, 0 … {form.classes - 1}"
+            raise ValueError(f"{path}: a mask must be {wanted}; row {row}, column {column} is {pixels[row, column]}")
     return pixels[None] if form.channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
@@ -169,7 +177,9 @@ def _misfit(image: Image, form: Form) -> str | None:
     size, wanted = image.size, (form.width, form.height)
     if image.mode[0] in "IF":
         return f"must have 8 bits a channel; got mode {image.mode}"
-    if form.channels == 1 and not form.luma and image.mode not in GREY:
+    if form.classes is not None and image.mode not in ("L", "P"):
+        return f"must have one channel, grey or of a palette, to hold numbers of classes; got mode {image.mode}"
+    if form.channels == 1 and not form.luma and form.classes is None and image.mode not in GREY:
         return f"must be grey, as the first image is; got mode {image.mode}"
     if size == wanted:
         return None
@@ -185,6 +195,8 @@ def _fitted(image: Image, form: Form) -> Any:
     from PIL.Image import Resampling
 
     whole = image.size
+    if form.classes is not None:
+        return image  # a palette's colours mean nothing
     if "transparency" in image.info:  # Pillow warns of the direct way
         image = image.convert("RGBA")
     image = image.convert("L" if form.channels == 1 else "RGB")

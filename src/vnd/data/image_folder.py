@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from vnd.data.decode import Form, decode, natural, pictures, probe, subfolders
-from vnd.data.images import Images, last_fifth, present
+from vnd.data.images import Images, last_fifth, present, stack_masks
 
 TINY_IMAGENET = Form(3, 64, 64)
 CELEBA = Form(3, 64, 64, resize=True, frame=(178, 218), crop=148)
@@ -17,6 +17,7 @@ CHAIRS = Form(3, 64, 64, resize=True)
 LIDC = Form(1, 128, 128, luma=True)
 LIDC_MASK = Form(1, 128, 128, luma=True, binary=True)
 GRADERS = 4
+LOSSLESS = (".png", ".bmp")
 Thing = TypeVar("Thing")
 
 
@@ -33,13 +34,16 @@ def read_chest_xray(folder: Path, split: Literal["train", "test"]) -> Images:
 def read_own(folder: Path, split: Literal["train", "test"]) -> Images:
     """Read `{train,test}/CLASS/*`, or `CLASS/*`, of PNG, JPEG and BMP files that all have one size.
 
-    Classes are numbered by name, as the training folder has them. Without a division, the last 20 % of each class by
-    name (`images.last_fifth`) are the test split. Images are RGB if the first one is, and a grey one among them is
-    repeated; if the first one is grey, all must be.
+    A folder that holds `images` and `masks` is one of masks: see `read_masks`. Classes are numbered by name, as the
+    training folder has them. Without a division, the last 20 % of each class by name (`images.last_fifth`) are the test
+    split. Images are RGB if the first one is, and a grey one among them is repeated; if the first one is grey, all must
+    be.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")
     divided = [x for x in (folder / "train", folder / "test") if x.is_dir()]
+    if all((root / name).is_dir() for root in divided or [folder] for name in ("images", "masks")):
+        return read_masks(folder, split)
     roots = subfolders(divided[0] if divided else folder)
     classes = tuple(x.name for x in roots)
     if divided:
@@ -54,6 +58,70 @@ def read_own(folder: Path, split: Literal["train", "test"]) -> Images:
     if not any(groups):
         raise ValueError(f"{folder}: must have at least two images of some class, to have a test split")
     return _labelled(folder, f"folder-{split}", groups, classes, probe(pictures(roots[0])[0]))
+
+
+def read_masks(folder: Path, split: Literal["train", "test"]) -> Images:
+    """Read `{train,test}/images/NAME.*` and `…/masks/NAME/*` or `…/masks/NAME_*.*`, or `images` and `masks` alone.
+
+    An image has any number of masks, from one on, each of a grader, of its size and lossless: PNG or BMP. All images
+    have one size; they are RGB if the first one is. Pixels of masks are 0 and 255 (or 1), or, with a file `classes.txt`
+    in the folder, numbers of the classes that it names, one a line, the first of them background: grey values, or
+    places in a palette. Without a division, the last 20 % of the images by name (`images.last_fifth`) are the test
+    split.
+    """
+    divided = any((folder / x).is_dir() for x in ("train", "test"))
+    place = folder / split if divided else folder
+    files = sorted(pictures(place / "images"), key=natural)
+    if len({file.stem for file in files}) < len(files):
+        twice = next(file for file in files if [other.stem for other in files].count(file.stem) > 1)
+        raise ValueError(f"{twice}: images must have names of their own, without their endings; got {twice.stem} twice")
+    masks = _masks_of(place / "masks", files)
+    if not divided:
+        if len(files) < 2:
+            raise ValueError(
+                f"{place / 'images'}: must have at least two images, to have a test split; got {len(files)}"
+            )
+        files = _part(files, last_fifth(len(files)), split)
+    classes = _class_names(folder / "classes.txt")
+    form = probe(files[0])
+    how = {"classes": len(classes)} if classes else {"luma": True, "binary": True}
+    marks = [mask for file in files for mask in masks[file]]
+    pixels = decode(folder, f"images-{split}", files, form)
+    flat = decode(folder, f"masks-{split}", marks, Form(1, form.height, form.width, **how))
+    stacked, counts = stack_masks(flat[:, 0], np.array([len(masks[file]) for file in files]), str(place / "masks"))
+    return Images(pixels, classes=classes, masks=stacked, num_graders=counts)
+
+
+def _masks_of(place: Path, images: list[Path]) -> dict[Path, list[Path]]:
+    """The masks of each image, by name: what lies in a folder of its name, or begins with that and `_`."""
+    found = {image: list[Path]() for image in images}
+    named = {image.stem: image for image in images}
+    inner = [x for x in sorted(place.iterdir(), key=natural) if x.name[0] != "."]
+    for path in inner:
+        whose = path.name if path.is_dir() else path.stem
+        while whose not in named and "_" in whose and not path.is_dir():
+            whose = whose.rpartition("_")[0]
+        if whose not in named:
+            raise ValueError(f"{path}: must be of an image in {images[0].parent}, by its name; none is called so")
+        masks = sorted(pictures(path, LOSSLESS), key=natural) if path.is_dir() else [path]
+        if not path.is_dir() and path.suffix.lower() not in LOSSLESS:
+            raise ValueError(f"{path}: a mask must be a file of {' or '.join(LOSSLESS)}, which keep its numbers")
+        found[named[whose]] += masks
+    if missing := next((image for image, masks in found.items() if not masks), None):
+        wanted = f"{place / missing.stem}/GRADER.png or {place / missing.stem}_GRADER.png"
+        raise FileNotFoundError(f"{missing}: has no mask; there must be {wanted}")
+    return found
+
+
+def _class_names(path: Path) -> tuple[str, ...]:
+    """The names of classes, one a line; none where there is no such file."""
+    if not path.is_file():
+        return ()
+    names = tuple(filter(None, map(str.strip, path.read_text(encoding="utf-8", errors="replace").splitlines())))
+    if not 2 <= len(set(names)) == len(names) <= 256:
+        got = f"{len(names)} names, {len(set(names))} different"
+        raise ValueError(f"{path}: must name 2 … 256 classes, each in a line of its own and once; got {got}")
+    return names
 
 
 def _part(things: list[Thing], held: int, split: Literal["train", "test"]) -> list[Thing]:

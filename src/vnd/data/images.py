@@ -27,8 +27,10 @@ class Images:
     Args:
         pixels: (N, channels, height, width), in memory or memory-mapped; perhaps read-only.
         labels: (N,), the class of each image as a position in `classes`.
-        classes: Their names.
-        masks: (N, graders, height, width), 0 or 1: what each grader marked.
+        classes: Their names; without labels, those of the classes that pixels of masks are of, the first background.
+        masks: (N, graders, height, width), what each grader marked: 0 or 1, or the number of a class where `classes`
+            are of masks.
+        num_graders: (N,), how many of its masks an image has, where they differ: the first ones. None for all.
         groups: (N,), the number of the patient, or other thing, that each image is of; a split never divides one.
         group_names: What they are called, by number, where they have names; all of them, also those of other splits.
 
@@ -41,6 +43,7 @@ class Images:
     labels: NDArray[np.int64] | None = None
     classes: tuple[str, ...] = ()
     masks: NDArray[np.uint8] | None = None
+    num_graders: NDArray[np.int64] | None = None
     groups: NDArray[np.int64] | None = None
     group_names: tuple[str, ...] = ()
 
@@ -57,6 +60,13 @@ class Images:
         if len(chosen) and 0 <= chosen[0] <= chosen[-1] < len(self) and np.all(np.diff(chosen) == 1):
             rows = slice(int(chosen[0]), int(chosen[-1]) + 1)
         return replace(self, **{name: values[rows] for name, values in self._arrays().items()})
+
+    @property
+    def grader_counts(self) -> NDArray[np.int64]:
+        """Number of graders of each image, (N,)."""
+        if self.num_graders is not None:
+            return self.num_graders
+        return np.full(len(self), 0 if self.masks is None else self.masks.shape[1], np.int64)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in NAMES}
@@ -92,8 +102,10 @@ def check(images: Images, where: str, *, classes_needed: int = 1) -> Images:
         if len(labels) < classes_needed:
             only = f"; all images have label {labels[0]}" if len(labels) == 1 else ""
             raise ValueError(f"{where}: must have at least {classes_needed} classes; got {len(labels)}{only}")
+    if images.num_graders is not None and images.masks is None:
+        raise ValueError(f"{where}: num_graders must come with masks; got none")
     if images.masks is not None:
-        _check_masks(images.masks, pixels.shape, where)
+        _check_masks(images, where)
     return images
 
 
@@ -209,13 +221,73 @@ def _check_numbers(values: NDArray[Any], where: str) -> None:
         raise ValueError(f"{where} must be int64 (N,); got {values.dtype} {values.shape}")
 
 
-def _check_masks(masks: NDArray[np.uint8], shape: tuple[int, ...], where: str) -> None:
+def stack_masks(
+    masks: NDArray[Any] | Sequence[NDArray[Any]], num_graders: NDArray[Any] | None = None, where: str = "masks"
+) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
+    """Masks as `Images` has them, (N, graders, H, W), and `num_graders`, None where images have equally many.
+
+    Args:
+        masks: (N, H, W) of one grader each; (N, graders, H, W); a list of (graders, H, W), differently many; or, with
+            `num_graders`, those of all images one after another, (sum of these, H, W). Whole numbers of 0 … 255.
+        num_graders: (N,), how many an image has.
+        where: What they are called in refusals.
+
+    >>> masks, num_graders = stack_masks([np.zeros((3, 8, 8)), np.ones((1, 8, 8))])
+    >>> masks.shape, num_graders
+    ((2, 3, 8, 8), array([3, 1]))
+    """
+    if not isinstance(masks, np.ndarray):
+        every = [np.asarray(own) for own in masks]
+        for index, own in enumerate(every):
+            if own.ndim != 3 or not len(own) or own.shape[1:] != every[0].shape[1:]:
+                wanted = "be (graders, H, W), all of one size, with at least one grader"
+                raise ValueError(f"{where}: of each image must {wanted}; image {index} has {own.shape}")
+        if not every:
+            raise ValueError(f"{where}: must be of at least one image; got none")
+        masks, num_graders = np.concatenate(every), np.array([len(own) for own in every])
+    if masks.ndim not in (3, 4) or masks.dtype.kind not in "biuf":
+        wanted = "(N, H, W), (N, graders, H, W) or a list of (graders, H, W)"
+        raise ValueError(f"{where}: must be {wanted}, of numbers; got {masks.dtype} {masks.shape}")
+    wrong = np.argwhere(~((masks >= 0) & (masks <= 255) & (masks == np.floor(masks))))  # also NaN
+    if len(wrong):
+        raise ValueError(f"{where}: must be whole numbers from 0; mask {wrong[0][0]} has {masks[tuple(wrong[0])]}")
+    whole = masks.astype(np.uint8)
+    if num_graders is None:
+        return np.ascontiguousarray(whole if whole.ndim == 4 else whole[:, None]), None
+    counts = np.asarray(num_graders)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or not len(counts) or counts.min() < 1:
+        raise ValueError(f"{where}: num_graders must be whole numbers from 1, (N,); got {counts.dtype} {counts.shape}")
+    counts = counts.astype(np.int64)
+    if whole.ndim == 3:
+        if counts.sum() != len(whole):
+            raise ValueError(f"{where}: must be the {counts.sum()} that num_graders has in all; got {len(whole)}")
+        placed = np.zeros((len(counts), int(counts.max()), *whole.shape[1:]), np.uint8)
+        rows = np.repeat(np.arange(len(counts)), counts)
+        placed[rows, np.arange(len(whole)) - (counts.cumsum() - counts)[rows]] = whole
+        whole = placed
+    if len(whole) != len(counts) or counts.max() > whole.shape[1]:
+        got = f"up to {counts.max()} graders of {len(counts)} images"
+        raise ValueError(f"{where}: of shape {whole.shape} must have the masks that num_graders says; it says {got}")
+    whole[np.arange(whole.shape[1]) >= counts[:, None]] = 0
+    return whole, counts if len(np.unique(counts)) > 1 or counts[0] < whole.shape[1] else None
+
+
+def _check_masks(images: Images, where: str) -> None:
+    assert images.masks is not None
+    masks, shape, counts = images.masks, images.pixels.shape, images.num_graders
     if masks.dtype != np.uint8 or masks.ndim != 4 or masks.shape[2:] != shape[2:] or not masks.shape[1]:
         wanted = f"(N, graders, {shape[2]}, {shape[3]})"
         raise ValueError(f"{where}: masks must be uint8 {wanted}; got {masks.dtype} {masks.shape}")
+    most = len(images.classes) - 1 if images.classes and images.labels is None else 1
     for start in range(0, len(masks), CHUNK):
-        wrong = np.argwhere(masks[start : start + CHUNK] > 1)
+        wrong = np.argwhere(masks[start : start + CHUNK] > most)
         if len(wrong):
             image, grader, *_ = wrong[0]
-            value = masks[start + image, grader].max()
-            raise ValueError(f"{where}: masks must be 0 or 1; mask {grader} of image {start + image} has {value}")
+            value, wanted = masks[start + image, grader].max(), "0 or 1" if most == 1 else f"in 0 … {most}"
+            raise ValueError(f"{where}: masks must be {wanted}; mask {grader} of image {start + image} has {value}")
+    if counts is not None:
+        _check_numbers(counts, f"{where}: num_graders")
+        outside = np.flatnonzero((counts < 1) | (counts > masks.shape[1]))
+        if len(outside):
+            wanted = f"lie in 1 … {masks.shape[1]}"
+            raise ValueError(f"{where}: num_graders must {wanted}; image {outside[0]} has {counts[outside[0]]}")

@@ -72,7 +72,7 @@ def describe(key: str) -> dict[str, Any]:
 
 Kind = TypeVar("Kind")
 
-# Images (batch, channels, height, width); labels (batch,) or (batch, classes), or masks (batch, height, width) of 0, 1.
+# Images (batch, channels, height, width); labels (batch,) or (batch, classes), or masks (batch, height, width).
 Batch = tuple[Tensor, Tensor]
 
 
@@ -317,6 +317,7 @@ LIMITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # option, of wha
     ("all_lengths_until", lambda x: x is None or 0 < x <= 1, "lie in (0, 1]"),
     ("all_lengths_share", lambda x: x is None or 0 <= x < 1, "lie in [0, 1)"),
     ("sampler", lambda x: x in ("exact", "released"), "be exact or released"),
+    ("test_noise", lambda x: x in ("weights", "pixels"), "be weights or pixels"),
     ("rate", lambda x: 0 < x < 1, "lie in (0, 1)"),
     ("keep_prob", lambda x: x is None or 0 < x < 1, "lie in (0, 1)"),
     ("weight_prior", lambda x: isinstance(x, str) or 0 < x < math.inf, "be greater than 0, the scale of a Gaussian"),

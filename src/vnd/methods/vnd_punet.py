@@ -1,24 +1,18 @@
 r"""All segmenting methods: VND-PUNet, whose latent is ordered, and those that it is held against.
 
-These are P-UNet, whose latent has one length, BN³ on a UNet, a UNet with dropout, and an ensemble of UNets.
-
-An image x has a mask y of 0 and 1, one of several that graders have drawn, and a network gives logits $\ell$ of its
-pixels, foreground where they are greater than 0:
-
-$$-\log p(y \mid \ell) = \sum_\text{pixels} \log(1 + e^{\ell}) - y\, \ell \quad \text{(nats of an image)}$$
-
-All losses are sums over the pixels and means over images, so that the KL beside them is that of the bound.
+These are P-UNet, whose latent has one length, BN³ on a UNet, a UNet with dropout, and an ensemble of UNets. What they
+share, the likelihood of masks first of all, is in `segmenter.py`. `OrderedSegmenter` is VND-PUNet for a loop of one's
+own, on a backbone of one's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vnd.distributions import OrderedNormal
 from vnd.distributions.kl import normal_kl, ordered_normal_kl
@@ -39,59 +33,33 @@ from vnd.methods.base import (
 )
 from vnd.methods.bn3 import BN3
 from vnd.methods.codes import Coded, covering_lengths, length_of, ratio_survival
-from vnd.models.unet import EnsembleUNet, ProbabilisticUNet, UNet
-from vnd.nn import BayesLayer, Prediction
-from vnd.nn.predict import evaluating
+from vnd.methods.segmenter import (
+    ESTIMATORS,
+    SEAM,
+    MaskPrediction,
+    Noise,
+    Segmenter,
+    check_plain,
+    check_samples,
+    check_segments,
+    class_probs,
+    config_of,
+    likelihood,
+    one_each,
+    seeded,
+)
+from vnd.models.probabilistic import CHANNELS, LatentNet, ProbabilisticSegmenter
+from vnd.models.unet import Ensemble, EnsembleUNet, UNet
+from vnd.nn import BayesLayer
+from vnd.nn.arguments import Output
 from vnd.nn.state import unwrap
 
-Drawer = Callable[[Tensor, int], Tensor]  # from images (B, 1, H, W) and n to logits (n, B, H, W)
 LOG_VARIANCE = (-10.0, 4.0)  # what log σ² of a latent lies between
 PIXELS = 2**23  # times samples in one pass of the combiner: 1 GiB for each of its layers of 32 channels
 
 
-class Segmenter:
-    """A method that draws masks of images."""
-
-    task = "segmentation"
-
-    def drawer(self, model: nn.Module, size: Size) -> Drawer:
-        """Function that draws n masks of each image of a batch, as logits (n, B, H, W), without gradient.
-
-        The network runs as in evaluation and is left as it was. Where weights are drawn, those of sample i are the
-        same for all images of the batch; where a latent is, each image has its own.
-        """
-        network = self.ready(model, size)
-
-        @torch.no_grad()
-        def draw(images: Tensor, count: int) -> Tensor:
-            with evaluating(network):
-                return to_float32(self.masks(network, images, count, size))
-
-        return draw
-
-    def ready(self, model: nn.Module, size: Size) -> nn.Module:
-        """The network that masks of a size are drawn with."""
-        return unwrap(model)
-
-    def masks(self, network: Any, images: Tensor, count: int, size: Size) -> Tensor:
-        """Logits of so many masks of each image, (count, B, H, W); here each by a pass of its own."""
-        return torch.stack([network(images).squeeze(1) for _ in range(count)])
-
-    def distinct(self, model: nn.Module) -> int | None:
-        """Number of masks of an image that it draws from; None where no two draws are the same."""
-        return None
-
-    def others(self, model: nn.Module) -> list[Size]:
-        """Sizes that it can be read at beside those that are wanted."""
-        return []
-
-    def predict(self, network: nn.Module, x: Tensor, samples: int) -> Prediction:
-        """Refused: it answers with masks, not with probabilities of classes."""
-        raise ValueError("a segmenting method predicts no classes; use vnd evaluate and vnd segment")
-
-
 class Probabilistic(Segmenter, Coded):
-    """A method whose model is a probabilistic UNet: the latent of an image is drawn, the weights are not."""
+    """A method whose model is a probabilistic network: the latent of an image is drawn, the weights are not."""
 
     called = "latent"
     who = "probabilistic UNets"
@@ -101,22 +69,32 @@ class Probabilistic(Segmenter, Coded):
         return int(probabilistic(model).config["latent"])
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
-        """The network with the heads of this method."""
-        if not isinstance(network, ProbabilisticUNet):
+        """The network made again with the heads of this method."""
+        if missing := [name for name in SEAM if not callable(getattr(network, name, None))]:
             raise ValueError(
-                f"network.name must be probabilistic_unet for a method that draws latents; "
-                f"got a {type(network).__name__}"
+                f"network.name must be probabilistic_unet, or a ProbabilisticSegmenter of your own, for a method that "
+                f"draws latents; a {type(network).__name__} has no {missing[0]}"
             )
-        return ProbabilisticUNet(**network.config | {"heads": self.heads(network.config["latent"])})
+        own: Any = network
+        latent = config_of(network, "its `latent` among them").get("latent")
+        if not isinstance(latent, int):
+            raise ValueError(f"network.latent must be the dimensions of the latent; got {latent!r}")
+        model: nn.Module = own.with_heads(self.heads(latent))
+        check_segments(model, example)
+        return self.start(model)
+
+    def start(self, model: nn.Module) -> nn.Module:
+        """Set where the heads of a new model start."""
+        return model
 
     def masks(self, network: Any, images: Tensor, count: int, size: Size) -> Tensor:
         """Those of latents of a size's length, drawn from the prior."""
         h = self.prior_draws(network, images, count, size)
-        features = network.unet(images)
+        features = network.features(images)
         at_once = max(1, PIXELS // images[:, 0].numel())
         return torch.cat([to_float32(network.combine(features, part)) for part in h.split(at_once)])
 
-    def prior_draws(self, network: ProbabilisticUNet, images: Tensor, count: int, size: Size) -> Tensor:
+    def prior_draws(self, network: ProbabilisticSegmenter, images: Tensor, count: int, size: Size) -> Tensor:
         """Latents drawn from the prior, of the length of a size, (count, B, b)."""
         loc, scale = normal_of(network.describe(images))
         noise = torch.randn(count, *loc.shape, dtype=loc.dtype, device=loc.device)
@@ -140,7 +118,7 @@ class PUNet(Probabilistic):
         loc, scale = normal_of(network.describe(images, masks))
         divergence = normal_kl(loc, scale, *normal_of(network.describe(images))).sum(1).mean()
         h = loc + scale * torch.randn(loc.shape, dtype=loc.dtype, device=loc.device)
-        surprise = likelihood(network.combine(network.unet(images), h), masks).mean()
+        surprise = likelihood(network.combine(network.features(images), h), masks).mean()
         total = surprise + step.kl_weight * divergence
         return Terms(total, {"nll": surprise.detach(), "kl": divergence.detach()})
 
@@ -189,14 +167,14 @@ class VNDPUNet(Probabilistic):
         return {**super().heads(code), "keep_logits": code - self.base}
 
     @torch.no_grad()
-    def build(self, network: nn.Module, example: Tensor) -> nn.Module:
-        """The network with the heads of this method, its latents long at first."""
-        model = probabilistic(super().build(network, example))
-        for net in (model.prior, model.posterior):
-            head = net.heads["keep_logits"]
-            assert isinstance(head, nn.Linear)
-            head.weight.mul_(0.1)
-            head.bias.fill_(self.initial_logit)
+    def start(self, model: nn.Module) -> nn.Module:
+        """Let latents be long at first, where prior and posterior are ours."""
+        network = probabilistic(model)
+        for net in (network.prior, network.posterior):
+            if isinstance(net, LatentNet):
+                head: Any = net.heads["keep_logits"]
+                head.weight.mul_(0.1)
+                head.bias.fill_(self.initial_logit)
         return model
 
     def latent(self, model: nn.Module, images: Tensor, masks: Tensor | None, temperature: float) -> OrderedNormal:
@@ -208,7 +186,7 @@ class VNDPUNet(Probabilistic):
         """Lengths that are drawn from the prior as well, as the paper draws them at a test."""
         return [Size("sampled", "drawn", None)]
 
-    def prior_draws(self, network: ProbabilisticUNet, images: Tensor, count: int, size: Size) -> Tensor:
+    def prior_draws(self, network: ProbabilisticSegmenter, images: Tensor, count: int, size: Size) -> Tensor:
         """Latents drawn from the prior: of the length of a size, or each of a length that is drawn too."""
         if size.kind != "sampled":
             return super().prior_draws(network, images, count, size)
@@ -227,7 +205,7 @@ class VNDPUNet(Probabilistic):
             whole = posterior.rsample(length=lengths.clamp(min=self.base))
             drawn = torch.where(lengths[:, None] > 0, whole, drawn)
         h = torch.stack([drawn, *(posterior.rsample(length=length) for length in fixed)])
-        surprises = likelihood(network.combine(network.unet(images), h), masks).mean(1)
+        surprises = likelihood(network.combine(network.features(images), h), masks).mean(1)
         cost = normal_kl(posterior.loc, posterior.scale, prior.loc, prior.scale)
         own = ordered_normal_kl(posterior, prior).mean()
         rates = torch.stack([own, *(cost[:, :length].sum(1).mean() for length in fixed)])
@@ -248,11 +226,135 @@ class VNDPUNet(Probabilistic):
         return Terms(total, {name: value.detach() for name, value in parts.items()})
 
 
-def likelihood(logits: Tensor, masks: Tensor) -> Tensor:
-    """Negative log-likelihood of masks (…, H, W), summed over their pixels, in nats, float32 or wider."""
-    logits = to_float32(logits)
-    each = F.binary_cross_entropy_with_logits(logits, masks.to(logits.dtype).expand_as(logits), reduction="none")
-    return each.sum((-2, -1))
+class OrderedSegmenter(ProbabilisticSegmenter):
+    r"""Network that draws masks as several graders would, from a latent whose dimensions are ordered, on any backbone.
+
+    $$\mathcal L = -\log p(y \mid x, z ∘ h) + κ\, \mathrm{KL}[q(z, h \mid x, y) ‖ p(z, h \mid x)]$$
+
+    It is VND-PUNet (`VNDPUNet` has the loss, `ProbabilisticSegmenter` the parts) for a loop of one's own: the backbone
+    makes maps of images, a net of the image says how the latent is distributed, another one, of the image and a
+    grader's mask, what that mask is in it, and 1×1 convolutions of the maps and a latent give the logits of a mask.
+    Paper: Sec. 4.2.
+
+    Args:
+        backbone: Images (B, in_channels, H, W) to maps (B, num_features, H, W); its weights are trained with the rest.
+        num_features: Channels of its maps.
+        num_classes: Classes of a pixel, the first of them background; 1 for one foreground.
+        latent_dim: Dimensions of the latent.
+        in_channels: Channels of the images.
+        method: Options of the loss; `PUNet()` for a latent of one length.
+        prior, posterior, channels, divisor, output, convolutions, norm: See `ProbabilisticSegmenter`.
+
+    Shape: (B, in_channels, H, W) to logits (B, num_classes, H, W), those of the prior's means; of any size.
+
+    >>> net = OrderedSegmenter(nn.Conv2d(3, 8, 3, padding=1), 8, num_classes=4, in_channels=3, channels=(8, 8))
+    >>> images, masks = torch.rand(2, 3, 15, 21), [torch.zeros(5, 15, 21), torch.zeros(1, 15, 21)]
+    >>> net.loss(images, masks).backward()
+    >>> prediction = net.predict(images, samples=7, length=3)
+    >>> prediction.masks.shape, prediction.probs.shape, prediction.entropy.shape
+    (torch.Size([7, 2, 15, 21]), torch.Size([2, 4, 15, 21]), torch.Size([2, 15, 21]))
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        num_features: int,
+        num_classes: int = 1,
+        latent_dim: int = 6,
+        in_channels: int = 1,
+        method: Probabilistic | None = None,
+        prior: nn.Module | None = None,
+        posterior: nn.Module | None = None,
+        channels: Sequence[int] = CHANNELS,
+        divisor: int = 1,
+        output: Output | None = None,
+        convolutions: int = 2,
+        norm: bool = True,
+    ) -> None:
+        method = VNDPUNet() if method is None else method
+        if not isinstance(method, Probabilistic):
+            raise ValueError(f"OrderedSegmenter: method must be a VNDPUNet or PUNet; got a {type(method).__name__}")
+        if method.ordered and not method.base < latent_dim:
+            raise ValueError(
+                f"OrderedSegmenter: latent_dim must be greater than the method's base = {method.base}; got {latent_dim}"
+            )
+        super().__init__(
+            backbone, num_features, num_classes, latent_dim, in_channels, method.heads(latent_dim), prior, posterior,
+            channels, divisor, output, convolutions, norm,
+        )  # fmt: skip
+        self.method = method
+        method.start(self)
+
+    def loss(
+        self, images: Tensor, masks: Tensor | Sequence[Tensor], kl_weight: float = 1.0, temperature: float = 1.0
+    ) -> Tensor:
+        """The loss of a batch, a mean over the images, in nats; of several masks of an image one is drawn.
+
+        Args:
+            images: (B, in_channels, H, W).
+            masks: One of each image (B, H, W), or those of all its graders: (B, graders, H, W), or a list of
+                (graders, H, W), whose graders may be differently many. 0 and 1, or numbers of classes.
+            kl_weight: κ.
+            temperature: Of the relaxed lengths.
+        """
+        chosen = one_each(masks)
+        self._check(images, chosen)
+        weight = torch.as_tensor(kl_weight, device=images.device, dtype=torch.float32)
+        return self.method.loss(self, (images, chosen), Step(0, weight, temperature, len(images))).total
+
+    @torch.no_grad()
+    def predict(
+        self,
+        images: Tensor,
+        samples: int = 16,
+        length: int | Literal["drawn"] | None = None,
+        seed: int | None = None,
+    ) -> MaskPrediction:
+        """Draw masks of images, latents of which come from the prior, and say what they have in common.
+
+        Args:
+            images: (B, in_channels, H, W), all of one size: others in calls of their own.
+            samples: Masks of each.
+            length: Dimensions of the latents, at least the method's base; None for all, "drawn" for lengths that are
+                drawn from the prior too.
+            seed: Makes the draws repeatable; the global generator is left as it was.
+        """
+        check_samples("predict", samples)
+        self._check(images)
+        draw = self.method.drawer(self, self._size(length))
+        with seeded(seed, images):
+            return MaskPrediction.of(class_probs(draw(images, samples)))
+
+    def _size(self, length: int | str | None) -> Size:
+        """The size of a method that a length is."""
+        full = self.config["latent"]
+        if length is None:
+            return Size("uniform", f"{full} of {full}", 1.0, 1.0)
+        if not self.method.ordered:
+            raise ValueError(f"predict: length must be None where latents have one length; got {length!r}")
+        if length == "drawn":
+            return self.method.others(self)[0]
+        if not isinstance(length, int) or not self.method.base <= length <= full:
+            wanted = f"be a whole number in {self.method.base} … {full}, 'drawn' or None"
+            raise ValueError(f"predict: length must {wanted}; got {length!r}")
+        return Size("uniform", f"{length} of {full}", length / full, length / full)
+
+    def _check(self, images: Tensor, masks: Tensor | None = None) -> None:
+        """Refuse images and masks that it is not for."""
+        channels, classes = self.config["in_channels"], self.num_classes
+        if images.ndim != 4 or images.size(1) != channels or not images.is_floating_point():
+            wanted = f"images must be floats (B, {channels}, H, W)"
+            raise ValueError(f"OrderedSegmenter: {wanted}; got {images.dtype} {tuple(images.shape)}")
+        if masks is None:
+            return
+        if masks.shape != (len(images), *images.shape[2:]):
+            wanted = f"masks must be of the {len(images)} images, of {images.size(2)}×{images.size(3)}"
+            raise ValueError(f"OrderedSegmenter: {wanted}; got {tuple(masks.shape)} of one grader each")
+        most = max(classes, 2) - 1
+        if bool((wrong := (masks < 0) | (masks > most) | (masks != masks.long())).any()):
+            image = int(wrong.flatten(1).any(1).nonzero()[0])
+            got = f"image {image} has {masks[image][wrong[image]][0].item():.4g}"
+            raise ValueError(f"OrderedSegmenter: masks must be whole numbers in 0 … {most}; {got}")
 
 
 def normal_of(heads: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -268,22 +370,10 @@ def normal_of(heads: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     return to_float32(heads["loc"]), (0.5 * log_variance).exp()
 
 
-def probabilistic(model: nn.Module) -> ProbabilisticUNet:
-    """The probabilistic UNet that a model is."""
-    root = unwrap(model)
-    assert isinstance(root, ProbabilisticUNet)
-    return root
-
-
-def check_unet(network: nn.Module) -> dict[str, Any]:
-    """The arguments of a UNet of one logit a pixel; any other network is refused."""
-    if not isinstance(network, UNet):
-        raise ValueError(f"network.name must be unet for this method; got a {type(network).__name__}")
-    if network.config["num_classes"] != 1:
-        raise ValueError(
-            f"network.num_classes must be 1, the foreground's logit, to segment; got {network.config['num_classes']}"
-        )
-    return network.config
+def probabilistic(model: nn.Module) -> ProbabilisticSegmenter:
+    """The probabilistic network that a model is."""
+    root: Any = unwrap(model)
+    return root  # type: ignore[no-any-return]
 
 
 @register("bn3_unet", Traits(rank=15, name="BN³-UNet", order="learned", looks=mc("#009e73", "^", "-.")))
@@ -297,10 +387,15 @@ class BN3UNet(Segmenter, BN3):
     which are of classes. Paper: Sec. 6.3, 32 groups, 6 of them always kept.
 
     A mask is that of one draw of the weights for all positions, whatever estimator training had: outputs that are drawn
-    by themselves, each pixel for itself, would be a mask with noise and not one of many masks.
+    by themselves, each pixel for itself, are a mask with noise and not one of many masks. They are the paper's own
+    sampling, by which its layers draw outputs at a test too: `test_noise`.
+
+    Args:
+        test_noise: "weights" draws a mask as above, "pixels" as the paper does.
     """
 
     base: int = 6
+    test_noise: Noise = "weights"
     student: ClassVar[None] = None  # masks are not distilled
 
     def __post_init__(self) -> None:
@@ -312,8 +407,8 @@ class BN3UNet(Segmenter, BN3):
                 )
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
-        """Convert a UNet."""
-        check_unet(network)
+        """Convert a UNet, or another network that segments."""
+        check_plain(network, example)
         return super().build(network, example)
 
     def distinct(self, model: nn.Module) -> int | None:
@@ -321,20 +416,20 @@ class BN3UNet(Segmenter, BN3):
         return None if self.bayesian else 1
 
     def ready(self, model: nn.Module, size: Size) -> nn.Module:
-        """The network of a size, every pass of which draws weights for all positions."""
+        """The network of a size, every pass of which draws weights for all positions, or outputs for each."""
         network = self.extract(model, size.width, "posterior").eval()
         for module in network.modules():
             if isinstance(module, BayesLayer):
-                module.sampling, module.estimator = True, "weight"
+                module.sampling, module.estimator = True, ESTIMATORS[self.test_noise]
         return network
 
     def masks(self, network: Any, images: Tensor, count: int, size: Size) -> Tensor:
         """One for each draw of the weights; of point weights, one pass for all."""
         drawn = super().masks(network, images, count if self.bayesian else 1, size)
-        return drawn.expand(count, -1, -1, -1)
+        return drawn.expand(count, *drawn.shape[1:])
 
     def _likelihood(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-        return likelihood(model(images).squeeze(1), labels).mean()
+        return likelihood(model(images), labels).mean()
 
 
 @register("dropout_unet", Traits(rank=18, name="dropout UNet", looks=mc("#cc79a7", "X", DOTTED)))
@@ -347,23 +442,33 @@ class DropoutUNet(Segmenter, Single):
     Bayesian SegNet (Kendall et al., 2015), as Kohl et al. (2018) hold the probabilistic UNet against it.
 
     Args:
-        rate: Probability that an input of an inner block is dropped; see `UNet`.
+        rate: Probability that an input of an inner block is dropped; see `UNet`. Of another network, that of all its
+            dropout.
     """
 
     rate: float = 0.5
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
-        """The network with dropout."""
-        return UNet(**check_unet(network) | {"dropout": self.rate})
+        """The UNet with dropout, or another network that has some already."""
+        if isinstance(network, UNet):
+            return UNet(**network.config | {"dropout": self.rate})
+        check_plain(network, example)
+        if not (dropouts := dropouts_of(network)):
+            raise ValueError(
+                f"network.name must be unet, or a network that has dropout; a {type(network).__name__} has none"
+            )
+        for dropout in dropouts:
+            dropout.p = self.rate
+        return network
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Negative log-likelihood, a mean over the images."""
-        surprise = likelihood(model(batch[0]).squeeze(1), batch[1]).mean()
+        surprise = likelihood(model(batch[0]), batch[1]).mean()
         return Terms(surprise, {"nll": surprise.detach()})
 
     def masks(self, network: Any, images: Tensor, count: int, size: Size) -> Tensor:
         """One a pass, with dropout, but with BatchNorm's statistics of training."""
-        dropouts = [module for module in network.modules() if isinstance(module, nn.Dropout)]
+        dropouts = dropouts_of(network)
         for dropout in dropouts:
             dropout.train()
         try:
@@ -371,6 +476,12 @@ class DropoutUNet(Segmenter, Single):
         finally:
             for dropout in dropouts:
                 dropout.eval()
+
+
+def dropouts_of(network: nn.Module) -> list[Any]:
+    """The dropout layers of a network."""
+    kinds = nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d | nn.AlphaDropout | nn.FeatureAlphaDropout
+    return [module for module in network.modules() if isinstance(module, kinds)]
 
 
 @register("unet_ensemble", Traits(rank=17, name="UNet ensemble", looks=mc("#8a6d00", "v", DASH_DOTS)))
@@ -390,10 +501,13 @@ class UNetEnsemble(Segmenter, Single):
 
     def build(self, network: nn.Module, example: Tensor) -> nn.Module:
         """So many networks like the given one."""
-        config = check_unet(network)
-        if config["dropout"]:
+        config = config_of(network, "to be made several times")
+        if config.get("dropout"):
             raise ValueError(f"network.dropout must be 0 for unet_ensemble; got {config['dropout']}")
-        return EnsembleUNet(config["in_channels"], config["channels"], self.members)
+        if isinstance(network, UNet):
+            return EnsembleUNet(members=self.members, **{key: x for key, x in config.items() if key != "dropout"})
+        check_plain(network, example)
+        return Ensemble(type(network)(**config) for _ in range(self.members))
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Refuse several processes."""

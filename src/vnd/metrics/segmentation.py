@@ -1,7 +1,12 @@
 """Agreement of sampled masks with those of several graders: energy distance, matching, diversity, calibration.
 
-A mask is (…, H, W), zeros and ones of any type, one foreground class. B images have n `samples` (B, n, H, W) and
-`graders` (B, G, H, W), whose masks are the population: they are not taken for a sample of more graders. Pixels are
+A mask is (…, H, W), zeros and ones of any type, one foreground class; or, with `num_classes` K, whole numbers 0 … K −
+1, class 0 being background. Distance and overlap of two masks with classes are means over the classes 1 … K − 1, each
+taken for a foreground of its own: with K = 2 those of one foreground. A class that neither mask has counts as equal, so
+that the weights are the same for all pairs, and the energy distance, a mean of such ones, is never negative.
+
+B images have n `samples` (B, n, H, W) and `graders` (B, G, H, W), or where they differ in number a list of (G, H, W).
+The masks of an image's graders are the population: they are not taken for a sample of more graders. Pixels are
 counted where the masks lie; what comes of the counts is float64 on the CPU, one number an image. Where several of
 these numbers are wanted, `pair_distances` of all masks counts the pixels once, and `generalized_energy_distance_of`,
 `diversity_of` and `matched_iou_of` take its table or parts of it.
@@ -10,6 +15,7 @@ these numbers are wanted, `pair_distances` of all masks counts the pixels once, 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,22 +29,24 @@ EXACT = 2**24  # whole numbers up to here are exact in float32
 LONGEST = 2048  # sides of a table that masks are matched in: 32 MiB, and some seconds an image
 
 
-def iou_distance(a: Tensor, b: Tensor) -> Tensor:
-    r"""One less the intersection over union of two masks' foregrounds.
+def iou_distance(a: Tensor, b: Tensor, num_classes: int | None = None) -> Tensor:
+    r"""One less the intersection over union of two masks' foregrounds; with classes, the mean over all but the first.
 
-    $$d(a, b) = 1 - \frac{|a \cap b|}{|a \cup b|}, \qquad d(\emptyset, \emptyset) = 0$$
+    $$d(a, b) = 1 - \frac{|a \cap b|}{|a \cup b|}, \qquad d(\emptyset, \emptyset) = 0, \qquad
+      d_K(a, b) = \frac{1}{K - 1} \sum_{k=1}^{K-1} d(\{a = k\}, \{b = k\})$$
 
     The leading dimensions of the two are broadcast, and are those of what is returned.
 
     >>> iou_distance(torch.tensor([[1, 1, 0]]), torch.tensor([[0, 1, 1]]))
     tensor(0.6667, dtype=torch.float64)
+    >>> iou_distance(torch.tensor([[1, 1, 2]]), torch.tensor([[0, 1, 2]]), num_classes=3)
+    tensor(0.2500, dtype=torch.float64)
     """
-    both, total = _counts("iou_distance", a, b)
-    return _distance(both, total - both)
+    return _class_mean(_counts("iou_distance", a, b, num_classes), lambda both, total: _distance(both, total - both))
 
 
-def dice(a: Tensor, b: Tensor) -> Tensor:
-    r"""Dice's overlap of two masks, 1 where both are empty.
+def dice(a: Tensor, b: Tensor, num_classes: int | None = None) -> Tensor:
+    r"""Dice's overlap of two masks, 1 where both are empty; with classes, the mean over all but the first.
 
     $$\frac{2\, |a \cap b|}{|a| + |b|}$$
 
@@ -47,30 +55,33 @@ def dice(a: Tensor, b: Tensor) -> Tensor:
     >>> dice(torch.tensor([[1, 1, 0]]), torch.tensor([[0, 1, 1]]))
     tensor(0.5000, dtype=torch.float64)
     """
-    both, total = _counts("dice", a, b)
-    return torch.where(total > 0, 2 * both / total.clamp_min(1), 1.0)
+    counts = _counts("dice", a, b, num_classes)
+    return _class_mean(counts, lambda both, total: torch.where(total > 0, 2 * both / total.clamp_min(1), 1.0))
 
 
-def pair_distances(a: Tensor, b: Tensor | None = None) -> Tensor:
+def pair_distances(a: Tensor, b: Tensor | None = None, num_classes: int | None = None) -> Tensor:
     """`iou_distance` of every mask of `a` (B, n, H, W) from every mask of `b` (B, m, H, W), by default `a`: (B, n, m).
 
     >>> pair_distances(torch.tensor([[[[1, 1]], [[0, 0]]]]), torch.tensor([[[[0, 1]]]]))
     tensor([[[0.5000],
              [1.0000]]], dtype=torch.float64)
     """
-    return _pairs(*checked_sets("pair_distances", a=a, **({} if b is None else {"b": b})))
+    sets = checked_sets("pair_distances", num_classes, a=a, **({} if b is None else {"b": b}))
+    return _pairs(sets[0], None if b is None else sets[1], num_classes)
 
 
-def generalized_energy_distance(samples: Tensor, graders: Tensor, unbiased: bool = False) -> Tensor:
+def generalized_energy_distance(
+    samples: Tensor, graders: Tensor | Sequence[Tensor], unbiased: bool = False, num_classes: int | None = None
+) -> Tensor:
     r"""Generalised energy distance (GED) of the samples of an image from the masks of its graders, (B,).
 
     $$\frac{2}{nG} \sum_{i, g} d(S_i, Y_g) - \frac{1}{n^2} \sum_{i, j} d(S_i, S_j)
     - \frac{1}{G^2} \sum_{g, h} d(Y_g, Y_h)$$
 
-    with d of `iou_distance`: the V-statistic, zero where samples and graders are the same masks equally often. Of
-    samples alone the pairs i = j, whose distance is zero, are left out if `unbiased`, and $n^2$ becomes n (n − 1): the
-    U-statistic, whose mean is the distance of the samples' distribution itself. Graders are the population, so all
-    their pairs stay. Paper: Sec. 6.3.
+    with d of `iou_distance`, for one foreground as Kohl et al. (2018) have it: the V-statistic, zero where samples and
+    graders are the same masks equally often. Of samples alone the pairs i = j, whose distance is zero, are left out if
+    `unbiased`, and $n^2$ becomes n (n − 1): the U-statistic, whose mean is the distance of the samples' distribution
+    itself. Graders are the population, so all their pairs stay. Paper: Sec. 6.3.
 
     Note: The V-statistic is biased upwards by E d(S, S′) / n: compare methods at the same n only. The U-statistic is
         NaN at n = 1, and may be negative.
@@ -79,8 +90,13 @@ def generalized_energy_distance(samples: Tensor, graders: Tensor, unbiased: bool
     >>> generalized_energy_distance(samples, graders)
     tensor([0.2500], dtype=torch.float64)
     """
-    samples, graders = checked_sets("energy_distance", samples=samples, graders=graders)
-    return generalized_energy_distance_of(_pairs(torch.cat((samples, graders), 1)), samples.size(1), unbiased)
+
+    def measured(samples: Tensor, graders: Tensor) -> Tensor:
+        samples, graders = checked_sets("energy_distance", num_classes, samples=samples, graders=graders)
+        table = _pairs(torch.cat((samples, graders), 1), None, num_classes)
+        return generalized_energy_distance_of(table, samples.size(1), unbiased)
+
+    return torch.cat([measured(*some) for some in _alike("energy_distance", samples, graders)])
 
 
 def generalized_energy_distance_of(table: Tensor, n: int, unbiased: bool = False) -> Tensor:
@@ -101,7 +117,9 @@ def generalized_energy_distance_of(table: Tensor, n: int, unbiased: bool = False
     return 2 * across.mean((1, 2)) - among - graders.mean((1, 2))
 
 
-def expected_energy_distance(masks: Tensor, probs: Tensor, graders: Tensor, n: int) -> Tensor:
+def expected_energy_distance(
+    masks: Tensor, probs: Tensor, graders: Tensor, n: int, num_classes: int | None = None
+) -> Tensor:
     r"""Mean `generalized_energy_distance` of n samples of a known distribution against these graders, (B,).
 
     $$2\, \mathbb E\, d(S, Y) - \Big(1 - \frac 1n\Big)\, \mathbb E\, d(S, S') - \frac{1}{G^2} \sum_{g, h} d(Y_g, Y_h)$$
@@ -116,17 +134,18 @@ def expected_energy_distance(masks: Tensor, probs: Tensor, graders: Tensor, n: i
     tensor([0.0625], dtype=torch.float64)
     """
     name = "expected_energy_distance"
-    masks, graders = checked_sets(name, masks=masks, graders=graders)
+    masks, graders = checked_sets(name, num_classes, masks=masks, graders=graders)
     check_count(name, "n", n)
     weight, _ = checked_predictions(name, probs, torch.zeros(len(probs), dtype=torch.int64))
     if weight.shape != masks.shape[:2]:
         raise ValueError(f"{name}: probs must be of shape {tuple(masks.shape[:2])}; got {tuple(probs.shape)}")
-    across = (weight[:, None] @ _pairs(masks, graders)).mean((1, 2))
-    among = (weight[:, None] @ _pairs(masks) @ weight[:, :, None])[:, 0, 0]
-    return 2 * across - (1 - 1 / n) * among - _pairs(graders).mean((1, 2))
+    among, across = _pairs(masks, None, num_classes), _pairs(masks, graders, num_classes)
+    apart = _pairs(graders, None, num_classes)
+    known = (weight[:, None] @ among @ weight[:, :, None])[:, 0, 0]
+    return 2 * (weight[:, None] @ across).mean((1, 2)) - (1 - 1 / n) * known - apart.mean((1, 2))
 
 
-def matched_iou(samples: Tensor, graders: Tensor) -> Tensor:
+def matched_iou(samples: Tensor, graders: Tensor | Sequence[Tensor], num_classes: int | None = None) -> Tensor:
     r"""Mean intersection over union of samples and graders, each with its own partner: the best of all pairings, (B,).
 
     $$\max_\pi \frac 1L \sum_{l=1}^{L} \big(1 - d(S_l, Y_{\pi(l)})\big)$$
@@ -137,7 +156,9 @@ def matched_iou(samples: Tensor, graders: Tensor) -> Tensor:
     >>> matched_iou(torch.tensor([[[[1, 1]], [[0, 0]]]]), torch.tensor([[[[0, 0]], [[0, 1]]]]))
     tensor([0.7500], dtype=torch.float64)
     """
-    return matched_iou_of(_pairs(*checked_sets("matched_iou", samples=samples, graders=graders)))
+    every = _alike("matched_iou", samples, graders)
+    sets = (checked_sets("matched_iou", num_classes, samples=some, graders=theirs) for some, theirs in every)
+    return torch.cat([matched_iou_of(_pairs(some, theirs, num_classes)) for some, theirs in sets])
 
 
 def matched_iou_of(table: Tensor) -> Tensor:
@@ -162,7 +183,7 @@ def matched_iou_of(table: Tensor) -> Tensor:
     return torch.tensor(matched, dtype=torch.float64)
 
 
-def diversity(samples: Tensor) -> Tensor:
+def diversity(samples: Tensor, num_classes: int | None = None) -> Tensor:
     r"""Mean distance of two different samples of an image, (B,); NaN where there is but one.
 
     $$\frac{1}{n (n - 1)} \sum_{i \ne j} d(S_i, S_j)$$
@@ -170,8 +191,8 @@ def diversity(samples: Tensor) -> Tensor:
     >>> diversity(torch.tensor([[[[1, 0]], [[1, 1]], [[1, 1]]]]))
     tensor([0.3333], dtype=torch.float64)
     """
-    (samples,) = checked_sets("diversity", samples=samples)
-    return _apart(_pairs(samples))
+    (samples,) = checked_sets("diversity", num_classes, samples=samples)
+    return _apart(_pairs(samples, None, num_classes))
 
 
 def diversity_of(table: Tensor) -> Tensor:
@@ -186,8 +207,25 @@ def diversity_of(table: Tensor) -> Tensor:
     return _apart(table)
 
 
-def _pairs(a: Tensor, b: Tensor | None = None) -> Tensor:
+def _alike(name: str, samples: Tensor, graders: Tensor | Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Samples and graders (B, G, H, W) of images that have equally many: all images, or each by itself."""
+    if isinstance(graders, Tensor):
+        yield samples, graders
+        return
+    if len(graders) != len(samples) or not graders:
+        raise ValueError(f"{name}: graders must be a list of {len(samples)}, one for each image; got {len(graders)}")
+    for index, own in enumerate(graders):
+        if not isinstance(own, Tensor) or own.ndim != 3:
+            got = tuple(own.shape) if isinstance(own, Tensor) else f"a {type(own).__name__}"
+            raise ValueError(f"{name}: graders of an image must be (G, H, W); those of image {index} are {got}")
+        yield samples[index : index + 1], own[None].to(samples.device)
+
+
+def _pairs(a: Tensor, b: Tensor | None, num_classes: int | None) -> Tensor:
     """`pair_distances` of masks that are checked: |a ∩ b| is their product, in numbers that stay exact."""
+    if num_classes is not None:
+        each = [_pairs(a == label, None if b is None else b == label, None) for label in range(1, num_classes)]
+        return torch.stack(each).mean(0)
     exact = torch.float32 if a.size(2) * a.size(3) < EXACT else torch.float64
     counts = list[Tensor]()
     with torch.autocast(a.device.type, enabled=False):  # bfloat16 counts no further than 256
@@ -210,13 +248,22 @@ def _distance(both: Tensor, either: Tensor) -> Tensor:
     return torch.where(either > 0, 1 - both / either.clamp_min(1), 0.0)
 
 
-def _counts(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Pixels of the intersection of two masks, and of both together, in float64."""
-    inside_a, inside_b = _checked_masks(name, "a", a), _checked_masks(name, "b", b)
+def _counts(name: str, a: Tensor, b: Tensor, num_classes: int | None) -> list[tuple[Tensor, Tensor]]:
+    """Pixels of the intersection of two masks, and of both together, in float64, of each class but the background."""
+    masks = [_checked_masks(name, argument, mask, num_classes) for argument, mask in (("a", a), ("b", b))]
     if a.shape[-2:] != b.shape[-2:]:
         raise ValueError(f"{name}: a and b must be of one size; got {tuple(a.shape)} and {tuple(b.shape)}")
-    both, total = (inside_a & inside_b).sum((-2, -1)), inside_a.sum((-2, -1)) + inside_b.sum((-2, -1))
-    return both.cpu().double(), total.cpu().double()
+    found = []
+    for label in range(1, num_classes or 2):
+        one, other = (mask == label for mask in masks)
+        both, total = (one & other).sum((-2, -1)), one.sum((-2, -1)) + other.sum((-2, -1))
+        found.append((both.cpu().double(), total.cpu().double()))
+    return found
+
+
+def _class_mean(counts: list[tuple[Tensor, Tensor]], measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Mean over the classes of what is measured of each."""
+    return torch.stack([measure(both, total) for both, total in counts]).mean(0)
 
 
 def _check_table(name: str, table: Tensor) -> None:
@@ -227,9 +274,9 @@ def _check_table(name: str, table: Tensor) -> None:
         raise ValueError(f"{name}: table must be distances, floats of shape (B, n, m), not empty; got {got}")
 
 
-def checked_sets(name: str, **sets: Tensor) -> list[Tensor]:
+def checked_sets(name: str, num_classes: int | None = None, /, **sets: Tensor) -> list[Tensor]:
     """Sets of masks (B, n, H, W), all of the same images."""
-    inside = [_checked_masks(name, argument, masks) for argument, masks in sets.items()]
+    inside = [_checked_masks(name, argument, masks, num_classes) for argument, masks in sets.items()]
     for argument, masks in zip(sets, inside, strict=True):
         if masks.ndim != 4 or not masks.numel():
             got = tuple(masks.shape)
@@ -240,11 +287,19 @@ def checked_sets(name: str, **sets: Tensor) -> list[Tensor]:
     return inside
 
 
-def _checked_masks(name: str, argument: str, masks: Tensor) -> Tensor:
-    """Masks as booleans, once they are known to be zeros and ones."""
+def _checked_masks(name: str, argument: str, masks: Tensor, num_classes: int | None = None) -> Tensor:
+    """Masks as booleans, or with classes as uint8 or wider, once they are known to be what they should."""
     check_tensor(name, argument, masks)
     if masks.ndim < 2:
         raise ValueError(f"{name}: {argument} must be masks of shape (…, H, W); got {tuple(masks.shape)}")
+    if num_classes is not None:
+        if not isinstance(num_classes, int) or num_classes < 2:
+            wanted = "num_classes must be 2 or more, background among them, or None for zeros and ones"
+            raise ValueError(f"{name}: {wanted}; got {num_classes!r}")
+        classes = masks.long() if masks.is_floating_point() else masks
+        if bool(((classes != masks) | (classes < 0) | (classes > num_classes - 1)).any()):
+            raise ValueError(f"{name}: {argument} must be whole numbers in 0 … {num_classes - 1}; got other values")
+        return classes
     inside = masks != 0
     if masks.dtype != torch.bool and not bool((masks == inside).all()):
         raise ValueError(f"{name}: {argument} must be zeros and ones; got other values (logits or probabilities?)")
@@ -265,24 +320,27 @@ class PixelCalibration:
     frequency: Tensor
 
 
-def pixel_entropy(probs: Tensor) -> Tensor:
+def pixel_entropy(probs: Tensor, dim: int | None = None) -> Tensor:
     r"""Entropy of each pixel's being foreground or not, $-p \log p - (1 - p) \log (1 - p)$, in nats; any shape.
+
+    With `dim`, the dimension of the classes, that of its class, $-\sum_k p_k \log p_k$.
 
     >>> pixel_entropy(torch.tensor([0.0, 0.5]))
     tensor([0.0000, 0.6931], dtype=torch.float64)
     """
     probs = _checked_probs("pixel_entropy", probs)
-    entropy: Tensor = torch.special.entr(probs) + torch.special.entr(1 - probs)
-    return entropy
+    entropy: Tensor = torch.special.entr(probs)
+    return entropy + torch.special.entr(1 - probs) if dim is None else entropy.sum(dim)
 
 
-def pixel_calibration(probs: Tensor, graders: Tensor, bins: int = 15) -> PixelCalibration:
+def pixel_calibration(probs: Tensor, graders: Tensor | Sequence[Tensor], bins: int = 15) -> PixelCalibration:
     r"""Mean gap between a pixel's probability and the share of graders who marked it, over equal-width bins.
 
     $$\sum_b \frac{n_b}{N} \left| \mathrm{frequency}_b - \mathrm{confidence}_b \right|$$
 
     Bins are those of `expected_calibration_error`, of `probs` of the foreground, (B, H, W), pooled over all pixels; the
-    frequency is the mean over a bin's pixels of the share of graders.
+    frequency is the mean over a bin's pixels of the share of graders. Of `probs` of classes, (B, K, H, W), every class
+    but the first, the background, is such a foreground, and all of them are pooled.
 
     Note: Most pixels are background and nobody doubts it, so that the error is small where objects are: compare it
         within one data set only.
@@ -312,15 +370,26 @@ class PixelSums:
         self.confidence = torch.zeros(bins, dtype=torch.float64)
         self.share = torch.zeros(bins, dtype=torch.float64)
 
-    def add(self, probs: Tensor, graders: Tensor) -> None:
-        """Count the pixels of some images: probabilities of the foreground (B, H, W), and masks (B, G, H, W)."""
+    def add(self, probs: Tensor, graders: Tensor | Sequence[Tensor]) -> None:
+        """Count the pixels of some images: probabilities (B, H, W), or of classes (B, K, H, W), and masks."""
+        for some, own in _alike("pixel_calibration", probs, graders):
+            self._add(some, own)
+
+    def _add(self, probs: Tensor, graders: Tensor) -> None:
+        """Count the pixels of images that have equally many graders."""
         name, bins = "pixel_calibration", len(self.count)
-        (graders,) = checked_sets(name, graders=graders)
+        if probs.ndim == 4 and probs.size(1) == 1:
+            probs = probs.squeeze(1)
+        classes = probs.size(1) if probs.ndim == 4 else None
+        (graders,) = checked_sets(name, classes, graders=graders)
         confidence = _checked_probs(name, probs)
-        wanted = (graders.size(0), *graders.shape[2:])
+        wanted = (graders.size(0), *(() if classes is None else (classes,)), *graders.shape[2:])
         if confidence.shape != wanted:
             raise ValueError(f"{name}: probs must be of shape {wanted}, as graders are; got {tuple(probs.shape)}")
-        confidence, share = confidence.flatten(), graders.double().mean(1).cpu().flatten()
+        share = (
+            torch.stack([(graders == label).double().mean(1) for label in range(1, classes or 2)], 1).cpu().flatten()
+        )
+        confidence = (confidence if classes is None else confidence[:, 1:]).flatten()
         index = equal_width(confidence, bins)
         self.count += torch.bincount(index, minlength=bins)
         self.confidence += torch.bincount(index, confidence, minlength=bins)

@@ -12,13 +12,14 @@ from torch import nn
 from vnd._text import nearest
 from vnd.models.autoencoder import AutoEncoder, DenseAutoEncoder
 from vnd.models.mobilenet import MobileNetV2
+from vnd.models.probabilistic import ProbabilisticSegmenter, ProbabilisticUNet
 from vnd.models.resnet import ResNeXt
-from vnd.models.unet import EnsembleUNet, ProbabilisticUNet, UNet
+from vnd.models.unet import Ensemble, EnsembleUNet, UNet
 from vnd.models.vgg import VGG11, ConvNet
 
 __all__ = [
-    "MODELS", "VGG11", "AutoEncoder", "ConvNet", "DenseAutoEncoder", "EnsembleUNet", "MobileNetV2",
-    "ProbabilisticUNet", "ResNeXt", "UNet", "build",
+    "MODELS", "VGG11", "AutoEncoder", "ConvNet", "DenseAutoEncoder", "Ensemble", "EnsembleUNet", "MobileNetV2",
+    "ProbabilisticSegmenter", "ProbabilisticUNet", "ResNeXt", "UNet", "build",
 ]  # fmt: skip
 
 MODELS: dict[str, type[nn.Module]] = {

@@ -212,10 +212,11 @@ class BayesLayer(nn.Module):
 
     def _run(self, x: Tensor, operation: Operation) -> Tensor:
         """A sample in training, the mean in evaluation, unless `sampling` says otherwise."""
-        sampling, expansion, generator = self.sampling, self.expansion, None
+        sampling, expansion, generator, estimator = self.sampling, self.expansion, None, self.estimator
         draw: Draw | None = None if torch.compiler.is_compiling() else here(self)
         if draw is not None:
             sampling, expansion, generator = draw.sampling, draw.expansion, draw.generator
+            estimator = draw.estimator or estimator  # type: ignore[assignment]
         if expansion != 1 and (expansion < 1 or x.dim() < self.weight.dim()):
             raise ValueError(
                 f"{type(self).__name__}: expansion must be 1, or more with a batched input; got {expansion} "
@@ -234,10 +235,10 @@ class BayesLayer(nn.Module):
         copies = range(expansion)
         if std is None:
             draws = [operation(x, weight, self.bias)] * expansion
-        elif self.estimator == "local":
+        elif estimator == "local":
             mean, variance = self._statistics(x, weight, std, operation)
             draws = [add_noise(mean, variance, generator) for _ in copies]
-        elif self.estimator == "weight":
+        elif estimator == "weight":
             draws = [operation(x, weight + std * normal(weight, generator), self.bias) for _ in copies]
         else:
             mean = operation(x, weight, self.bias)

@@ -34,11 +34,12 @@ _ANSWERS: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()  # of the
 
 @dataclass(frozen=True)
 class Draw:
-    """Settings of a Bayesian layer's draws; see `BayesLayer` for `sampling` and `expansion`."""
+    """Settings of a Bayesian layer's draws; see `BayesLayer` for all but `generator`."""
 
     sampling: bool
     generator: torch.Generator | None = None  # the source of the noise; None for torch's global one
     expansion: int = 1
+    estimator: str | None = None  # None for the layer's own
 
 
 def here(owner: Any) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vnd.functional import concentration, to_float32
 from vnd.nn.arguments import Arguments, Output, check_output, class_dim, describe_value, pick_tensor, tensors_of
-from vnd.nn.bayesian import BayesLayer
+from vnd.nn.bayesian import BayesLayer, Estimator
 from vnd.nn.context import Draw, here, saying
 from vnd.nn.recalibrate import sampling
 from vnd.nn.state import NestedState, lock_of, nested_part, state_of, unwrap
@@ -58,6 +58,7 @@ def predict(
     rows: int | None = None,
     dim: int | None = None,
     output: Output | None = None,
+    estimator: Estimator | None = None,
 ) -> Prediction:
     r"""Predict at a width with several draws of the weights, averaging probabilities.
 
@@ -78,7 +79,8 @@ def predict(
         link: From the network's outputs to what is averaged: "softmax" over `dim` (classes), "sigmoid" for
             masks, "identity" for regression; "dirichlet" for a student of SN³, whose outputs give a Dirichlet over
             probabilities: its mean, entropy and mutual information in closed form, see `vnd.functional.concentration`.
-            None for what a nested network was made with, "softmax" but for students, and "softmax" for others.
+            None for "dirichlet" of a student, "sigmoid" where images have one output a pixel, the foreground's, and
+            "softmax" otherwise. Softmax of one output alone is always 1, and refused.
         seed: Makes the draws of the weights repeatable; the global generator is left as it was.
         rows: Most examples times samples in one pass.
         dim: The dimension of the output that counts classes, for the links "softmax" and "dirichlet"; the others need
@@ -86,6 +88,8 @@ def predict(
             (batch, time, classes) or (batch, classes, time), is refused without it.
         output: The tensor that counts, where the network gives several: a key or an attribute, an index, or a function
             of what the network gives. None for the only tensor, or the one named `logits`.
+        estimator: How layers draw in this call, as they take it; None for their own. With "weight" a draw is the same
+            for all examples and positions: see `vnd.predict_masks`.
 
     >>> import vnd
     >>> net = nn.Linear(4, 3)
@@ -96,13 +100,17 @@ def predict(
     torch.Size([2, 3])
     """
     inputs = _checked(net, x, samples, link, seed, rows, dim, output)
+    if estimator is not None and estimator not in get_args(Estimator):
+        raise ValueError(
+            f"predict: estimator must be one of {', '.join(map(repr, get_args(Estimator)))}; got {estimator!r}"
+        )
     root, part = unwrap(net), nested_part(net)
     if net is not root and any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in net.modules()):
         raise ValueError("predict: nn.DataParallel runs a network in threads, which no width reaches; give its .module")
     state: NestedState | None = getattr(part, "_vnd_state", None)
     if state is None and width is not None:
         state_of(net)  # refuses it: there is no width to set
-    stands_for: Link = link or ("softmax" if state is None else state.arguments.get("link", "softmax"))
+    stands_for: Link | None = link or (None if state is None else state.arguments.get("link"))
     drawing = samples > 0 and any(isinstance(m, BayesLayer) and m.bayesian for m in root.modules())
     count = samples if drawing else 1
     reading = _Reading(stands_for, dim, output)
@@ -120,14 +128,14 @@ def predict(
         if state is not None:
             setting = setting_of(net, width)
             stack.enter_context(saying(state.said(part, replace(setting, sampled=drawing))))
-        stack.enter_context(sampling(root, drawing, generator))
+        stack.enter_context(sampling(root, drawing, generator, estimator))
         try:
-            parts = _run(net, inputs, count, rows or ROWS, reading)
+            parts = _run(net, inputs, count, rows or ROWS, reading, estimator)
         except (RuntimeError, ValueError) as error:
             if (explained := _explained(error, inputs, root)) is error:
                 raise
             raise explained from error
-    return _summarize(parts, stands_for, count, dim)
+    return _summarize(parts, _link_of(stands_for, tuple(parts.shape[1:]), dim), count, dim)
 
 
 def _checked(net: Any, x: Any, samples: Any, link: Any, seed: Any, rows: Any, dim: Any, output: Any) -> Arguments:
@@ -210,9 +218,9 @@ def evaluating(root: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """Reader of outputs: the tensor that counts, and the link along its classes."""
+    """Reader of outputs: the tensor that counts, and the link along its classes; None for what its shape says."""
 
-    link: Link
+    link: Link | None
     dim: int | None = None
     output: Output | None = None
 
@@ -224,22 +232,39 @@ class _Reading:
             raise ValueError(
                 f"predict: the output must have a row for each example, {told}; got one of shape {tuple(found.shape)}"
             )
-        if self.link == "identity":
+        shape = (batch, *found.shape[1:])
+        link = _link_of(self.link, shape, self.dim)
+        if link == "identity":
             linked = found
-        elif self.link == "sigmoid":
+        elif link == "sigmoid":
             linked = found.sigmoid()
         else:
-            dim = class_dim((batch, *found.shape[1:]), self.dim, "predict")
-            linked = found.softmax(dim) if self.link == "softmax" else concentration(found.movedim(dim, 1))
-            linked = linked if self.link == "softmax" else linked.movedim(1, dim)
+            dim = class_dim(shape, self.dim, "predict")
+            linked = found.softmax(dim) if link == "softmax" else concentration(found.movedim(dim, 1))
+            linked = linked if link == "softmax" else linked.movedim(1, dim)
         return linked.reshape(count, batch, *linked.shape[1:])
 
 
-def _run(net: nn.Module, x: Arguments, samples: int, rows: int, reading: _Reading) -> Tensor:
+def _link_of(link: Link | None, shape: tuple[int, ...], dim: int | None) -> Link:
+    """The link of an output of a shape: of images one output a pixel is the foreground's, all else has classes."""
+    if link in ("identity", "sigmoid"):
+        return link
+    alone = shape[class_dim(shape, dim, "predict")] == 1
+    if link is None and alone and len(shape) > 3:
+        return "sigmoid"
+    if alone and link != "dirichlet":
+        wanted = 'give link="sigmoid" for a probability, "identity" for regression'
+        raise ValueError(f"predict: link softmax must have two or more classes, of one it is always 1; {wanted}")
+    return link or "softmax"
+
+
+def _run(
+    net: nn.Module, x: Arguments, samples: int, rows: int, reading: _Reading, estimator: Estimator | None = None
+) -> Tensor:
     """Outputs after the link, (samples, batch, …); halves the chunk when the device's memory does not suffice."""
     while True:
         try:
-            at_once = max(1, min(samples, rows // max(1, min(rows, len(x))))) if _separable(net) else 1
+            at_once = max(1, min(samples, rows // max(1, min(rows, len(x))))) if _separable(net, estimator) else 1
             counts = [min(at_once, samples - done) for done in range(0, samples, at_once)]
             chunks = [
                 torch.cat([reading(_draw(net, part, count), count, len(part)) for count in counts])
@@ -253,9 +278,11 @@ def _run(net: nn.Module, x: Arguments, samples: int, rows: int, reading: _Readin
             torch.cuda.empty_cache()
 
 
-def _separable(net: nn.Module) -> bool:
+def _separable(net: nn.Module, estimator: Estimator | None = None) -> bool:
     """Tell if the examples of one pass are separate draws: not so where they share the noise of a weight."""
-    return all(m.estimator == "local" for m in unwrap(net).modules() if isinstance(m, BayesLayer) and m.bayesian)
+    return all(
+        (estimator or m.estimator) == "local" for m in unwrap(net).modules() if isinstance(m, BayesLayer) and m.bayesian
+    )
 
 
 def _draw(net: nn.Module, x: Arguments, count: int) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from vnd.nn.arguments import batch_inputs, describe_value, tensors_of
-from vnd.nn.bayesian import BayesLayer
+from vnd.nn.bayesian import BayesLayer, Estimator
 from vnd.nn.context import Draw, here, put, saying
 from vnd.nn.depth import BlockMask
 from vnd.nn.extract import extract
@@ -282,8 +282,10 @@ def _collecting(root: nn.Module, norms: dict[str, Any]) -> Any:
 
 
 @contextmanager
-def sampling(root: nn.Module, on: bool, generator: torch.Generator | None = None) -> Any:
+def sampling(
+    root: nn.Module, on: bool, generator: torch.Generator | None = None, estimator: Estimator | None = None
+) -> Any:
     """Let Bayesian layers sample, or use their means, in the caller's context, whatever the mode of the network."""
-    draw = Draw(on, generator)
+    draw = Draw(on, generator, estimator=estimator)
     with saying({module: draw for module in root.modules() if isinstance(module, BayesLayer)}):
         yield

@@ -339,7 +339,9 @@ def _set(root: nn.Module, undo: list[Callable[[], Any]]) -> None:
         elif isinstance(module, BayesLayer) and said is not None:
             undo.append(partial(setattr, module, "sampling", module.sampling))
             undo.append(partial(setattr, module, "expansion", module.expansion))
+            undo.append(partial(setattr, module, "estimator", module.estimator))
             module.sampling, module.expansion = said.sampling, said.expansion
+            module.estimator = said.estimator or module.estimator
 
 
 def _copying(buffer: Any) -> Callable[[], Any]:

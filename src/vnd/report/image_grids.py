@@ -31,12 +31,12 @@ DPI = 128  # a power of two: inches are then exact, and a pixel of the sheet is 
 SMALL, LARGE, ACROSS = 56, 128, 1500  # pixels: least and most of an enlarged image, and of all images side by side
 MARGIN, GAP, LETTER, LINE = 24, 6, 8, 18  # pixels: of the sheet, between images, of a letter, of a line of words
 NARROW = 620  # pixels of the narrowest sheet, so that its heading has room
-BLOCK = 9  # pixels of a coloured block, which stands for one value of a code
+BLOCK = 9  # pixels of a colored block, which stands for one value of a code
 LOW, HIGH = BLUE, ORANGE  # the two values of a tree
-CERTAIN = math.log(2)  # nats of a pixel that is as likely foreground as not: the most there is
 MASKS_ACROSS = 8  # masks in a row
 GRID_GAP = 2  # pixels between the masks of a grid
-TINT = 0.35  # of a mask over its image; its edge is all colour
+TINT = 0.35  # of a mask over its image; its edge is all color
+CLASSES = (ORANGE, "#56b4e9", "#009e73", "#cc79a7", "#e69f00", "#0072b2", "#f0e442", "#999999")  # but the background
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Sheet:
         self.pixels[top : top + height, left : left + width] = large
 
     def fill(self, left: int, top: int, width: int, height: int, color: str) -> None:
-        """A rectangle of one colour, #rrggbb."""
+        """A rectangle of one color, #rrggbb."""
         self.pixels[top : top + height, left : left + width] = tuple(bytes.fromhex(color[1:]))
 
     def write(self, x: float, y: float, text: str, size: float = 8, color: str = INK, **look: Any) -> None:
@@ -190,7 +190,7 @@ def tree(
     sheet, top = _begin(inside, LINE + 2 * GAP + len(levels) * pitch - edge, heading, about)
     x = MARGIN
     legend = [*([(only, MUTED)] if trunk else []), *zip(values, (LOW, HIGH), strict=True)]
-    for words, color in legend:  # what the colours stand for
+    for words, color in legend:  # what the colors stand for
         sheet.fill(x, top + (LINE - BLOCK) // 2, BLOCK, BLOCK, color)
         sheet.write(x + BLOCK + GAP, top + LINE / 2, words, ha="left")
         x += BLOCK + 4 * GAP + LETTER * len(words)
@@ -240,21 +240,25 @@ def _checked(images: Pixels, who: str) -> None:
 
 def overview(
     image: Pixels,
-    mean: NDArray[np.float64],
+    mean: NDArray[Any],
     entropy: NDArray[np.float64],
     samples: Sequence[Pixels],
     heading: str,
     about: str,
+    classes: Sequence[str] = (),
 ) -> Figure:
     """The image, the mean of the masks, their entropy with its scale, and below them each mask over the image.
 
+    Of several classes the most likely one is in the place of the mean, and their names stand beside the heading.
+
     Args:
         image: (height, width) or (height, width, 3).
-        mean: Probability of the foreground, (height, width).
+        mean: Probability of the foreground, (height, width); of several classes the most likely, as `tinted` has it.
         entropy: Nats of a pixel, (height, width).
         samples: Each mask over the image, as `tinted` has it: small, or its edge is too thin to be seen.
         heading: What the sheet shows.
         about: A line below it.
+        classes: Names of the classes, the background first; none where there is one foreground.
     """
     count, tall = len(samples), _tall(image)
     across = min(MASKS_ACROSS, count)
@@ -266,12 +270,15 @@ def overview(
     parts: Any = figure.subfigures(2, 1, height_ratios=heights)
     top, below = parts
     first, middle, last = top.subplots(1, 3)
-    for axis, title in ((first, "image"), (middle, "mean probability"), (last, "uncertainty")):
+    likely = "most likely class" if classes else "mean probability"
+    for axis, title in ((first, "image"), (middle, likely), (last, "uncertainty")):
         axis.set_title(title, fontsize=10, color=INK)
         axis.set_axis_off()
     _show(first, image)
-    _show(middle, mean, vmin=0, vmax=1)
-    _bar(top, last, entropy)
+    _show(middle, mean, **({} if classes else {"vmin": 0, "vmax": 1}))
+    _bar(top, last, entropy, max(2, len(classes)))
+    if classes:
+        _legend(figure, classes)
     grid = below.subplots(rows, MASKS_ACROSS, squeeze=False)
     for axis in grid.flat:
         axis.set_axis_off()
@@ -283,39 +290,75 @@ def overview(
     return figure
 
 
-def uncertainty(entropy: NDArray[np.float64], heading: str) -> Figure:
-    """The entropy of each pixel as colours, with their scale."""
+def _legend(figure: Any, classes: Sequence[str]) -> None:
+    """Names of the classes in their colors, but for the background."""
+    from matplotlib.patches import Patch
+
+    shown = list(enumerate(classes))[1 : len(CLASSES) + 1]
+    patches: list[Any] = [Patch(color=color_of(label), label=one_line(name, 24)) for label, name in shown]
+    if len(classes) - 1 > len(shown):
+        patches.append(Patch(color="white", label=f"and {len(classes) - 1 - len(shown)} more"))
+    figure.legend(handles=patches, loc="upper right", ncols=len(patches), fontsize=8.5, frameon=False, labelcolor=INK)
+
+
+def color_of(label: int) -> str:
+    """Colour of a class, from 1 on; after the eight that are easily told apart they come again.
+
+    >>> color_of(1) == color_of(9)
+    True
+    """
+    return CLASSES[(label - 1) % len(CLASSES)]
+
+
+def palette() -> bytes:
+    """Red, green and blue of 256 classes, the background black."""
+    return bytes(3) + b"".join(bytes.fromhex(color_of(label)[1:]) for label in range(1, 256))
+
+
+def uncertainty(entropy: NDArray[np.float64], heading: str, classes: int = 2) -> Figure:
+    """The entropy of each pixel as colors, with their scale, which ends at that of so many classes alike."""
     figure, axis = canvas(HALF, 4.2 * _tall(entropy) + 0.5)
     axis.set_axis_off()
     axis.set_title(one_line(heading, 60), fontsize=10, color=INK)
-    _bar(figure, axis, entropy)
+    _bar(figure, axis, entropy, classes)
     return figure
 
 
-def tinted(image: Pixels, mask: NDArray[np.bool_]) -> Pixels:
-    """An image (height, width) or (height, width, 3) in colours, with a mask laid over it and its edge drawn.
+def tinted(image: Pixels, mask: NDArray[Any]) -> Pixels:
+    """An image (height, width) or (height, width, 3) in colors, with a mask laid over it and its edges drawn.
+
+    The mask is of truths, or of numbers of classes, 0 for the background.
 
     >>> tinted(np.zeros((3, 3), np.uint8), np.ones((3, 3), bool)).shape
     (3, 3, 3)
     """
     three = np.broadcast_to(image[..., None] if image.ndim == 2 else image, (*image.shape[:2], 3)).astype(np.float64)
-    share = np.where(mask & ~ndimage.binary_erosion(mask, border_value=1), 1.0, np.where(mask, TINT, 0.0))[..., None]
-    color = np.array(tuple(bytes.fromhex(ORANGE[1:])), np.float64)
-    return np.asarray((1 - share) * three + share * color).round().astype(np.uint8)
+    for label in np.unique(mask[mask > 0]).tolist():
+        inside = mask == label
+        edge = inside & ~ndimage.binary_erosion(inside, border_value=1)
+        share = np.where(edge, 1.0, np.where(inside, TINT, 0.0))[..., None]
+        three = (1 - share) * three + share * np.array(tuple(bytes.fromhex(color_of(int(label))[1:])), np.float64)
+    return np.asarray(three).round().astype(np.uint8)
 
 
-def grid(masks: NDArray[np.bool_]) -> Pixels:
+def grid(masks: NDArray[Any]) -> Pixels:
     """Masks (samples, height, width) side by side, white on black, in rows with grey lines between.
+
+    Masks of numbers of classes are in the colors of these, and the sheet has three channels.
 
     >>> grid(np.ones((3, 4, 4), bool)).shape
     (14, 14)
     """
     count, height, width = masks.shape
     across, high, wide = math.ceil(math.sqrt(count)), height + GRID_GAP, width + GRID_GAP
-    sheet = np.full((-(-count // across) * high + GRID_GAP, across * wide + GRID_GAP), 128, np.uint8)
+    size = -(-count // across) * high + GRID_GAP, across * wide + GRID_GAP
+    if masks.dtype == np.bool_:
+        sheet, colors = np.full(size, 128, np.uint8), np.array([0, 255], np.uint8)
+    else:
+        sheet, colors = np.full((*size, 3), 128, np.uint8), np.frombuffer(palette(), np.uint8).reshape(256, 3)
     for index, mask in enumerate(masks):
         top, left = index // across * high + GRID_GAP, index % across * wide + GRID_GAP
-        sheet[top : top + height, left : left + width] = 255 * mask
+        sheet[top : top + height, left : left + width] = colors[mask.astype(np.int64)]
     return sheet
 
 
@@ -324,12 +367,15 @@ def _tall(image: NDArray[Any]) -> float:
     return float(min(max(image.shape[0] / image.shape[1], 0.4), 2.5))
 
 
-def _bar(figure: Any, axis: Axes, entropy: NDArray[np.float64]) -> None:
-    """The entropy, and the scale of its colours in nats."""
-    shown = _show(axis, entropy, cmap="inferno", vmin=0, vmax=CERTAIN)
+def _bar(figure: Any, axis: Axes, entropy: NDArray[np.float64], classes: int = 2) -> None:
+    """The entropy, and the scale of its colors in nats, up to that of so many classes that are alike likely."""
+    most = math.log(classes)
+    shown = _show(axis, entropy, cmap="inferno", vmin=0, vmax=most)
     bar = figure.colorbar(shown, ax=axis, fraction=0.045, pad=0.03)
     bar.set_label("entropy, nats", fontsize=8.5, color=INK)
-    bar.set_ticks([0, 0.2, 0.4, 0.6, CERTAIN], labels=["0", "0.2", "0.4", "0.6", "ln 2"])
+    step = next(step for step in (0.2, 0.5, 1.0, 2.0) if most / step < 4)
+    ticks = [step * place for place in range(math.ceil(most / step)) if most - step * place > 0.3 * step]
+    bar.set_ticks([*ticks, most], labels=[*(f"{tick:.1f}".removesuffix(".0") for tick in ticks), f"ln {classes}"])
     bar.ax.tick_params(labelsize=8, colors=INK)
     bar.outline.set_visible(False)
 

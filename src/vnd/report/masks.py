@@ -146,6 +146,16 @@ def several(block: Block) -> list[Series]:
     return [own for own in block.series if len(own.points) > 1]
 
 
+def graders_in_words(results: Sequence[Mapping[str, Any]]) -> str:
+    """Numbers of graders of an image.
+
+    >>> graders_in_words([{"graders": 4}]), graders_in_words([{"graders": 4, "fewest_graders": 1}])
+    ('4', '1 to 4')
+    """
+    ranges = sorted({(one.get("fewest_graders", one["graders"]), one["graders"]) for one in results})
+    return " or ".join(f"{most}" if least == most else f"{least} to {most}" for least, most in ranges)
+
+
 def group_noun(block: Block) -> str:
     """Noun for a group of images."""
     return str(block.first("group_noun") or "owner")
@@ -199,7 +209,8 @@ def overview(block: Block, options: Options) -> list[Panel]:
     truth, apart, between = expected(block).get(most), own.full.mean("diversity"), graders_own(block, "diversity")
     given: dict[str, Any] = {"images": images_of(results)}
     given |= {"measured": of_split(results, f" at {sized} sizes" if sized > 1 else "")}
-    given |= {"graders": results["graders"], "most": most, "distances": listed(said)}
+    given |= {"graders": graders_in_words([results]), "most": most, "distances": listed(said)}
+    given["classes"] = listed(results.get("mask_classes") or [])
     text = caption("trained_masks", truth=truth, apart=apart, between=between, **given)
     return [Panel("summary", "", "", [paragraphs(text, *(results.get("notes") or []))]), *tables(block, options)]
 
@@ -209,10 +220,11 @@ def tables(block: Block, options: Options) -> list[Panel]:
     """Energy distances, their differences from the reference's, and what else was measured."""
     first, second = _columns(block)
     most, between = counts(block)[-1], graders_own(block, "diversity")
+    spoken: dict[str, Any] = {"most": most, "between": "" if between is None else f"{between:.3f}"}
     found = [
         part("distances", [_table(block, first)], **_spoken_of(block, first)),
         *_against(block),
-        part("others", [_table(block, second)], most=most, between="" if between is None else f"{between:.3f}"),
+        part("others", [_table(block, second)], **spoken, classes=bool(block.first("mask_classes"))),
     ]
     if options.view != "markdown":
         return found
@@ -277,12 +289,15 @@ def _spoken_of(block: Block, columns: Sequence[Column]) -> dict[str, Any]:
     """Names that the note of the first table needs."""
     keys, points = {column.key for column in columns}, [point for _, point in block.points]
     most, noun = counts(block)[-1], group_noun(block)
+    classes = block.first("mask_classes") or []
     unbiased, groups = f"ged_unbiased_{most}", Counter(next(filter(None, map(groups_of, block.series)), ()))
     whose = f"{len(groups)} {noun}s, each with all of their images" if groups else "images"
     share = 100 * sum(count for _, count in groups.most_common(2)) / max(1, groups.total())
     sizes = sorted({len(images(p, n)) // p.seeds for p in points for n in map(int, p.rows[0][0]["per_image"])})
     return {
-        "graders": " or ".join(map(str, sorted({run.results["graders"] for run in block.runs}))),
+        "graders": graders_in_words([run.results for run in block.runs]),
+        "classes": bool(classes),
+        "background": classes[0] if classes else "",
         "most": most,
         "unbiased": unbiased in keys,
         "is_partial": unbiased in keys and any(unbiased not in p.measures for p in points if ged(p, most)),

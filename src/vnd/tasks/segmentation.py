@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,9 @@ from vnd.data.images import Images
 from vnd.methods import METHODS, Size
 from vnd.methods.base import refuse_unless
 from vnd.methods.nested import Nested
-from vnd.methods.vnd_punet import Drawer, Segmenter
+from vnd.methods.segmenter import Drawer, Segmenter, class_probs, most_likely
 from vnd.nn import Prediction
+from vnd.nn.arguments import describe_value
 from vnd.tasks.base import COSTS, PERCENT, SHAPED, Evaluation, Reading, Scores, Task, register, rows_table
 from vnd.tasks.classification import LEFT_OUT, check_labels, is_binary
 from vnd.tasks.trained import TrainedRun, named_groups, repeatable
@@ -80,13 +81,47 @@ def masks_of(images: Images) -> Any:
     return images.masks
 
 
-def graded(images: Images, normalise: Normalise, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """A split in its order, with the masks of all graders: (B, channels, H, W) and (B, graders, H, W), 0 or 1."""
+@dataclass(frozen=True)
+class Graders:
+    """Masks of the graders of a batch (B, graders, H, W), of which the first so many, (B,), are there.
+
+    Args:
+        masks: 0 and 1, or numbers of classes.
+        counts: Graders of each image.
+    """
+
+    masks: Tensor
+    counts: Tensor
+
+    def alike(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Places of images that have equally many graders, and their masks."""
+        for count in self.counts.unique().tolist():
+            where = (self.counts == count).nonzero().squeeze(1)
+            yield where, self.masks[where.to(self.masks.device), :count]
+
+
+def mask_classes(images: Images) -> tuple[str, ...]:
+    """Names of the classes that pixels of masks are of; none of one foreground."""
+    return images.classes if images.labels is None else ()
+
+
+def graded(images: Images, normalise: Normalise, device: torch.device) -> Iterator[tuple[Tensor, Graders]]:
+    """A split in its order, (B, channels, H, W), with the masks of all graders."""
     given = masks_of(images)
     batch = max(1, min(PIXELS // math.prod(images.pixels.shape[2:]), 128 if device.type == "cpu" else 512))
+    counts = torch.from_numpy(images.grader_counts)
     for number, x in enumerate(in_order(images, normalise, device, batch)):
-        masks = given[number * batch : number * batch + len(x)]
-        yield x, torch.from_numpy(masks.copy()).to(device)
+        some = slice(number * batch, number * batch + len(x))
+        yield x, Graders(torch.from_numpy(given[some].copy()).to(device), counts[some])
+
+
+def in_place(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Numbers of images, one each, from those of some of them by their places; NaN where there are none."""
+    size = 1 + max(int(where.max()) for where, _ in parts)
+    found = torch.full((size,), math.nan, dtype=torch.float64)
+    for where, values in parts:
+        found[where] = values.double()
+    return found
 
 
 def distances(table: Tensor, samples: int, count: int, unbiased: bool = False) -> Tensor:
@@ -101,9 +136,17 @@ def distances(table: Tensor, samples: int, count: int, unbiased: bool = False) -
     return torch.stack(found).mean(0)
 
 
-def table_of(samples: Tensor, graders: Tensor) -> Tensor:
+def table_of(samples: Tensor, graders: Tensor, num_classes: int | None) -> Tensor:
     """Distances of all masks from all: of samples (B, n, H, W), then graders (B, G, H, W); pixels are counted here."""
-    return metrics.pair_distances(torch.cat((samples, graders.bool()), 1))
+    masks = torch.cat((samples, graders.to(samples.dtype)), 1)
+    return metrics.pair_distances(masks if num_classes else masks.bool(), num_classes=num_classes)
+
+
+def drawn_masks(logits: Tensor) -> tuple[Tensor, int | None]:
+    """The masks (B, n, H, W) of samples' logits (n, B, K, H, W), and the number of classes; None for one foreground."""
+    classes = logits.size(2)
+    hard = (logits > 0).squeeze(2) if classes == 1 else logits.argmax(2).to(torch.uint8)
+    return hard.transpose(0, 1), None if classes == 1 else classes
 
 
 def tidy(row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -131,38 +174,51 @@ class _Measured:
     marked: int = 0
     entropy: float = 0.0  # of the marked pixels, summed
 
-    def add(self, logits: Tensor, graders: Tensor, notes: list[str]) -> None:
-        """Measure a batch: logits (n, B, H, W) against the graders (B, G, H, W)."""
-        samples, probs = (logits > 0).transpose(0, 1), logits.float().sigmoid().mean(0)
-        n, table = samples.size(1), table_of(samples, graders)
+    def add(self, logits: Tensor, graders: Graders, notes: list[str]) -> None:
+        """Measure a batch: logits (n, B, K, H, W) against the graders of each image."""
+        (samples, classes), probs = drawn_masks(logits), class_probs(logits.float()).mean(0)
+        parts: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+        for where, theirs in graders.alike():
+            there = where.to(samples.device)
+            for key, values in self._of(samples[there], probs[there], theirs, classes, notes).items():
+                parts.setdefault(key, []).append((where, values))
+        for key, found in parts.items():
+            kind, name = key
+            kept: dict[Any, list[Tensor]] = getattr(self, kind)
+            kept.setdefault(name, []).append(in_place(found))
+
+    def _of(
+        self, samples: Tensor, probs: Tensor, graders: Tensor, classes: int | None, notes: list[str]
+    ) -> dict[tuple[str, Any], Tensor]:
+        """Numbers of images that have equally many graders: samples (B, n, H, W), probs (B, K, H, W)."""
+        found: dict[tuple[str, Any], Tensor] = {}
+        n, table = samples.size(1), table_of(samples, graders, classes)
         few = n if self.distinct is None else self.distinct
         for count in self.counts:
-            self.biased.setdefault(count, []).append(distances(table, n, count))
+            found["biased", count] = distances(table, n, count)
             if 1 < count <= few:
-                self.unbiased.setdefault(count, []).append(distances(table, n, count, unbiased=True))
-        entropy, marked = metrics.pixel_entropy(probs), graders.bool().any(1).cpu()
+                found["unbiased", count] = distances(table, n, count, unbiased=True)
+        entropy = metrics.pixel_entropy(probs.squeeze(1)) if classes is None else metrics.pixel_entropy(probs, dim=1)
+        marked = graders.bool().any(1).cpu()
         self.marked += int(marked.sum())
         self.entropy += float(entropy[marked].sum())
-        found = {
-            "dice": metrics.dice((probs > THRESHOLD)[:, None], graders).mean(1),
-            "entropy": entropy.flatten(1).mean(1),
-        }
+        found["others", "dice"] = metrics.dice(most_likely(probs)[:, None], graders, classes).mean(1)
+        found["others", "entropy"] = entropy.flatten(1).mean(1)
         if n > 1:
             two = min(n, max(2, few))  # one mask, twice, is 0 apart
-            found["diversity"] = metrics.diversity_of(table[:, :two, :two])
+            found["others", "diversity"] = metrics.diversity_of(table[:, :two, :two])
         try:
-            found["matched_iou"] = metrics.matched_iou_of(table[:, :n, n:])
+            found["others", "matched_iou"] = metrics.matched_iou_of(table[:, :n, n:])
         except ValueError as error:  # too many to be matched
             notes.append(f"masks are not matched: {error}")
-        for name, values in found.items():
-            self.others.setdefault(name, []).append(values)
         self.pixels.add(probs, graders)
+        return found
 
     def row(self, groups: list[str] | list[int] | None) -> tuple[dict[str, Any], dict[str, Any]]:
         """The numbers of a row, and the bins of its calibration."""
         each = torch.stack([torch.cat(self.biased[count]) for count in self.counts], 1)
         unbiased = {count: float(torch.cat(found).mean()) for count, found in self.unbiased.items()}
-        others = {name: float(torch.cat(found).mean()) for name, found in self.others.items()}
+        others = {name: _mean(torch.cat(found)) for name, found in self.others.items()}
         names, pixels = [str(count) for count in self.counts], self.pixels.calibration()
         intervals = metrics.bootstrap_interval(each, groups)
         by_owner = None if groups is None else metrics.group_mean(each, groups).tolist()
@@ -200,17 +256,37 @@ def _expected(truth: Truth, test: Images, options: SegmentationEvaluation) -> di
 
 
 def _own(test: Images) -> dict[str, Any]:
-    """The graders among themselves: how far two are apart, and how well the others together foretell one of them."""
+    """The graders among themselves: how far two are apart, and how well the others together foretell one of them.
+
+    Of the images that have two or more.
+    """
     given = masks_of(test)
     own: dict[str, list[Tensor]] = {"diversity": [], "dice": []}
-    graders = given.shape[1]
+    classes = len(mask_classes(test)) or None
     for start in range(0, len(test), 64):
-        masks = torch.from_numpy(given[start : start + 64].copy())
-        if graders > 1:
-            own["diversity"].append(metrics.diversity(masks))
-            others = (masks.sum(1, keepdim=True) - masks) / (graders - 1)
-            own["dice"].append(metrics.dice(others > THRESHOLD, masks).mean(1))
+        some = slice(start, start + 64)
+        for _, masks in Graders(
+            torch.from_numpy(given[some].copy()), torch.from_numpy(test.grader_counts[some])
+        ).alike():
+            graders = masks.size(1)
+            if graders > 1:
+                own["diversity"].append(metrics.diversity(masks, classes))
+                own["dice"].append(metrics.dice(_foretold(masks, classes), masks, classes).mean(1))
     return {name: float(torch.cat(found).mean()) if found else None for name, found in own.items()}
+
+
+def _foretold(masks: Tensor, classes: int | None) -> Tensor:
+    """Mask that most of the others have marked, for each grader (B, graders, H, W): of equal classes the first."""
+    if classes is None:
+        return (masks.sum(1, keepdim=True) - masks) / (masks.size(1) - 1) > THRESHOLD
+    marked = torch.stack([masks == label for label in range(classes)], 2).long()
+    return (marked.sum(1, keepdim=True) - marked).argmax(2)
+
+
+def _mean(values: Tensor) -> float | None:
+    """The mean of the numbers that there are; None where there are none."""
+    found = float(values.nanmean())
+    return None if math.isnan(found) else found
 
 
 def _cost(run: TrainedRun, size: Size, test: Images) -> dict[str, int]:
@@ -358,11 +434,18 @@ class Segmentation(Task):
                 f"data.augment.cutmix mixes labels, and masks have none; use 0, got {recipe.augment.cutmix}"
             )
 
-    def check_network(self, network: nn.Module, recipe: Any, images: Images) -> None:
-        """Refuse more than one logit a pixel."""
-        classes = recipe.network.config.get("num_classes")
-        if classes not in (None, 1):
-            raise ValueError(f"network.num_classes must be 1 for masks, one logit a pixel; got {classes}")
+    def check_answer(self, answer: Any, recipe: Any, images: Images) -> None:
+        """Refuse what are no logits of pixels, and too few of them for the classes of the masks."""
+        if not isinstance(answer, Tensor) or answer.ndim != 4 or answer.shape[2:] != images.pixels.shape[2:]:
+            wanted = f"answer each pixel, (2, classes, {', '.join(map(str, images.pixels.shape[2:]))})"
+            raise ValueError(f"network.name: {recipe.network.name} must {wanted}; got {describe_value(answer)}")
+        classes, count = mask_classes(images), answer.size(1)
+        if count < (known := len(classes)):
+            names = ", ".join(classes[:5]) + ", …" * (known > 5)
+            raise ValueError(
+                f"network.num_classes must be {known} or more for the masks of {recipe.data.name}, whose pixels are of "
+                f"{known} classes ({names}); got {count}"
+            )
 
     def num_outputs(self, classes: int) -> int:
         """A logit for each class of masks, or the one of the foreground."""
@@ -378,8 +461,9 @@ class Segmentation(Task):
         draw, found = method.drawer(model, size), list[Tensor]()
         with repeatable():
             for x, graders in graded(images, normalise, next(model.parameters()).device):
-                samples = (draw(x, VALIDATED) > 0).transpose(0, 1)
-                found.append(distances(table_of(samples, graders), VALIDATED, VALIDATED))
+                samples, classes = drawn_masks(draw(x, VALIDATED))
+                tables = ((where, table_of(samples[where.to(x.device)], y, classes)) for where, y in graders.alike())
+                found.append(in_place([(where, distances(table, VALIDATED, VALIDATED)) for where, table in tables]))
         return float(torch.cat(found).mean())
 
     @torch.no_grad()
@@ -389,11 +473,12 @@ class Segmentation(Task):
         r"""Draw masks at each size and hold them against the graders': rows of distances, and how sure the pixels are.
 
         Of an image with samples $s_1 … s_n$ and graders $y_1 … y_G$, "ged" is the V-statistic $2\, \overline{d(s, y)} -
-        \overline{d(s, s')} - \overline{d(y, y')}$ with d = 1 − IoU of the foreground, and "ged_unbiased" leaves out the
-        pairs of a sample with itself. Every image has as many samples as the largest of `options.num_mask_samples`; for
-        a smaller n it has the mean over disjoint groups of n of these, which has the same expectation and less noise.
-        What else there is, is of all samples: IoU matched with the graders, diversity, and of their mean probability
-        the Dice coefficient with one grader, the entropy and the calibration error.
+        \overline{d(s, s')} - \overline{d(y, y')}$ with d = 1 − IoU of the foreground, on average over the classes but
+        the background where there are several, and "ged_unbiased" leaves out the pairs of a sample with itself. Every
+        image has as many samples as the largest of `options.num_mask_samples`; for a smaller n it has the mean over
+        disjoint groups of n of these, which has the same expectation and less noise. What else there is, is of all
+        samples: IoU matched with the graders, diversity, and of their mean probability the Dice coefficient with one
+        grader, the entropy and the calibration error.
 
         Images of one owner (a patient) are alike and may be many: "ged_by_group" is the mean over groups of their
         means, and "ged_interval" a 95 % interval of "ged" by resampling groups, or images where nobody owns them. Of a
@@ -403,7 +488,7 @@ class Segmentation(Task):
         Sizes that the method has beside the wanted ones come last. Where it is known what graders draw from, rows have
         the GED that samples of that would have, "expected_ged". `done` counts images.
         """
-        method, notes, given = _method_of(run), list[str](), masks_of(test)
+        method, notes, _ = _method_of(run), list[str](), masks_of(test)
         distinct, groups = method.distinct(run.model), groups_of(test)
         truth, rows, bins = run.truth(test), list[dict[str, Any]](), dict[str, Any]()
         expected = None if truth is None else _expected(truth, test, options)
@@ -422,8 +507,11 @@ class Segmentation(Task):
             row, bins[size.label] = measured.row(groups)
             about = {"label": size.label, "kind": size.kind, "fraction": size.fraction, **_cost(run, size, test)}
             rows.append({**about, **row, "expected_ged": expected, "seconds": round(time.perf_counter() - since, 2)})
+        fewest, most = int(test.grader_counts.min()), int(test.grader_counts.max())
         return {
-            "graders": given.shape[1],
+            "graders": most,
+            **({"fewest_graders": fewest} if fewest < most else {}),
+            **({"mask_classes": list(mask_classes(test))} if mask_classes(test) else {}),
             "samples": list(options.num_mask_samples),
             "threshold": THRESHOLD,
             "groups": groups,
@@ -442,7 +530,8 @@ class Segmentation(Task):
         """One line a size; then what samples of the true distribution would have, where that is known."""
         rows, own = results["rows"], results["graders_own"]
         images = len(next(iter(rows[0]["per_image"].values())))
-        apart = f"{images:,} images, {results['graders']} grader{'s' * (results['graders'] > 1)}"
+        fewest, most = results.get("fewest_graders", results["graders"]), results["graders"]
+        apart = f"{images:,} images, {most if fewest == most else f'{fewest} … {most}'} grader{'s' * (most > 1)}"
         if own["diversity"] is not None:
             apart += f", whose masks are {own['diversity']:.4f} apart"
         foretold = "" if own["dice"] is None else f"; Dice of one grader by the others together {own['dice']:.4f}"
