@@ -702,11 +702,11 @@ def own_npz(**arrays):
 NPZ = {
     "masks of other images": (
         own_npz(masks=np.zeros((3, 9, 7))),
-        ("own.npz", "masks must be of the 4 images; got those of 3"),
+        ("own.npz", "masks must have a mask for each of the 4 images; got 3"),
     ),
-    "masks of another size": (own_npz(masks=np.zeros((4, 9, 8))), ("masks must be uint8 (N, graders, 9, 7)", "8")),
-    "half a mask": (own_npz(masks=np.full((4, 9, 7), 0.5)), ("own.npz: masks", "whole numbers", "mask 0 has 0.5")),
-    "a mask below zero": (own_npz(masks=-np.ones((4, 9, 7), np.int8)), ("own.npz: masks", "mask 0 has -1")),
+    "masks of another size": (own_npz(masks=np.zeros((4, 9, 8))), ("as large as the images, 9×7", "got 9×8")),
+    "half a mask": (own_npz(masks=np.full((4, 9, 7), 0.5)), ("own.npz: masks", "whole numbers", "image 0 has 0.5")),
+    "a mask below zero": (own_npz(masks=-np.ones((4, 9, 7), np.int8)), ("own.npz: masks", "image 0 has -1")),
     "more graders than masks": (
         own_npz(masks=np.zeros((4, 2, 9, 7)), graders=np.array([1, 2, 3, 1])),
         ("own.npz: masks", "up to 3 graders"),

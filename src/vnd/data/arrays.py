@@ -29,8 +29,8 @@ def split_of(arrays: Mapping[str, NDArray[Any]], where: Mapping[str, str]) -> Im
     """A split of arrays by their kinds, "images", "labels" and "masks", of which the first must be there.
 
     Images are (N, H, W), (N, H, W, C) or (N, C, H, W) with C 1 or 3, uint8, or floats in 0 … 1, which become the
-    nearest of 0 … 255. Labels are (N,) or (N, 1), whole numbers from 0; classes are 0 … the highest. Masks, with or without
-    "graders", are what `stack_masks` takes: of 0 and 1, or of numbers of classes. `where` names each array in refusals.
+    nearest of 0 … 255. Labels are (N,) or (N, 1), whole numbers from 0; classes are 0 … the highest. Masks, with or
+    without "graders", are what `stack_masks` takes: of 0 and 1, or of numbers of classes. `where` names each array.
 
     >>> images = split_of({"images": np.zeros((2, 8, 8)), "labels": np.array([0, 2])}, {})
     >>> images.pixels.shape, images.pixels.dtype, images.classes

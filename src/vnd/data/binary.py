@@ -248,9 +248,9 @@ def read_npz(path: Path, split: Literal["train", "test"]) -> Images:
     """Read x_train, y_train, x_test and y_test, or x and y, of which the last 20 % of each class are the test split.
 
     "images" may be written for x and "labels" for y, and the split before them: train_images. With "masks" in the place
-    of y, or beside it, there are masks, and "graders" says how many an image has, where they differ. What each array must
-    be is said in `arrays.split_of`; labels and masks may be left out. Classes are 0 … the highest label of both splits, or
-    number of a mask. Nothing is unpickled.
+    of y, or beside it, there are masks, and "graders" says how many an image has, where they differ. What each array
+    must be is said in `arrays.split_of`; labels and masks may be left out. Classes are 0 … the highest label, or number
+    in a mask, of both splits. Nothing is unpickled.
     """
     present(path)
     try:

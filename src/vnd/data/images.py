@@ -228,7 +228,7 @@ def stack_masks(
 
     Args:
         masks: (N, H, W) of one grader each; (N, graders, H, W); a list of (graders, H, W), differently many; or, with
-            `num_graders`, those of all images one after another, (sum of these, H, W). Whole numbers of 0 … 255.
+            `num_graders`, those of all images one after another, (sum of these, H, W). Whole numbers of 0 … 254.
         num_graders: (N,), how many an image has.
         where: What they are called in refusals.
 
@@ -248,9 +248,10 @@ def stack_masks(
     if masks.ndim not in (3, 4) or masks.dtype.kind not in "biuf":
         wanted = "(N, H, W), (N, graders, H, W) or a list of (graders, H, W)"
         raise ValueError(f"{where}: must be {wanted}, of numbers; got {masks.dtype} {masks.shape}")
-    wrong = np.argwhere(~((masks >= 0) & (masks <= 255) & (masks == np.floor(masks))))  # also NaN
+    wrong = np.argwhere(~((masks >= 0) & (masks <= 254) & (masks == np.floor(masks))))  # also NaN, and white
     if len(wrong):
-        raise ValueError(f"{where}: must be whole numbers from 0; mask {wrong[0][0]} has {masks[tuple(wrong[0])]}")
+        wanted = "be 0 or 1, or whole numbers of classes up to 254"
+        raise ValueError(f"{where}: must {wanted}; image {wrong[0][0]} has {masks[tuple(wrong[0])]}")
     whole = masks.astype(np.uint8)
     if num_graders is None:
         return np.ascontiguousarray(whole if whole.ndim == 4 else whole[:, None]), None

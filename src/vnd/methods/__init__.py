@@ -22,6 +22,6 @@ for _name in sorted(METHODS, key=lambda name: TRAITS[name].rank):
 __all__ = [
     "BN3", "FN3", "IBNN", "METHODS", "SN3", "SVB", "SWAE", "VAE", "VNDAE", "AutoencoderMethod", "BN3UNet", "Batch",
     "BetaVAE", "Distills", "DropoutUNet", "JointVAE", "MaskPrediction", "Method", "NestedAE", "OrderedCode",
-    "OrderedL0", "OrderedSegmenter", "PUNet", "Plain", "Segmenter", "Size", "Sizes", "Step", "Terms", "UNetEnsemble", "USNet",
-    "VNDPUNet", "predict_masks", "register",
+    "OrderedL0", "OrderedSegmenter", "PUNet", "Plain", "Segmenter", "Size", "Sizes", "Step", "Terms",
+    "UNetEnsemble", "USNet", "VNDPUNet", "predict_masks", "register",
 ]  # fmt: skip
