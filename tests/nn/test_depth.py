@@ -800,11 +800,16 @@ def test_a_network_without_anything_to_nest_says_why_its_blocks_stay():
     )
 
 
-def test_a_student_is_not_pruned_from_a_teacher_whose_blocks_are_ordered():
+def test_a_student_of_a_teacher_whose_blocks_are_ordered_has_all_blocks():
     from vnd.methods.sn3 import prune
 
     _, net, x = make("resnet")
-    refused(lambda: prune(net, 0.5, x), "sn3: a teacher whose blocks are ordered (depth=True) cannot be pruned")
+    student = prune(net, 0.5, x)
+    kept = {name: unit.num_groups for name, unit in state_of(student).units.items()}
+    stages = {name: unit.num_groups for name, unit in state_of(net).units.items() if name.endswith("[depth]")}
+    assert stages
+    assert {name: kept[name] for name in stages} == stages
+    assert any(kept[name] < unit.num_groups for name, unit in state_of(net).units.items() if name in kept)
 
 
 # -- networks of others -----------------------------------------------------------------------------------------------

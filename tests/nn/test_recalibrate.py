@@ -165,7 +165,7 @@ def test_no_batches_and_odd_batches_are_refused():
     net = make("flatten")[1]
     with pytest.raises(ValueError, match="recalibrate: batches must hold at least one batch; got none"):
         vnd.recalibrate(net, [])
-    with pytest.raises(ValueError, match=r"batch 0: a batch must be a tensor of shape \(2, 1, 8, 8\) .*; got a str"):
+    with pytest.raises(ValueError, match=r"batch 0: a batch must be a tensor of shape \(2, 1, 8, 8\) .*; got 'batch'"):
         vnd.recalibrate(net, ["batch"])
 
 
@@ -611,7 +611,7 @@ def test_networks_of_several_inputs_read_batches_of_any_form(form, named):
     [
         (A, r"a tensor of shape \(9, 4\)"),
         ((A,), r"a tuple of \(a tensor of shape \(9, 4\)\)"),
-        ((A, "label"), r"a tuple of \(a tensor of shape \(9, 4\), a str\)"),
+        ((A, "label"), r"a tuple of \(a tensor of shape \(9, 4\), 'label'\)"),
         ({"a": A, "labels": LABELS}, "a dict with the keys 'a', 'labels'"),
         ({"labels": LABELS}, "a dict with the keys 'labels'"),
         (((A, B, A), LABELS), "a tuple of"),

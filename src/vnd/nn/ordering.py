@@ -459,7 +459,7 @@ class OrderingUnit(nn.Module):
             got = ", ".join(repr(x) if isinstance(x, Real) else f"a {type(x).__name__}" for x in counts)
             refuse(f"channels, num_groups and base must be whole numbers; got ({got})")
         for name, value in (("temperature", temperature), ("initial_logit", initial_logit)):
-            if not isinstance(value, Real):
+            if not isinstance(value, Real) and not (isinstance(value, Tensor) and value.numel() == 1):
                 refuse(f"{name} must be a number; got a {type(value).__name__}")
         if self.channels < 1:
             refuse(f"channels must be at least 1; got {self.channels}")
