@@ -27,7 +27,7 @@ _held: set[int] = set()  # the open lock files of this process
 
 def write_text(path: Path, text: str) -> None:
     """Write a small file in one step: whoever reads it, also after a kill or a full disk, sees the old or the new."""
-    put(path, lambda part: part.write_text(text, encoding="utf-8"))
+    put(path, lambda part: part.write_text(text, encoding="utf-8", newline="\n"))
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -70,8 +70,11 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Wait until a file, or the names in a folder, are on the disk; Windows has no such call for folders."""
+    is_folder = path.is_dir()
+    if is_folder and not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)  # Windows syncs only what may be written
     try:
         os.fsync(handle)
     finally:

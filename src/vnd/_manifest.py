@@ -65,7 +65,7 @@ def write(form: Format, folder: Path, manifest: dict[str, Any], tensors: dict[st
     with exclusive(folder) as alone:
         try:
             replace_file(folder / content["tensors"], lambda part: _save_tensors(form, owned, part))
-            replace_file(folder / form.manifest, lambda part: part.write_text(text, encoding="utf-8"))
+            replace_file(folder / form.manifest, lambda part: part.write_text(text, encoding="utf-8", newline="\n"))
         finally:
             with suppress(OSError, ValueError):
                 _tidy(form, folder, alone)

@@ -146,7 +146,7 @@ def settings_of(recipe: Recipe) -> str:
     """
     given = recipe.to_dict()
     widths = task_of(recipe.method).widths
-    for section, keys in (("train", ("seed", "device")), ("data", ("folder",)), widths):
+    for section, keys in (("train", ("seed", "device", "track")), ("data", ("folder",)), widths):
         given[section] = {key: value for key, value in given[section].items() if key not in keys}
     del given["evaluate"]
     return digest_of(given)[:12]

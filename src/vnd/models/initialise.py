@@ -1,6 +1,7 @@
 """Parts of all networks: initialisation, constructor arguments, a convolution with its norm, checks of sizes."""
 
 import inspect
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,7 +33,29 @@ def initialise(network: nn.Module) -> None:
             nn.init.zeros_(layer.bias)
 
 
-def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+class Config(dict[str, Any]):
+    """A network's arguments: a dict that takes attributes as well, which are no arguments and are not saved.
+
+    `transformers.Trainer` sets `config.use_cache` of its model, and what it logs with asks for these two methods.
+
+    >>> config = Config(width=0.5)
+    >>> config.use_cache = False
+    >>> config, config.to_json_string()
+    ({'width': 0.5}, '{"width": 0.5}')
+    """
+
+    use_cache: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """The arguments alone."""
+        return dict(self)
+
+    def to_json_string(self) -> str:
+        """The arguments as JSON."""
+        return json.dumps(self)
+
+
+def arguments(given: Mapping[str, Any]) -> Config:
     """A constructor's arguments, from `locals()` at its start, as JSON gives them back, each of them checked.
 
     By their annotations: an integer is at least 1, a truth is one; and a width is finite and greater than 0.
@@ -46,7 +69,7 @@ def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{owner}: {name} must be true or false; got {value!r}")
         elif name == "width" and not (is_number(value) and math.isfinite(value) and value > 0):
             raise ValueError(f"{owner}: width must be a finite number greater than 0; got {value!r}")
-    return {
+    return Config({
         name: list(x)
         if isinstance(x, Sequence) and not isinstance(x, str)
         else dict(x)
@@ -54,7 +77,7 @@ def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         else x
         for name, x in given.items()
         if name not in ("self", "__class__")
-    }
+    })
 
 
 def conv_norm_relu(in_channels: int, out_channels: int) -> list[nn.Module]:

@@ -23,6 +23,7 @@ from vnd.data.batches import key
 from vnd.methods import Batch, Step, Terms
 from vnd.nn import OrderingUnit, Quantile
 from vnd.optim import set_rates, value
+from vnd.train import track
 from vnd.train.config import parse_run
 from vnd.train.recipe import Recipe
 from vnd.train.run import lock
@@ -44,7 +45,7 @@ def fit(recipe: Recipe, folder: Path, *, quiet: bool = False, new_epochs: bool =
     Returns:
         Whether it is done; False if it was stopped, by Ctrl-C or SIGTERM, after saving where it stands.
     """
-    accelerator = make_accelerator(recipe)
+    accelerator = make_accelerator(recipe, folder)
     held = lock(folder) if accelerator.is_main_process else nullcontext()
     with held, deterministic(recipe.train.deterministic):
         accelerator.wait_for_everyone()  # a refusal of the lock comes before anything is touched
@@ -52,6 +53,7 @@ def fit(recipe: Recipe, folder: Path, *, quiet: bool = False, new_epochs: bool =
         state = TrainState(recipe, folder, accelerator)
         if not state.resume(new_epochs):
             state.begin()
+        track.start(accelerator, recipe, folder, state.step)
         done = _train(state, quiet)
         if done:
             state.finish()
@@ -126,8 +128,8 @@ def check_same(recipe: Recipe, folder: Path, new_epochs: bool = False) -> None:
         raise ValueError(f"train: {folder} holds a run of another recipe; give another folder, or go on with that one")
 
 
-def make_accelerator(recipe: Recipe) -> Any:
-    """Accelerate's handle on devices, processes and precision."""
+def make_accelerator(recipe: Recipe, folder: Path | None = None) -> Any:
+    """Accelerate's handle on devices, processes, precision and, of a run in a folder, on its trackers."""
     try:
         from accelerate import Accelerator
         from accelerate.state import AcceleratorState
@@ -141,7 +143,9 @@ def make_accelerator(recipe: Recipe) -> Any:
     if options.precision == "fp16" and (options.device == "cpu" or not torch.cuda.is_available()):
         raise ValueError("train.precision fp16 needs a GPU; use bf16 or no")
     AcceleratorState._reset_state()  # a run before this one, in the same process, may have had another precision
-    return Accelerator(cpu=options.device == "cpu" or not torch.cuda.is_available(), mixed_precision=options.precision)
+    tracked = {} if folder is None else track.options(options.track, folder)
+    cpu = options.device == "cpu" or not torch.cuda.is_available()
+    return Accelerator(cpu=cpu, mixed_precision=options.precision, **tracked)
 
 
 @contextmanager
@@ -283,7 +287,7 @@ class ProgressLogger:
             kept = [row["units"][name]["expected_length"] / unit.num_groups for name, unit in self.units]
             shown += f" · widths {_few(kept)}"
             self._warn(row["units"])
-        self.state.log.append(row)
+        self._write(row)
         self.bar.update(self.task, completed=step, parts=shown)
 
     def validated(self, found: dict[str, float]) -> None:
@@ -291,13 +295,18 @@ class ProgressLogger:
         if not self.main:
             return
         step, epoch = self.state.step, self.state.epoch(self.state.step - 1)
-        self.state.log.append({"step": step, "epoch": epoch, "validation": found, "best": self.state.best})
+        self._write({"step": step, "epoch": epoch, "validation": found, "best": self.state.best})
         what, shown = self.state.task.scored
         words = ", ".join(f"{label}: {shown(score)}" for label, score in found.items())
         self.console.print(
             f"epoch {epoch + 1} of {self.options.epochs}: validation {what} at {words}", highlight=False, markup=False
         )
         self.since, self.counted = time.perf_counter(), step
+
+    def _write(self, row: dict[str, Any]) -> None:
+        """Add a row to the log, and send it to the trackers."""
+        self.state.log.append(row)
+        self.state.accelerator.log(track.flat({key: value for key, value in row.items() if key != "step"}), step=row["step"])
 
     def _is_logged(self, step: int) -> bool:
         return step % self.options.log_every == 0 or step == self.state.steps

@@ -214,6 +214,8 @@ class Train:
         validate_at: Fractions of the width that are looked at; the best network has the best mean accuracy over them.
         save_every: Epochs between two checkpoints: what is written is three times the network and more.
         checkpoint_every: Steps between two checkpoints, beside those; None for none.
+        track: Trackers that rows of the log go to as well, by the names that Accelerate has for them: tensorboard,
+            trackio, wandb, … Their files stay in the run's folder. They decide nothing.
     """
 
     epochs: int = 10
@@ -232,6 +234,7 @@ class Train:
     validate_at: tuple[float, ...] = (0.25, 1.0)
     save_every: int = 1
     checkpoint_every: int | None = None
+    track: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("epochs", "log_every", "validate_every", "save_every", "checkpoint_every"):
@@ -294,20 +297,24 @@ class Recipe:
 
 
 def digest_of(settings: dict[str, Any]) -> str:
-    """The SHA-256 of what `Recipe.to_dict` gave, or of a part of it, in any order of the keys, without `about`."""
+    """The SHA-256 of what `Recipe.to_dict` gave, or of a part of it, in any order of the keys, without what decides
+    nothing: `about` and `train.track`.
+    """
     decides = {key: value for key, value in settings.items() if key != "about"}
+    if isinstance(decides.get("train"), dict):
+        decides["train"] = {key: value for key, value in decides["train"].items() if key != "track"}
     if rules := decides["method"].get("rules"):  # of these the later ones win: their order decides
         decides["method"] = {**decides["method"], "rules": list(rules.items())}
     return hashlib.sha256(json.dumps(decides, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def differing_keys(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """The keys, such as `train.epochs`, in which two of what `Recipe.to_dict` gave differ; `about` is none of them.
+    """The keys, such as `train.epochs`, in which two of what `Recipe.to_dict` gave differ; none that decides nothing.
 
     >>> differing_keys({"about": "a", "train": {"seed": 0}}, {"about": "b", "train": {"seed": 1}})
     ['train.seed']
     """
-    mine, theirs = ({k: json.dumps(v) for k, v in flatten(x) if k != "about"} for x in (one, other))
+    mine, theirs = ({k: json.dumps(v) for k, v in flatten(x) if k not in ("about", "train.track")} for x in (one, other))
     keys = [key for key in {**mine, **theirs} if key not in mine or key not in theirs or mine[key] != theirs[key]]
     return keys or ["the order of method.rules"]
 

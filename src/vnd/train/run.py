@@ -140,7 +140,7 @@ class Log:
     def _whole(self, file: io.FileIO) -> int:
         """Drop what a kill left of a row, and return the size."""
         size = file.seek(0, os.SEEK_END)
-        if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+        if size and (file.seek(size - 1), file.read(1))[1] != b"\n":
             size = self.path.read_bytes().rfind(b"\n") + 1
             file.truncate(size)
         return size

@@ -398,7 +398,7 @@ class Processes:
         with self.turn:
             self.told += 1
             for process in self.running:
-                process.send_signal(signal.SIGTERM if self.told < 3 else signal.SIGKILL)
+                process.terminate() if self.told < 3 else process.kill()
             if self.told == 1:
                 what = f"{len(self.running)} at work save{'s' if len(self.running) == 1 else ''} first"
                 print(f"stopping: {what}; once more to stop at once", file=sys.stderr, flush=True)
@@ -441,9 +441,14 @@ def _last_words(path: Path, since: int, code: int) -> str:
 
 
 def _lock(log: BinaryIO, look: bool = False) -> bool:
-    """Hold a log, or only look whether it is held: those that write to it hold it too, when this one is gone."""
-    import fcntl
+    """Hold a log, or only look whether it is held: those that write to it hold it too, when this one is gone.
 
+    Windows has no lock that a process hands on: there the lock of the run alone keeps two trainings of it apart.
+    """
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        return True
     try:
         fcntl.flock(log, (fcntl.LOCK_SH if look else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
