@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import threading
 import warnings
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from vnd import _manifest, _text
+from vnd import __version__, _manifest, _text
 from vnd.distributions import BernoulliChain
 from vnd.models import MODELS, build
 from vnd.nn import Rule, Shape, to_nested
@@ -27,6 +28,8 @@ from vnd.nn.state import NestedState, batch_norms, nested_part, path_of, state_o
 FORMAT = 1
 MANIFEST = "network.json"
 KINDS = ("plain", "nested", "extracted")
+ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?", re.ASCII)  # of a network on the Hugging Face Hub
+FETCHED = ("*.json", "*.safetensors")  # all that comes from there: text and numbers, nothing that can run
 
 
 def _check_kind(manifest: dict[str, Any]) -> None:
@@ -90,10 +93,12 @@ def save(net: nn.Module, folder: str | Path) -> Path:
 def load(folder: str | Path, model: nn.Module | None = None, example_input: Any = None) -> nn.Module:
     """Load a network that `save` wrote, on the CPU, in evaluation mode; every tensor is checked against its SHA-256.
 
-    Weights and statistics that are not finite, and negative variances, are refused by name.
+    Weights and statistics that are not finite, and negative variances, are refused by name. From the Hugging Face Hub
+    come files of JSON and of safetensors alone, and no code runs. Without a connection, its cache is asked.
 
     Args:
-        folder: The folder that was given to `save`.
+        folder: The folder that was given to `save`; or what `push` pushed, "hf://user/name" or "hf://user/name@rev" for
+            a branch, a tag or a commit.
         model: The plain network it was made from, for one that is not in `vnd.models`; its weights do not matter, and
             it is left as it is.
         example_input: An input as `to_nested` was given, for a network whose own no file can hold, such as a dataclass.
@@ -107,7 +112,8 @@ def load(folder: str | Path, model: nn.Module | None = None, example_input: Any 
     >>> torch.equal(again(torch.ones(1, 2)), net(torch.ones(1, 2)))
     True
     """
-    folder = _path(folder, "load")
+    remote = isinstance(folder, str) and folder.startswith("hf:")
+    folder = _fetched(str(folder)) if remote else _path(folder, "load")
     manifest, tensors = _manifest.read(NETWORK, folder)
     try:
         with torch.random.fork_rng(devices=[]):  # building draws weights, which nobody will see
@@ -119,6 +125,28 @@ def load(folder: str | Path, model: nn.Module | None = None, example_input: Any 
     if fault is not None:
         raise ValueError(f"load: the network in {folder} is of no use: {fault}")
     return net.eval()
+
+
+def import_hub(who: str) -> Any:
+    """The package huggingface_hub; where it is missing, its extra is named."""
+    try:
+        import huggingface_hub
+    except ModuleNotFoundError:
+        needs = "needs huggingface_hub; pip install 'variational-nested-dropout[hub]'"
+        raise ModuleNotFoundError(f"{who} {needs}") from None
+    return huggingface_hub
+
+
+def _fetched(address: str) -> Path:
+    """The folder of a network of the Hub, in the cache of huggingface_hub."""
+    if (match := ADDRESS.fullmatch(address)) is None:
+        raise ValueError(f"load: an address must be hf://USER/NAME or hf://USER/NAME@REVISION; got {address!r}")
+    hub = import_hub(f"load: {address}")
+    about = {"library_name": "vnd", "library_version": __version__}
+    try:
+        return Path(hub.snapshot_download(match[1], revision=match[2], allow_patterns=list(FETCHED), **about))
+    except Exception as error:  # of the Hub, the connection, the cache: they have no class in common
+        raise OSError(f"load: {address} cannot be fetched: {_text.one_line(error)}") from error
 
 
 def _path(folder: Any, who: str) -> Path:

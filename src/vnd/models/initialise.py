@@ -69,15 +69,17 @@ def arguments(given: Mapping[str, Any]) -> Config:
             raise ValueError(f"{owner}: {name} must be true or false; got {value!r}")
         elif name == "width" and not (is_number(value) and math.isfinite(value) and value > 0):
             raise ValueError(f"{owner}: width must be a finite number greater than 0; got {value!r}")
-    return Config({
-        name: list(x)
-        if isinstance(x, Sequence) and not isinstance(x, str)
-        else dict(x)
-        if isinstance(x, Mapping)
-        else x
-        for name, x in given.items()
-        if name not in ("self", "__class__")
-    })
+    return Config(
+        {
+            name: list(x)
+            if isinstance(x, Sequence) and not isinstance(x, str)
+            else dict(x)
+            if isinstance(x, Mapping)
+            else x
+            for name, x in given.items()
+            if name not in ("self", "__class__")
+        }
+    )
 
 
 def conv_norm_relu(in_channels: int, out_channels: int) -> list[nn.Module]:

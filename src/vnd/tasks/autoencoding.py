@@ -415,6 +415,7 @@ class Autoencoding(Task):
     compare = ("data", "network", "image")
     widths = ("network", ("latent_dim",))
     calls_network = False  # but its encoder and its decoder
+    hub_task = "feature-extraction"
     not_extracted = "whose decoder takes codes of every length; use vnd generate"
     sections = ("code_lengths", "code_error", "rate_distortion", "image_lengths", "training")
     columns = COLUMNS

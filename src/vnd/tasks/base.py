@@ -124,6 +124,7 @@ class Task(ABC):
         widths: The section and keys of a recipe that say a width: runs that differ in them alone are one curve.
         calls_network: Whether its methods call a network of the user's own, or only parts of it.
         not_extracted: Why `vnd extract` is not for it; empty if it is.
+        hub_task: What the Hugging Face Hub calls it.
     """
 
     name: ClassVar[str]
@@ -142,6 +143,7 @@ class Task(ABC):
     widths: ClassVar[tuple[str, tuple[str, ...]]] = ("method", ())
     calls_network: ClassVar[bool] = True
     not_extracted: ClassVar[str] = "its task measures no network that was cut out"
+    hub_task: ClassVar[str] = "other"
 
     def reads(self, output: Tensor, target: Tensor, dim: int | None = None) -> Reading | None:
         """Reading of outputs beside labels, both of one batch; None where they cannot be of this task.

@@ -651,6 +651,7 @@ class Classification(Task):
     columns = COLUMNS
     measures: ClassVar[list[dict[str, Any]]] = [*COLUMNS, AURC]
     not_extracted = ""
+    hub_task = "image-classification"
 
     def reads(self, output: Tensor, target: Tensor, dim: int | None = None) -> Reading | None:
         """Classes (B, C), or of parts (B, T, C) and (B, C, T), beside whole numbers; one logit beside 0 and 1."""

@@ -402,6 +402,7 @@ class Segmentation(Task):
     scored = ("GED", "{:.4f}".format)
     compare = ("data", "image")
     has_masks = validates_draws = True
+    hub_task = "image-segmentation"
     not_extracted = "vnd segment draws its masks at a size, vnd evaluate measures it"
     sections = ("mask_tables", "energy_distance", "training")
     columns, measures = COLUMNS, MEASURES

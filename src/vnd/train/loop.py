@@ -306,7 +306,9 @@ class ProgressLogger:
     def _write(self, row: dict[str, Any]) -> None:
         """Add a row to the log, and send it to the trackers."""
         self.state.log.append(row)
-        self.state.accelerator.log(track.flat({key: value for key, value in row.items() if key != "step"}), step=row["step"])
+        self.state.accelerator.log(
+            track.flat({key: value for key, value in row.items() if key != "step"}), step=row["step"]
+        )
 
     def _is_logged(self, step: int) -> bool:
         return step % self.options.log_every == 0 or step == self.state.steps

@@ -314,7 +314,9 @@ def differing_keys(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     >>> differing_keys({"about": "a", "train": {"seed": 0}}, {"about": "b", "train": {"seed": 1}})
     ['train.seed']
     """
-    mine, theirs = ({k: json.dumps(v) for k, v in flatten(x) if k not in ("about", "train.track")} for x in (one, other))
+    mine, theirs = (
+        {k: json.dumps(v) for k, v in flatten(x) if k not in ("about", "train.track")} for x in (one, other)
+    )
     keys = [key for key in {**mine, **theirs} if key not in mine or key not in theirs or mine[key] != theirs[key]]
     return keys or ["the order of method.rules"]
 
