@@ -14,12 +14,12 @@ from vnd.distributions import Downhill as Downhill
 from vnd.distributions import OrderedNormal as OrderedNormal
 from vnd.evaluation import evaluate as evaluate
 from vnd.evaluation import report_page as report_page
+from vnd.hub import push as push
 from vnd.methods import MaskPrediction as MaskPrediction
 from vnd.methods import OrderedSegmenter as OrderedSegmenter
 from vnd.methods import predict_masks as predict_masks
 from vnd.methods.distill import distill as distill
 from vnd.methods.ordered_code import OrderedCode as OrderedCode
-from vnd.hub import push as push
 from vnd.nn import BayesConv1d as BayesConv1d
 from vnd.nn import BayesConv2d as BayesConv2d
 from vnd.nn import BayesConv3d as BayesConv3d

@@ -2,8 +2,8 @@
 
 USER/NAME/{network.json, tensors-….safetensors, README.md, sizes.png}
 
-The card begins with YAML, in which each figure is a metric of the `model-index`. `vnd.load("hf://USER/NAME")` is the way
-back, and fetches JSON and safetensors alone.
+The card begins with YAML, in which each figure is a metric of the `model-index`. `vnd.load("hf://USER/NAME")` is the
+way back, and fetches JSON and safetensors alone.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def push(
     Args:
         net: A nested network, one extracted from it, or a plain one.
         name: "user/name"; the repository is made if need be, and what it holds of an earlier push is replaced.
-        rows: Figures of each size, as `vnd.evaluate` gives them: dicts with a "label", "parameters" and measures. Without
-            them the card has parameters and multiply-adds of each size that BatchNorm has statistics for.
+        rows: Figures of each size, as `vnd.evaluate` gives them: dicts with a "label", "parameters" and measures.
+            Without them the card has parameters and multiply-adds of each size that BatchNorm has statistics for.
         data: What they were measured on.
         description: Markdown that the card begins with.
         license: The Hub's word for it, "apache-2.0".
@@ -164,19 +164,22 @@ def told_apart(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def card(hub: Any, folder: Path, name: str, figures: Figures, description: str, license: str | None) -> str:
     """The card of what a folder holds: YAML with the figures as `model-index`, then Markdown."""
-    data = hub.ModelCardData(
+    measured = {
+        "task_type": figures.task, "dataset_type": figures.data or "none",
+        "dataset_name": figures.data or "no data: counts", "dataset_split": figures.split if figures.data else None,
+    }  # fmt: skip
+    found = [
+        hub.EvalResult(
+            **measured, metric_type=column.key, metric_name=f"{column.heading}, {row['label']}",
+            metric_value=float(row[column.key]),
+            metric_args={"size": row["label"], "parameters": int(row["parameters"])},
+        )
+        for row in figures.rows for column in figures.measures if _has(row, column.key)
+    ]  # fmt: skip
+    about = hub.ModelCardData(
         model_name=name.partition("/")[2], library_name="vnd", license=license,
         pipeline_tag=None if figures.task == "other" else figures.task,
-        tags=["variational-nested-dropout", "nested", "uncertainty"],
-        eval_results=[
-            hub.EvalResult(
-                task_type=figures.task, dataset_type=figures.data or "none", dataset_name=figures.data or "no data: counts",
-                dataset_split=figures.split if figures.data else None,
-                metric_type=column.key, metric_name=f"{column.heading}, {row['label']}", metric_value=float(row[column.key]),
-                metric_args={"size": row["label"], "parameters": int(row["parameters"])},
-            )
-            for row in figures.rows for column in figures.measures if _has(row, column.key)
-        ] or None,
+        tags=["variational-nested-dropout", "nested", "uncertainty"], eval_results=found or None,
     )  # fmt: skip
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     model = "" if manifest["model"] else ", model=plain"
@@ -212,7 +215,7 @@ def card(hub: Any, folder: Path, name: str, figures: Figures, description: str, 
         + "```",
         "`vnd.load` fetches JSON and safetensors, checks every tensor against its SHA-256, and runs no code from here.",
     ]
-    return f"---\n{data.to_yaml().strip()}\n---\n\n" + "\n\n".join(part for part in paragraphs if part) + "\n"
+    return f"---\n{about.to_yaml().strip()}\n---\n\n" + "\n\n".join(part for part in paragraphs if part) + "\n"
 
 
 def picture(figures: Figures) -> Figure | None:

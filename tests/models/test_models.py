@@ -1,10 +1,13 @@
 """The plain networks: their sizes against formulas and published numbers, and what conversion needs of them."""
 
+import copy
 import json
 import math
 import operator
+import pickle
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -306,6 +309,21 @@ def test_config_rebuilds_the_network_through_json(name: str) -> None:
     x = images(name)
     with torch.no_grad():
         torch.testing.assert_close(again.eval()(x), network.eval()(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_config_is_one_for_trainer_of_transformers(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    network = small(name)
+    before = dict(network.config)
+    args = transformers.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+    transformers.Trainer(network, args)  # sets `config.use_cache`
+    assert network.config.use_cache is False
+    assert network.config == before == network.config.to_dict() == json.loads(network.config.to_json_string())
+    assert copy.deepcopy(network).config == pickle.loads(pickle.dumps(network)).config == before
+    network.config = before  # planted: a plain dict
+    with pytest.raises(AttributeError, match="use_cache"):
+        transformers.Trainer(network, args)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -52,7 +52,7 @@ def push(
     image = "×".join(map(str, opened.splits.train.pixels.shape[1:]))
     parts = [
         f"{results['title']}: {results['method']['name']}, trained by vnd on {shown['name']}.",
-        f"Input: images of {image}, pixels between 0 and 1, less the mean ({mean}), over the standard deviation ({std}).",
+        f"Input: images of {image}, pixels between 0 and 1, less the mean ({mean}), over the std ({std}).",
     ]
     if shown.get("classes"):
         parts.append(f"Classes, in the order of the outputs: {', '.join(map(str, shown['classes']))}.")

@@ -297,8 +297,9 @@ class Recipe:
 
 
 def digest_of(settings: dict[str, Any]) -> str:
-    """The SHA-256 of what `Recipe.to_dict` gave, or of a part of it, in any order of the keys, without what decides
-    nothing: `about` and `train.track`.
+    """The SHA-256 of what `Recipe.to_dict` gave, or of a part of it, in any order of the keys.
+
+    Without what decides nothing: `about` and `train.track`.
     """
     decides = {key: value for key, value in settings.items() if key != "about"}
     if isinstance(decides.get("train"), dict):

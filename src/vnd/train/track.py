@@ -1,7 +1,7 @@
 """Trackers: what a run logs, sent to TensorBoard, Trackio, W&B and others through Hugging Face Accelerate.
 
-All that they write stays in RUN/trackers: vnd/ of TensorBoard, trackio/, and wandb/, which `wandb sync` sends. A run that
-goes on goes on in its trackers as well, by an id of its own.
+All that they write stays in RUN/trackers: vnd/ of TensorBoard, trackio/, and wandb/, which `wandb sync` sends. A run
+that goes on goes on in its trackers as well, by an id of its own.
 """
 
 from __future__ import annotations
