@@ -94,14 +94,17 @@ def push(
         What `vnd.load` takes: "hf://user/name", or of a dry run the folder. A network that is not one of `vnd.models`
         needs `model=` there.
 
-    >>> import vnd
-    >>> folder = push(vnd.models.ConvNet(width=0.1), "you/small", dry_run=True)
-    >>> vnd.load(folder).config["width"]
+    >>> import tempfile, vnd
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     folder = push(vnd.models.ConvNet(width=0.1), "you/small", folder=place, dry_run=True)
+    ...     vnd.load(folder).config["width"]
     0.1
     """
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ValueError(f"push: name must be USER/NAME, of letters, digits, '-', '_' and '.'; got {name!r}")
-    hub = import_hub("push")
+    hub = check(name)
+    if folder is None and not dry_run:
+        with tempfile.TemporaryDirectory(prefix="vnd-hub-") as temporary:
+            options: dict[str, Any] = {"license": license, "private": private, "folder": temporary}
+            return push(net, name, rows, data=data, description=description, **options)
     place = Path(tempfile.mkdtemp(prefix="vnd-hub-") if folder is None else folder)
     if (place / CARD).exists() and OWN not in (place / CARD).read_text(encoding="utf-8", errors="replace"):
         raise ValueError(f"push: {place} holds a {CARD} that is not of a push; give another folder")
@@ -128,6 +131,13 @@ def push(
     return f"hf://{name}"
 
 
+def check(name: object) -> Any:
+    """Refuse what is no name of a repository; the package huggingface_hub."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ValueError(f"push: name must be USER/NAME, of letters, digits, '-', '_' and '.'; got {name!r}")
+    return import_hub("push")
+
+
 def files_of(folder: Path) -> list[str]:
     """The files that are pushed from a folder."""
     tensors = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["tensors"]
@@ -152,14 +162,7 @@ def figures_of(net: nn.Module, rows: Sequence[Mapping[str, Any]] | None = None, 
     known = {field.name for field in fields(Column)}
     given = COSTS if task is None else task.columns
     columns = {entry["key"]: Column(**{k: v for k, v in entry.items() if k in known}) for entry in given}
-    return Figures(told_apart(named), columns, "other" if task is None else task.hub_task, data)
-
-
-def told_apart(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows whose labels say the number of samples, too, where a size has several."""
-    labels = [row["label"] for row in rows]
-    several = len({*labels}) < len(labels)
-    return [row | {"label": f"{row['label']}, {row.get('samples', 0)} samples"} if several else row for row in rows]
+    return Figures(_with_samples(named), columns, "other" if task is None else task.hub_task, data)
 
 
 def card(hub: Any, folder: Path, name: str, figures: Figures, description: str, license: str | None) -> str:
@@ -172,7 +175,7 @@ def card(hub: Any, folder: Path, name: str, figures: Figures, description: str, 
         hub.EvalResult(
             **measured, metric_type=column.key, metric_name=f"{column.heading}, {row['label']}",
             metric_value=float(row[column.key]),
-            metric_args={"size": row["label"], "parameters": int(row["parameters"])},
+            metric_args={"size": row["label"]} | {key: int(row[key]) for key in COUNTS if _has(row, key)},
         )
         for row in figures.rows for column in figures.measures if _has(row, column.key)
     ]  # fmt: skip
@@ -184,7 +187,8 @@ def card(hub: Any, folder: Path, name: str, figures: Figures, description: str, 
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     model = "" if manifest["model"] else ", model=plain"
     nested = manifest["kind"] == "nested"
-    row = figures.rows[len(figures.rows) // 2]
+    several = len(figures.rows) > 1
+    row = sorted(figures.rows, key=lambda row: float(row.get("parameters") or 0))[len(figures.rows) // 2]
     width = f"vnd.shape(net, parameters={row['parameters']})" if row.get("fraction") is None else f"{row['fraction']:g}"
     lines = ["size", *(column.heading for column in figures.known)]
     table = [lines, ["---"] * len(lines)]
@@ -195,10 +199,10 @@ def card(hub: Any, folder: Path, name: str, figures: Figures, description: str, 
         description.strip(),
         "One nested network that runs at every size: its first channels alone are a smaller network."
         if nested
+        else "One network, trained once, that runs at every size of the table."
+        if several
         else "A network of one size.",
-        f"## Sizes\n\nFigures of each size{where}."
-        if len(figures.rows) > 1
-        else f"## Figures{where and ' ' + where[2:]}",
+        f"## Sizes\n\nFigures of each size{where}." if several else f"## Figures{where and ' ' + where[2:]}",
         "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in table),
         f"![Figures against size]({PICTURE})" if (folder / PICTURE).exists() else "",
         "## Use",
@@ -219,22 +223,26 @@ def card(hub: Any, folder: Path, name: str, figures: Figures, description: str, 
 
 
 def picture(figures: Figures) -> Figure | None:
-    """The first measure, or else the multiply-adds, against the number of parameters or the length of a code."""
+    """The first measure, or else the multiply-adds, against the size: parameters, the length of a code, or a share."""
     columns = figures.known
     column = next((c for c in columns if c.better), next((c for c in columns if c.key == "macs"), None))
-    key = "length" if len({row.get("length") for row in figures.rows}) > 1 else "parameters"
-    if column is None or len({row.get(key) for row in figures.rows}) < 2:
+    axes = {
+        "parameters": "parameters (log scale)",
+        "length": "length of the code",
+        "fraction": "share of the full size",
+    }
+    key = next((x for x in axes if len({row[x] for row in figures.rows if _has(row, x)}) > 1), None)
+    if column is None or key is None:
         return None
     figure, axis = canvas(HALF, HEIGHT)
     rest = iter(LOOKS)
-    rows = sorted((row for row in figures.rows if _has(row, column.key)), key=lambda row: float(row[key]))
+    drawn = [row for row in figures.rows if _has(row, column.key) and _has(row, key)]
+    rows = sorted(drawn, key=lambda row: float(row[key]))
     for kind in dict.fromkeys(str(row.get("kind") or "uniform") for row in rows):
         some = [row for row in rows if str(row.get("kind") or "uniform") == kind]
         x, y = [float(row[key]) for row in some], [column.factor * float(row[column.key]) for row in some]
         plot(axis, x, y, LOOKS_OF_KINDS.get(kind) or next(rest), KINDS.get(kind, (kind,))[0])
-    size_axis(
-        axis, [float(row[key]) for row in rows], "length of the code" if key == "length" else "parameters (log scale)"
-    )
+    size_axis(axis, [float(row[key]) for row in rows], axes[key])
     axis.set_ylabel(column.axis or column.heading)
     return legend(figure, axis)
 
@@ -249,6 +257,13 @@ def _counted(net: nn.Module) -> list[dict[str, Any]]:
         found = profile(net, shape)
         rows.append({"label": _share(None, vars(found)), "kind": "learned", **vars(found)})
     return sorted(rows, key=lambda row: float(row["parameters"]))
+
+
+def _with_samples(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows whose labels say the number of samples, too, where a size has several."""
+    labels = [row["label"] for row in rows]
+    several = len({*labels}) < len(labels)
+    return [row | {"label": f"{row['label']}, {row.get('samples', 0)} samples"} if several else row for row in rows]
 
 
 def _share(width: float | None, row: Mapping[str, Any]) -> str:

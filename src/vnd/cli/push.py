@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from vnd._text import say, short
 from vnd.evaluation import open_run
-from vnd.hub import CARD, Figures, files_of, told_apart
+from vnd.hub import CARD, Figures, check, files_of
 from vnd.hub import push as push_network
 from vnd.methods import Size
 from vnd.nn.state import Shape
-from vnd.report.results import RESULTS, Run, read
+from vnd.nn.width import as_shape
+from vnd.report.results import RESULTS, Column, Run, read
 from vnd.tasks import task_of
 
 
@@ -36,16 +38,18 @@ def push(
         dry_run: Only write the files and show the card; nothing is sent.
         out: Folder of the files; RUN/hub if not given.
     """
+    check(name)
     if not (run / RESULTS).exists():
         raise ValueError(f"push: {run} has no {RESULTS} with the figures of its card; first: vnd evaluate {run}")
     results = read(run)
     opened = open_run(run, results["checkpoint"])
     rows = list(results["rows"])
     if hasattr(opened.model, "_vnd_state"):
+        images = results.get("bn_images", opened.recipe.evaluate.bn_images)
         for row in rows:
-            size = Size(row["kind"], row["label"], Shape(row["shape"]), row.get("fraction"))
+            width = as_shape(opened.model, Shape(row["shape"]) if "shape" in row else row["fraction"])
             for samples in (False, True):
-                opened.recalibrate(size, samples, results["bn_images"])
+                opened.recalibrate(Size(row["kind"], row["label"], width), samples, images)
     evaluated = Run(run / RESULTS, {**results, "tidy": rows})
     task, folder, shown = task_of(opened.method), out or run / "hub", results["data"]
     mean, std = (", ".join(f"{x:.6g}" for x in values) for values in (opened.splits.mean, opened.splits.std))
@@ -56,7 +60,7 @@ def push(
     ]
     if shown.get("classes"):
         parts.append(f"Classes, in the order of the outputs: {', '.join(map(str, shown['classes']))}.")
-    figures = Figures(told_apart(evaluated.rows), evaluated.columns, task.hub_task, shown["name"], evaluated.split)
+    figures = Figures(evaluated.rows, columns_of(evaluated), task.hub_task, shown["name"], evaluated.split)
     place = push_network(
         opened.model, name, figures, description="\n\n".join(parts), license=license, folder=folder, private=private,
         dry_run=dry_run,
@@ -67,3 +71,15 @@ def push(
     for file in files_of(folder):
         say(f"{short((folder / file).stat().st_size, 'B'):>9}  {folder / file}")
     say(f'{"nothing was sent; load it" if dry_run else "load it"}: vnd.load("{place}")')
+
+
+def columns_of(run: Run) -> dict[str, Column]:
+    """The columns of a run's rows; one for each number of samples where a measure has several, "ged_4"."""
+    found: dict[str, Column] = {}
+    for key, column in run.columns.items():
+        names = dict.fromkeys(name for row in run.rows for name in row if name.rpartition("_")[0] == key)
+        counted = {name: name.rpartition("_")[2] for name in names if name.rpartition("_")[2].isdigit()}
+        for name, count in counted.items():
+            found[name] = dataclasses.replace(column, key=name, heading=f"{column.heading} {count}")
+        found.update({} if counted else {key: column})
+    return found
