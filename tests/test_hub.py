@@ -9,6 +9,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 import torch
+from fake_segments import fake_segment
 from torch import nn
 
 import vnd
@@ -16,9 +17,11 @@ from refusals import fails, refused, table
 from train.small import recipe, write_blobs
 from vnd import hub, serialization
 from vnd.cli import main
+from vnd.cli.push import columns_of
 from vnd.data.batches import in_order
 from vnd.evaluation import open_run
 from vnd.nn.state import state_of
+from vnd.report.results import Column, Run
 from vnd.train.loop import fit
 
 NAME = "you/small.net"
@@ -196,6 +199,21 @@ def test_a_network_without_rows_says_what_its_sizes_cost_and_a_shipped_one_what_
     card = huggingface_hub.ModelCard.load(tmp_path / "b" / "README.md")
     found = {(e.dataset_name, e.metric_value) for e in card.data.eval_results if e.metric_type == "accuracy"}
     assert found == {("cifar10", row["test"]["accuracy"]) for row in shipped.card["results"]}
+
+
+def test_codes_and_masks_have_figures_by_length_and_by_number_of_samples(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"label": f"{n} of 2", "length": n, "error": 0.5 / n} for n in (1, 2)]
+    columns = {"error": Column("error", "Error", better="less")}
+    figures = hub.Figures(rows, columns, data="faces")
+    vnd.push(network(), NAME, figures, folder=tmp_path, dry_run=True)
+    card = huggingface_hub.ModelCard.load(tmp_path / "README.md")
+    assert [(e.metric_type, e.metric_value) for e in card.data.eval_results] == [("error", 0.5), ("error", 0.25)]
+    assert (tmp_path / hub.PICTURE).exists()
+    masks = Run(tmp_path / "results.json", fake_segment("bn3_unet"))
+    assert [key for key in columns_of(masks) if key.startswith("ged")] == ["ged_16", "ged_8", "ged_4", "ged_1"]
+    figures = hub.Figures(masks.rows, columns_of(masks), data="lidc")
+    assert hub.picture(figures).axes[0].get_ylabel() == "GED 16"
+    assert len(hub.picture(figures).axes[0].lines[0].get_xdata()) == 5
 
 
 class Broken:

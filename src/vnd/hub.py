@@ -238,13 +238,14 @@ def picture(figures: Figures) -> Figure | None:
     rest = iter(LOOKS)
     drawn = [row for row in figures.rows if _has(row, column.key) and _has(row, key)]
     rows = sorted(drawn, key=lambda row: float(row[key]))
-    for kind in dict.fromkeys(str(row.get("kind") or "uniform") for row in rows):
+    kinds = dict.fromkeys(str(row.get("kind") or "uniform") for row in rows)
+    for kind in kinds:
         some = [row for row in rows if str(row.get("kind") or "uniform") == kind]
         x, y = [float(row[key]) for row in some], [column.factor * float(row[column.key]) for row in some]
-        plot(axis, x, y, LOOKS_OF_KINDS.get(kind) or next(rest), KINDS.get(kind, (kind,))[0])
+        plot(axis, x, y, LOOKS_OF_KINDS.get(kind) or next(rest), KINDS.get(kind, (kind,))[0] if len(kinds) > 1 else "_")
     size_axis(axis, [float(row[key]) for row in rows], axes[key])
     axis.set_ylabel(column.axis or column.heading)
-    return legend(figure, axis)
+    return legend(figure, axis) if len(kinds) > 1 else figure
 
 
 def _counted(net: nn.Module) -> list[dict[str, Any]]:

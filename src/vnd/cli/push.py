@@ -47,7 +47,7 @@ def push(
     if hasattr(opened.model, "_vnd_state"):
         images = results.get("bn_images", opened.recipe.evaluate.bn_images)
         for row in rows:
-            width = as_shape(opened.model, Shape(row["shape"]) if "shape" in row else row["fraction"])
+            width = as_shape(opened.model, Shape(row["shape"]) if "shape" in row else row.get("fraction"))
             for samples in (False, True):
                 opened.recalibrate(Size(row["kind"], row["label"], width), samples, images)
     evaluated = Run(run / RESULTS, {**results, "tidy": rows})
@@ -74,12 +74,12 @@ def push(
 
 
 def columns_of(run: Run) -> dict[str, Column]:
-    """The columns of a run's rows; one for each number of samples where a measure has several, "ged_4"."""
+    """The columns of a run's rows; one for each number of samples, "ged_4", the most first, where a measure has several."""
     found: dict[str, Column] = {}
     for key, column in run.columns.items():
         names = dict.fromkeys(name for row in run.rows for name in row if name.rpartition("_")[0] == key)
         counted = {name: name.rpartition("_")[2] for name in names if name.rpartition("_")[2].isdigit()}
-        for name, count in counted.items():
+        for name, count in sorted(counted.items(), key=lambda pair: -int(pair[1])):
             found[name] = dataclasses.replace(column, key=name, heading=f"{column.heading} {count}")
         found.update({} if counted else {key: column})
     return found
