@@ -22,6 +22,7 @@ from torch import nn
 from vnd import __version__
 from vnd._files import put, write_text
 from vnd._text import one_line, short
+from vnd.methods import METHODS
 from vnd.nn.profile import profile
 from vnd.nn.state import NestedState, nested_part, unwrap
 from vnd.pretrained import FromPixels
@@ -30,8 +31,8 @@ from vnd.report.results import Column
 from vnd.report.sizes import KINDS, LOOKS_OF_KINDS
 from vnd.report.style import HALF, HEIGHT, LOOKS, canvas, legend, plot, png, size_axis
 from vnd.serialization import MANIFEST, import_hub, save
-from vnd.tasks import TASKS
-from vnd.tasks.base import COSTS
+from vnd.tasks import TASKS, task_of
+from vnd.tasks.base import COSTS, Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -147,10 +148,10 @@ def files_of(folder: Path) -> list[str]:
 def figures_of(net: nn.Module, rows: Sequence[Mapping[str, Any]] | None = None, data: str = "") -> Figures:
     """The figures of a network: of rows, of its own card if it came with the package, or what its sizes cost."""
     root = unwrap(net)
-    task = TASKS["classification"] if isinstance(root, FromPixels) else None
+    task: Task | None = None
     if rows is None and isinstance(root, FromPixels) and root.card:
         rows = [{"label": _share(row["width"], row), **row, **row["test"]} for row in root.card["results"]]
-        data = str(root.card["data"]["name"])
+        data, task = str(root.card["data"]["name"]), task_of(METHODS[root.card["recipe"]["method"]["name"]])
     elif rows is None:
         rows, data = _counted(net), ""
     named = [dict(row) if isinstance(row, Mapping) else {} for row in rows]
@@ -189,7 +190,7 @@ def card(hub: Any, folder: Path, name: str, figures: Figures, description: str, 
     nested = manifest["kind"] == "nested"
     several = len(figures.rows) > 1
     row = sorted(figures.rows, key=lambda row: float(row.get("parameters") or 0))[len(figures.rows) // 2]
-    width = f"vnd.shape(net, parameters={row['parameters']})" if row.get("fraction") is None else f"{row['fraction']:g}"
+    width = f"{row['fraction']:g}" if _has(row, "fraction") else f"vnd.shape(net, parameters={row.get('parameters')})"
     lines = ["size", *(column.heading for column in figures.known)]
     table = [lines, ["---"] * len(lines)]
     table += [[row["label"], *(number(row.get(c.key), c) for c in figures.known)] for row in figures.rows]

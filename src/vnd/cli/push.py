@@ -74,7 +74,7 @@ def push(
 
 
 def columns_of(run: Run) -> dict[str, Column]:
-    """The columns of a run's rows; one for each number of samples, "ged_4", the most first, where a measure has several."""
+    """The columns of a run's rows; of a measure by numbers of samples one for each, "ged_4", the most first."""
     found: dict[str, Column] = {}
     for key, column in run.columns.items():
         names = dict.fromkeys(name for row in run.rows for name in row if name.rpartition("_")[0] == key)
