@@ -154,11 +154,18 @@ def test_trackers_decide_nothing_so_a_run_may_get_one_on_the_way(tmp_path, fakes
     assert min(step for step, _ in fakes[0].rows if step is not None) > 3
 
 
-def test_a_tracker_that_is_unknown_or_not_installed_is_refused_and_nothing_begins(tmp_path, fakes) -> None:
+def test_a_tracker_that_is_unknown_or_not_installed_is_refused_and_nothing_begins(tmp_path, fakes, monkeypatch) -> None:
     data = write_blobs(tmp_path / "blobs.npz")
     words = {"tensorbord": "did you mean 'tensorboard'?", "all": "train.track must be one of"}
     for name, told in words.items():
         refused(lambda name=name: fit(recipe(data, train={"track": [name]}), tmp_path / "run", quiet=True), told)
+
+    def fails(tracker: Fake) -> None:
+        raise RuntimeError("no connection\nto anywhere")
+
+    monkeypatch.setattr(Fake, "start", fails)
+    tracked, told = recipe(data, train={"track": ["wandb"]}), "RuntimeError: no connection to anywhere"
+    refused(lambda: fit(tracked, tmp_path / "broken", quiet=True), ("train.track: wandb cannot", told), OSError)
     missing = recipe(data, train={"track": ["tensorboard"]})
     told = "train.track: tensorboard is not installed; pip install tensorboard"
     refused(lambda: fit(missing, tmp_path / "run", quiet=True), told, ModuleNotFoundError)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vnd._text import check_known
+from vnd._text import check_known, one_line
 from vnd.train.recipe import Recipe, digest_of
 
 PROJECT, FOLDER = "vnd", "trackers"
@@ -47,15 +47,16 @@ def start(accelerator: Any, recipe: Recipe, folder: Path, step: int) -> None:
     if "wandb" in recipe.train.track:
         os.environ["WANDB_CACHE_DIR"] = str(place)  # for wandb/logs
     mode = os.environ.get("WANDB_MODE", "offline")
-    accelerator.init_trackers(
-        PROJECT,
-        flat(recipe.to_dict()) if step == 0 else None,
-        {
-            "tensorboard": {"purge_step": step + 1} if step else {},  # what was logged after the checkpoint
-            "trackio": {"name": name, "resume": "allow"},
-            "wandb": {"dir": str(place), "id": name, "name": folder.resolve().name, "resume": "allow", "mode": mode},
-        },
-    )
+    options = {
+        "tensorboard": {"purge_step": step + 1} if step else {},  # what was logged after the checkpoint
+        "trackio": {"name": name, "resume": "allow"},
+        "wandb": {"dir": str(place), "id": name, "name": folder.resolve().name, "resume": "allow", "mode": mode},
+    }
+    try:
+        accelerator.init_trackers(PROJECT, flat(recipe.to_dict()) if step == 0 else None, options)
+    except Exception as error:  # of a tracker's own kind
+        names = ", ".join(recipe.train.track)
+        raise OSError(f"train.track: {names} cannot begin to track {folder}: {one_line(error)}") from error
 
 
 def run_id(recipe: Recipe, folder: Path) -> str:
