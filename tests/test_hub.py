@@ -223,7 +223,6 @@ class Broken:
         raise RuntimeError("401\nno token")
 
 
-ROWS: list[dict[str, Any]] = [{"parameters": 3}]
 REFUSED = {
     **{
         f"name {name!r}": (lambda name=name: vnd.push(network(), name, dry_run=True), "push: name must be USER/NAME")
@@ -233,8 +232,12 @@ REFUSED = {
         f"address {name!r}": (lambda name=name: vnd.load(name), "load: an address must be hf://USER/NAME")
         for name in ("hf://small", "hf:you/net", "hf://you/net@", "hf://a/b/c")
     },
-    "rows without labels": (lambda: vnd.push(network(), NAME, ROWS, dry_run=True), "push: rows must be dicts"),
-    "no rows": (lambda: vnd.push(network(), NAME, [], dry_run=True), "push: rows must be dicts"),
+    **{
+        f"rows {rows!r}": (lambda rows=rows: vnd.push(network(), NAME, rows, dry_run=True), "push: rows must be a list")
+        for rows in ([{"parameters": 3}], [], 3, "rows")
+    },
+    "no network": (lambda: vnd.push(3, NAME, dry_run=True), "push: net must be a network; got a int"),
+    "no path": (lambda: vnd.push(network(), NAME, folder=3), "push: folder must be a path; got a int"),
 }
 
 

@@ -82,7 +82,7 @@ def push(
     Args:
         net: A nested network, one extracted from it, or a plain one.
         name: "user/name"; the repository is made if need be, and what it holds of an earlier push is replaced.
-        rows: Figures of each size, as `vnd.evaluate` gives them: dicts with a "label", "parameters" and measures.
+        rows: Figures of each size, as `vnd.evaluate` gives them: dicts with a "label" and numbers.
             Without them the card has parameters and multiply-adds of each size that BatchNorm has statistics for.
         data: What they were measured on.
         description: Markdown that the card begins with.
@@ -102,6 +102,10 @@ def push(
     0.1
     """
     hub = check(name)
+    if not isinstance(net, nn.Module):
+        raise ValueError(f"push: net must be a network; got a {type(net).__name__}")
+    if folder is not None and not isinstance(folder, str | Path):
+        raise ValueError(f"push: folder must be a path; got a {type(folder).__name__}")
     if folder is None and not dry_run:
         with tempfile.TemporaryDirectory(prefix="vnd-hub-") as temporary:
             options: dict[str, Any] = {"license": license, "private": private, "folder": temporary}
@@ -123,7 +127,7 @@ def push(
         api = hub.HfApi(library_name="vnd", library_version=__version__)
         api.create_repo(name, private=private, exist_ok=True)
         api.upload_folder(
-            repo_id=name, folder_path=place, allow_patterns=files_of(place), delete_patterns=[TENSORS],
+            repo_id=name, folder_path=place, allow_patterns=files_of(place), delete_patterns=[TENSORS, PICTURE],
             commit_message=f"vnd {__version__}",
         )  # fmt: skip
     except Exception as error:  # of the Hub and of the connection, which have no class in common
@@ -154,10 +158,10 @@ def figures_of(net: nn.Module, rows: Sequence[Mapping[str, Any]] | None = None, 
         data, task = str(root.card["data"]["name"]), task_of(METHODS[root.card["recipe"]["method"]["name"]])
     elif rows is None:
         rows, data = _counted(net), ""
-    named = [dict(row) if isinstance(row, Mapping) else {} for row in rows]
-    if not named or not all(_has(row, "parameters") and row.get("label") for row in named):
+    named = [dict(row) if isinstance(row, Mapping) else {} for row in rows] if isinstance(rows, list | tuple) else []
+    if not named or not all(row.get("label") for row in named):
         raise ValueError(
-            "push: rows must be dicts with a label and parameters, as vnd.evaluate gives them; at least one"
+            "push: rows must be a list of dicts, each with a label, as vnd.evaluate gives them; at least one"
         )
     task = TASKS.get(str(named[0].get("task")), task)
     known = {field.name for field in fields(Column)}
@@ -189,7 +193,7 @@ def card(hub: Any, folder: Path, name: str, figures: Figures, description: str, 
     model = "" if manifest["model"] else ", model=plain"
     nested = manifest["kind"] == "nested"
     several = len(figures.rows) > 1
-    row = sorted(figures.rows, key=lambda row: float(row.get("parameters") or 0))[len(figures.rows) // 2]
+    row = sorted(figures.rows, key=lambda row: float(row.get("parameters") or 0))[(len(figures.rows) - 1) // 2]
     width = f"{row['fraction']:g}" if _has(row, "fraction") else f"vnd.shape(net, parameters={row.get('parameters')})"
     lines = ["size", *(column.heading for column in figures.known)]
     table = [lines, ["---"] * len(lines)]
@@ -262,10 +266,14 @@ def _counted(net: nn.Module) -> list[dict[str, Any]]:
 
 
 def _with_samples(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows whose labels say the number of samples, too, where a size has several."""
-    labels = [row["label"] for row in rows]
-    several = len({*labels}) < len(labels)
-    return [row | {"label": f"{row['label']}, {row.get('samples', 0)} samples"} if several else row for row in rows]
+    """Rows whose labels and kinds say the number of samples, too, where a size has several."""
+    if len({row["label"] for row in rows}) == len(rows):
+        return rows
+    words = [f", {row.get('samples', 0)} samples" for row in rows]
+    return [
+        row | {"label": row["label"] + text, "kind": str(row.get("kind") or "uniform") + text}
+        for row, text in zip(rows, words, strict=True)
+    ]
 
 
 def _share(width: float | None, row: Mapping[str, Any]) -> str:
