@@ -62,6 +62,10 @@ def predict(**options: Any) -> Callable[[], Any]:
 
 @table(
     {
+        "one class": (
+            predict(output=lambda out: out[:, :1]),
+            "the output must have two or more classes; got one of shape (4, 1): one logit is of the link 'sigmoid'",
+        ),
         "an unknown link": (
             predict(link="probit"),
             "predict: link must be one of 'softmax', 'dirichlet', 'sigmoid', 'identity'; got 'probit'",
@@ -389,6 +393,10 @@ TWO, Y = torch.zeros(2, 3), torch.tensor([0, 1, 2, 0])
         "groups in words": (
             lambda: vnd.to_nested(PLAIN, X, num_groups="four"),  # type: ignore[arg-type]
             "to_nested: num_groups must be a whole number; got 'four'",
+        ),
+        "a link that there is not": (
+            lambda: vnd.to_nested(PLAIN, X, link="logit"),  # type: ignore[arg-type]
+            "to_nested: link must be 'softmax' or 'dirichlet' or 'sigmoid' or 'identity'; got 'logit'",
         ),
         "a base that is half": (
             lambda: vnd.to_nested(PLAIN, X, num_groups=4, base=0.5),  # type: ignore[arg-type]

@@ -165,13 +165,14 @@ def class_dim(shape: tuple[int, ...], dim: int | None, who: str) -> int:
     """
     if len(shape) < 2:
         raise ValueError(f"{who}: the output must have a dimension of classes; got one of shape {shape}, see link=")
-    if dim is None:
-        if len(shape) in (2, 4, 5):
-            return 1
+    if dim is None and len(shape) not in (2, 4, 5):
         raise ValueError(f"{who}: the output of shape {shape} does not say where its classes are; pass dim=-1 or dim=1")
-    found = dim + len(shape) if dim < 0 else dim
+    found = 1 if dim is None else dim + len(shape) if dim < 0 else dim
     if not 0 < found < len(shape):
         raise ValueError(f"{who}: dim must be a dimension of the output {shape} other than 0, its examples; got {dim}")
+    if shape[found] == 1:  # whose probability is 1, whatever the output
+        hint = "one logit is of the link 'sigmoid'"
+        raise ValueError(f"{who}: the output must have two or more classes; got one of shape {shape}: {hint}")
     return found
 
 

@@ -31,6 +31,7 @@ from vnd.nn.importance import TaylorOrder, check_order, reorder
 from vnd.nn.masked import mask_module
 from vnd.nn.norms import WidthNorm, masked_of, with_widths
 from vnd.nn.ordering import Gradient, OrderingUnit, Quantile, Sampler
+from vnd.nn.predict import Link
 from vnd.nn.state import InputMask, NestedState, OutputMask, ProductMask, arguments_of, state_of, unwrap
 from vnd.nn.verify_slicing import try_slicing
 
@@ -107,7 +108,7 @@ def to_nested(
     weight_prior: LogUniformForm | float = "vnd",
     kl_constant: float | None = None,
     free_variance: bool = False,
-    link: Literal["softmax", "dirichlet"] = "softmax",
+    link: Link = "softmax",
     prior: BernoulliChain | float | None = None,
     temperature: float = 2.0,
     initial_logit: float = 3.0,
@@ -179,7 +180,10 @@ def to_nested(
         raise ValueError("to_nested: the model is a nested network already")
     if type(model) in BAYES_OF:
         raise ValueError(f"to_nested: a single {type(model).__name__} has nothing to nest; use its Bayesian form")
-    choices = (("placement", placement, Placement), ("coupling", coupling, Coupling), ("rescale", rescale, Rescale))
+    choices = (
+        *(("placement", placement, Placement), ("coupling", coupling, Coupling), ("rescale", rescale, Rescale)),
+        ("link", link, Link),
+    )
     for name, value, kind in choices:
         if value not in get_args(kind):
             raise ValueError(f"to_nested: {name} must be {' or '.join(map(repr, get_args(kind)))}; got {value!r}")
