@@ -104,6 +104,18 @@ CASES: Refusals = {
         lambda: vnd.uncertainty_correlation(plain(), DATA, link="identity"),
         "uncertainty_correlation: link must be one that gives an entropy; got 'identity'",
     ),
+    "widths that fall": (
+        lambda: vnd.uncertainty_correlation(plain(), DATA, (1.0, 0.5)),
+        "widths must rise, the last one being the full one; got [1.0, 0.5]",
+    ),
+    "one example": (
+        lambda: vnd.uncertainty_correlation(plain(), [DATA[0][:1]]),
+        "batches must hold two or more examples; got one",
+    ),
+    "draws in words": (
+        lambda: vnd.uncertainty_correlation(plain(), DATA, samples="six"),  # type: ignore[arg-type]
+        "uncertainty_correlation: samples must be a whole number of at least 0; got ",
+    ),
     "words": (lambda: vnd.uncertainty_correlation(plain(), ["x"]), "uncertainty_correlation: batch 0: a batch must be"),
 }
 

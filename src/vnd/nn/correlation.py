@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from vnd._text import short
 from vnd.metrics import pearson, smallest_width
+from vnd.metrics._checks import check_count
 from vnd.nn.arguments import Arguments, Output, batch_inputs
 from vnd.nn.predict import Link, predict
 from vnd.nn.profile import profile
@@ -122,6 +124,10 @@ def uncertainty_correlation(
     widths = [widths] if isinstance(widths, Shape) or not isinstance(widths, Iterable) else list(widths)
     if len(widths) < 2:
         raise ValueError(f"uncertainty_correlation: widths must be two or more; got {widths}")
+    shares = [width for width in widths if isinstance(width, Real)]
+    if shares != sorted(shares):
+        raise ValueError(f"uncertainty_correlation: widths must rise, the last one being the full one; got {widths}")
+    check_count("uncertainty_correlation", "samples", samples, 0)
     sizes = [as_shape(net, width) for width in widths]
     read = [None if given is None else _list_once(given) for given in (batches, ood)]
     part, drawn = nested_part(net), samples > 0
@@ -178,4 +184,7 @@ def _entropies(
         rows.append(torch.stack(found))
     if not rows:
         raise ValueError("uncertainty_correlation: batches must hold at least one batch; got none")
-    return torch.cat(rows, 1)
+    entropies = torch.cat(rows, 1)
+    if entropies.size(1) < 2:
+        raise ValueError("uncertainty_correlation: batches must hold two or more examples; got one")
+    return entropies
