@@ -343,6 +343,23 @@ CASES: Refusals = {
     "no labels": (refusing(label_weight=1.0), "distill: batch 0: labels: a batch must be (inputs, labels)"),
     "no number": (refusing([torch.full((4, 2), torch.nan)]), "distill: the loss must be finite; got nan at step 0"),
     "no classes": (refusing(dim=5), "distill: dim must be a dimension of the output"),
+    "one class": (
+        refusing(output=lambda out: out[:, :1]),
+        "distill: the output must have two or more classes; got one of shape (4, 1)",
+    ),
+    "several labels": (
+        refusing(net=lambda: small(link="sigmoid")),
+        "distill: teacher must classify, with the link 'softmax'; it was converted with 'sigmoid'",
+    ),
+    "half a draw": (refusing(samples=2.5), "distill: samples must be a whole number, at least 1; got 2.5"),
+    "inputs of another size": (
+        refusing([torch.zeros(4, 3)]),
+        "distill: batch 0 must be what the teacher reads; got inputs of shape (4, 3): RuntimeError: ",
+    ),
+    "labels that are no class": (
+        refusing([(torch.randn(4, 2), torch.tensor([0, 1, 9, 2]))], label_weight=1.0),
+        "got inputs of shape (4, 2), and labels, torch.int64, of shape (4,): IndexError: Target 9 is out of bounds.",
+    ),
 }
 
 

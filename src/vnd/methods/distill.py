@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import vnd.nn as nested
-from vnd._text import check_known
-from vnd.methods.base import Step
+from vnd._text import check_known, one_line
+from vnd.methods.base import Step, Terms
 from vnd.methods.sn3 import SHARE, SN3, DistillationCache, Reading, prune, teach
 from vnd.nn import BayesLayer, Shape
 from vnd.nn.arguments import Arguments, Output, batch_inputs, check_output, split_labels, to_device
@@ -97,7 +97,7 @@ def distill(
     >>> vnd.predict(student, torch.randn(5, 2), width=0.5, samples=6).probs.shape
     torch.Size([5, 3])
     """
-    _check(teacher, divergence, widths, epochs, steps, lr, kl_weight, output)
+    _check(teacher, divergence, samples, widths, epochs, steps, lr, kl_weight, output)
     method = _method(
         options, divergence=divergence, tie=tie, samples=samples, label_weight=label_weight,
         widths=tuple(share for share in widths or () if share < 1),
@@ -116,8 +116,7 @@ def distill(
         seen.append(batch)
         taken = _inputs(student, batch, device, bool(label_weight), index)
         step = Step(index, weight, 1.0, num_data=1)
-        method.prepare(student, taken, step, lambda value: value)
-        terms = method.loss(student, taken, step)
+        terms = _taught(method, student, taken, step)
         loss = float(terms.total.detach())
         if not math.isfinite(loss):
             raise ValueError(f"distill: the loss must be finite; got {loss} at step {index}; lower lr, see the batches")
@@ -133,8 +132,9 @@ def distill(
 
 
 def _check(
-    teacher: nn.Module, divergence: str, widths: Any, epochs: Any, steps: Any, lr: Any, kl_weight: Any, output: Any
-) -> None:
+    teacher: nn.Module, divergence: str, samples: Any, widths: Any, epochs: Any, steps: Any, lr: Any, kl_weight: Any,
+    output: Any,
+) -> None:  # fmt: skip
     """Refuse what cannot be meant, before any work."""
     state_of(teacher)
     check_output(output, "distill")
@@ -147,7 +147,9 @@ def _check(
         )
     if epochs is not None and steps is not None:
         raise ValueError(f"distill: give epochs or steps, not both; got {epochs} and {steps}")
-    for name, count in (("epochs", epochs), ("steps", steps)):
+    if (link := state_of(teacher).arguments["link"]) in ("sigmoid", "identity"):
+        raise ValueError(f"distill: teacher must classify, with the link 'softmax'; it was converted with {link!r}")
+    for name, count in (("epochs", epochs), ("steps", steps), ("samples", samples)):
         whole = isinstance(count, Integral) and not isinstance(count, bool)
         if count is not None and not (whole and int(count) >= 1):
             raise ValueError(f"distill: {name} must be a whole number, at least 1; got {count!r}")
@@ -168,6 +170,24 @@ def _method(options: Mapping[str, Any], **given: Any) -> SN3:
         return SN3(**given, **options)
     except ValueError as error:
         raise ValueError(f"distill: {error}") from None
+
+
+def _taught(method: SN3, student: nn.Module, batch: tuple[Arguments, Tensor | None], step: Step) -> Terms:
+    """The loss of a batch; what the networks or the loss cannot read is said with its shapes."""
+    try:
+        method.prepare(student, batch, step, lambda value: value)
+        return method.loss(student, batch, step)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        if str(error).startswith("distill: "):
+            raise
+        inputs, labels = batch
+        of_labels = "" if labels is None else f", and labels, {labels.dtype}, of shape {tuple(labels.shape)}"
+        got = f"inputs of shape {tuple(inputs.lead.shape)}{of_labels}"
+        raise ValueError(
+            f"distill: batch {step.index} must be what the teacher reads; got {got}: {one_line(error)}"
+        ) from error
 
 
 def _rate(share: float) -> float:
