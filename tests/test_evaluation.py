@@ -397,6 +397,13 @@ def read() -> Iterator[Any]:
 ROW = {"task": "classification", "label": "100 %", "parameters": 5, "accuracy": 0.5}
 
 
+def test_a_network_masked_before_its_norms_wants_the_statistics_of_how_it_is_read_alone() -> None:
+    net = vnd.to_nested(convolutions(), X[:2], num_groups=4, placement="before_norm")
+    rows = vnd.evaluate(net, BATCHES, (0.25,), samples=2, recalibrate=[X])  # a warning is an error
+    assert [row["recalibrated"] for row in rows] == [True]
+    assert rows[0]["parameters"] == vnd.profile(net, 1.0).parameters
+
+
 @table(
     {
         "labels out of range": (evaluated([(X, Y + 3)]), ("batch 0, 100 %: labels must lie in 0 … 4", "got 5")),
@@ -459,7 +466,20 @@ ROW = {"task": "classification", "label": "100 %", "parameters": 5, "accuracy": 
         ),
         "shares of classes": (
             evaluated([(X, torch.eye(5)[Y].long()), (X, 2 * torch.eye(5)[Y].long())]),
-            "batch 1, 100 %: labels must be whole numbers, or rows of zeros with a one; got shares of classes",
+            "batch 1, 100 %: labels must be whole numbers, or rows of zeros with a one; got shares or several classes",
+        ),
+        "shares of classes, or numbers": (
+            evaluated([(X, torch.rand(len(X), 5).softmax(1))]),
+            "task must be given where several fit, 'classification' or 'regression'; got outputs of shape (40, 5) and",
+        ),
+        "several classes each": (
+            evaluated([(X, (torch.arange(5) <= Y[:, None]).float())]),
+            "task must be given where several fit, 'classification' or 'regression'; got outputs of shape (40, 5) and",
+        ),
+        "classes by another link": (
+            evaluated(link="identity"),
+            "link must give what labels of classification are held against, by 'softmax' for outputs of shape (24, 5); "
+            "got 'identity'",
         ),
         "a length that there is not": (
             evaluated([X], Cosines(), widths=(9,)),

@@ -198,6 +198,7 @@ def choose(rows: list[dict[str, Any]], accuracy: dict[str, float], margin: float
 # -- any network ------------------------------------------------------------------------------------------------------
 
 WIDTHS: tuple[Width, ...] = (0.125, 0.25, 0.5, 1.0)
+FAMILY = {"dirichlet": "softmax"}  # links whose predictions are of one kind
 Batches = Iterable[Any] | Callable[[], Iterable[Any]]
 
 
@@ -603,12 +604,20 @@ class _Evaluated:
     def _begin(self, inputs: Arguments, labels: Tensor, wanted: str | Task | None) -> None:
         """Find out the task by the first batch, and measure costs on its first example."""
         first = self.contestants[0]
-        options: dict[str, Any] = {"samples": 0, "link": "identity", "output": self.output}
+        drawn = min(1, first.samples)  # as it is read: BatchNorm may have statistics of drawn weights alone
+        options: dict[str, Any] = {"samples": drawn, "seed": self.seed, "link": "identity", "output": self.output}
         raw = self._told("batch 0", predict, first.network, inputs.given, first.width, **options).probs
         self.task, self.reading = _task_of(raw, labels, wanted, self.dim)
         state: NestedState | None = getattr(nested_part(self.net), "_vnd_state", None)
         own = None if state is None else state.arguments.get("link")
         link = self.link or (own if own not in (None, "softmax") else self.reading.link)
+        if self.reading.link != "identity" and FAMILY.get(link, link) != FAMILY.get(
+            self.reading.link, self.reading.link
+        ):
+            raise ValueError(
+                f"evaluate: link must give what labels of {self.task.name} are held against, by {self.reading.link!r} "
+                f"for outputs of shape {tuple(raw.shape)}; got {link!r}"
+            )
         self.reading, self.shape = Reading(link, self.reading.dim), tuple(inputs.lead.shape)
         example, costs = inputs.rows(slice(0, 1)).given, dict[str, dict[str, Any]]()
         for one in self.contestants:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
@@ -20,6 +20,7 @@ from vnd._text import one_line
 from vnd.nn.arguments import describe_value, each_tensor, tensors_of
 from vnd.nn.attention import opened_attention
 from vnd.nn.bayesian import BayesLayer
+from vnd.nn.context import saying
 from vnd.nn.dependency import Layout, Segment
 from vnd.nn.depth import Place
 from vnd.nn.extract import CONVOLUTIONS, TRANSPOSED, is_depthwise, slice_network
@@ -27,7 +28,7 @@ from vnd.nn.norms import ACTIVE, WidthNorm
 from vnd.nn.predict import evaluating
 from vnd.nn.recorder import name_of
 from vnd.nn.state import Shape, arguments_of, nested_part, state_of, unwrap
-from vnd.nn.width import Width, as_shape
+from vnd.nn.width import Width, as_shape, setting_of
 
 NOISE = ("log_alpha", "log_variance")
 CONTRACTIONS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm"}  # whose multiply-accumulates are counted
@@ -259,14 +260,14 @@ def latency(net: nn.Module, width: Width = None, example_input: Any = None, repe
 
     Of one that is masked before its norms, of the masked network.
     """
-    from vnd.nn.width import width as at_width
-
     masked = runs_whole(net)
     small = net if masked else _small(net, width)
     args, kwargs = _example(net, example_input)
     cuda = any(p.is_cuda for p in small.parameters())
     times = []
-    setting = at_width(net, width) if masked and width is not None else nullcontext()
+    setting: AbstractContextManager[None] = nullcontext()
+    if masked and width is not None:  # whatever BatchNorm's statistics are, it takes as long: no warning
+        setting = saying(state_of(net).said(nested_part(net), setting_of(net, width), warn=False))
     with evaluating(small), setting, torch.inference_mode():
         _run(small, args, kwargs)
         for _ in range(repeats + 1):

@@ -319,7 +319,9 @@ class ClassScores(Scores):
             probs = probs.movedim(class_dim(tuple(probs.shape), self.reading.dim, "evaluate"), -1).flatten(0, -2)
         if self.reading.link != "sigmoid" and target.shape == prediction.probs.shape:
             if not is_one_hot(target):
-                raise ValueError("labels must be whole numbers, or rows of zeros with a one; got shares of classes")
+                raise ValueError(
+                    "labels must be whole numbers, or rows of zeros with a one; got shares or several classes"
+                )
             target = target.argmax(1)
         labels = target.flatten().long().cpu()
         if len(labels) != len(probs):
@@ -363,6 +365,14 @@ def is_binary(target: Tensor) -> bool:
 def is_one_hot(target: Tensor) -> bool:
     """Tell if labels are rows of zeros with a one."""
     return target.dim() == 2 and target.size(1) > 1 and is_binary(target) and bool((target.sum(1) == 1).all())
+
+
+def is_shares(target: Tensor) -> bool:
+    """Tell if labels are rows of numbers in 0 … 1 that sum to 1, or of zeros and ones, as of several classes each."""
+    if target.dim() != 2 or target.size(1) < 2 or not target.is_floating_point() or not len(target):
+        return False
+    sums = target.double().sum(1)
+    return is_binary(target) or bool((target >= 0).all() and ((sums - 1).abs() < 1e-3).all())
 
 
 SHOWN = 8  # images of each kind
@@ -654,11 +664,14 @@ class Classification(Task):
     hub_task = "image-classification"
 
     def reads(self, output: Tensor, target: Tensor, dim: int | None = None) -> Reading | None:
-        """Classes (B, C), or of parts (B, T, C) and (B, C, T), beside whole numbers; one logit beside 0 and 1."""
+        """Classes (B, C), or of parts (B, T, C) and (B, C, T), beside whole numbers; one logit beside 0 and 1.
+
+        Shares of classes are its labels, too, though it scores none: nobody shall take them for any other numbers.
+        """
         if target.shape in (output.shape, output.shape[:1]) and output.numel() == len(output) and output.dim() < 3:
             return Reading("sigmoid") if is_binary(target) else None
         if output.dim() == 2 and target.shape == output.shape:
-            return Reading("softmax", 1) if is_one_hot(target) else None
+            return Reading("softmax", 1) if is_one_hot(target) or is_shares(target) else None
         if output.dim() not in (2, 3) or target.dtype == torch.bool or target.is_floating_point():
             return None
         places = [1, 2][: output.dim() - 1] if dim is None else [dim % output.dim()]
