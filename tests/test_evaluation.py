@@ -397,6 +397,13 @@ def read() -> Iterator[Any]:
 ROW = {"task": "classification", "label": "100 %", "parameters": 5, "accuracy": 0.5}
 
 
+def test_the_bytes_of_ordered_bits_are_those_that_are_kept() -> None:
+    net = vnd.to_nested(smooth(), X[:2], rules={"*": vnd.Rule(granularity="bits", bits=4)})
+    rows = vnd.evaluate(net, BATCHES, (0.25, 0.5, 1.0))
+    weights, channels = 8 * 27 + 288 * 16 + 16 * 5, 8 + 16 + 5  # a scale and a bias for each channel
+    assert [row["bytes"] for row in rows] == [weights * bits // 8 + 8 * channels for bits in (1, 2, 4)]
+
+
 def test_a_network_masked_before_its_norms_wants_the_statistics_of_how_it_is_read_alone() -> None:
     net = vnd.to_nested(convolutions(), X[:2], num_groups=4, placement="before_norm")
     rows = vnd.evaluate(net, BATCHES, (0.25,), samples=2, recalibrate=[X])  # a warning is an error

@@ -641,17 +641,15 @@ class _Evaluated:
 
     def _cost(self, one: _Contestant, example: Any) -> dict[str, Any]:
         """Cost of the network of a size with the means of its weights."""
-        is_cut = one.network is not self.net
-        small = one.network if is_cut and not one.samples else self.net
-        width = None if small is not self.net else one.width if one.width is not None else one.size.width
+        net, width = self.net, one.size.width  # not the one cut out, whose bits of weights are floats
         cost: dict[str, Any]
         try:
-            cost = dataclasses.asdict(profile(small, width, example))
-            cost["latency_ms"] = latency(small, width, example)
+            cost = dataclasses.asdict(profile(net, width, example))
+            cost["latency_ms"] = latency(net, width, example)
         except ValueError:
             if width is None:
                 raise
-            cost = dataclasses.asdict(profile(small, width, count_macs=False))  # of one that cannot be run cut
+            cost = dataclasses.asdict(profile(net, width, count_macs=False))  # of one that cannot be run cut
             cost |= {"macs": None, "latency_ms": None}
         return cost | {"latency_batch": 1, "machine": machine(self.device)}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +123,7 @@ def uncertainty_correlation(
     widths = [widths] if isinstance(widths, Shape) or not isinstance(widths, Iterable) else list(widths)
     if len(widths) < 2:
         raise ValueError(f"uncertainty_correlation: widths must be two or more; got {widths}")
-    shares = [float(width) for width in widths if isinstance(width, Real)]
+    shares = [float(width) for width in widths if isinstance(width, int | float)]
     if shares != sorted(shares):
         raise ValueError(f"uncertainty_correlation: widths must rise, the last one being the full one; got {widths}")
     check_count("uncertainty_correlation", "samples", samples, 0)
