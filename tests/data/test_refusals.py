@@ -67,6 +67,10 @@ CASES: Refusals = {
         given(((X, Y), (X + 1.5, Y))),
         "gives: test images: floats must lie in 0 … 1; image 0 has",
     ),
+    "three things for a split": (
+        given(((X, Y, Y), (X, Y))),
+        "gives: train images: must be an array; got a tuple: setting an array element with a sequence",
+    ),
     "masks of a function": (given(((X, X + 2), (X, X))), "gives: train masks: must be 0 or 1; image 0 has 2"),
     "another name": (given(({"image": X}, {"image": X})), "got 'image', did you mean 'images'?"),
     "no images of a function": (given(({"labels": Y}, {"labels": Y})), "gives: train: must have images; got labels"),

@@ -19,6 +19,7 @@ from refusals import Refusals, fails, refused, table
 from train.small import settings
 from vnd import _code
 from vnd.cli import main
+from vnd.data.arrays import from_function
 from vnd.evaluation import open_run
 from vnd.train.config import parse, parse_run
 from vnd.train.recipe import known_arguments, network_class
@@ -371,3 +372,7 @@ def test_images_are_the_same_by_every_way(here: Path, tmp_path: Path) -> None:
         assert np.array_equal(images.pixels, by_function.pixels)
         assert np.array_equal(images.labels, by_function.labels)
         assert images.classes == by_function.classes == ("0", "1", "2")
+    tensors = torch.tensor(x / 255, requires_grad=True), torch.tensor(y)
+    assert np.array_equal(from_function(lambda: (tensors, tensors), {}, "train").pixels, by_function.pixels)
+    halves = (torch.tensor(x) > 99).bfloat16(), torch.tensor(y)  # a dtype that numpy has not
+    assert np.array_equal(from_function(lambda: (halves, halves), {}, "train").pixels, 255 * (by_function.pixels > 99))

@@ -184,10 +184,21 @@ def _split(given: Any, where: str) -> Images:
     if isinstance(found.get("masks"), list | tuple):
         found["masks"], counts = stack_masks(found["masks"], where=f"{where} masks")
         found |= {} if counts is None else {"graders": counts}
-    found = {kind: np.asarray(values) for kind, values in found.items()}
+    found = {kind: _array(values, f"{where} {kind}") for kind, values in found.items()}
     if "images" not in found:
         raise ValueError(f"{where}: must have images; got {', '.join(found) or 'nothing'}")
     return split_of(found, {kind: f"{where} {kind}" for kind in found})
+
+
+def _array(values: Any, where: str) -> NDArray[Any]:
+    """An array of one, of a tensor wherever it lies, or of lists of numbers."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values  # which numpy has not
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{where}: must be an array; got a {type(values).__name__}: {one_line(error)}") from None
 
 
 def _are_masks(marks: Any) -> bool:
