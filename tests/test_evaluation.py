@@ -475,6 +475,10 @@ def test_a_network_masked_before_its_norms_wants_the_statistics_of_how_it_is_rea
             evaluated([(X, torch.eye(5)[Y].long()), (X, 2 * torch.eye(5)[Y].long())]),
             "batch 1, 100 %: labels must be whole numbers, or rows of zeros with a one; got shares or several classes",
         ),
+        "shares of two classes": (
+            evaluated([(X, Y % 2.0), (X, Y / 10)], net=convolutions(1), task="classification"),
+            "batch 1, 100 %: labels must be whole numbers; got shares of classes",
+        ),
         "shares of classes, or numbers": (
             evaluated([(X, torch.rand(len(X), 5).softmax(1))]),
             "task must be given where several fit, 'classification' or 'regression'; got outputs of shape (40, 5) and",

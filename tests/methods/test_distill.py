@@ -274,6 +274,17 @@ def test_classes_of_tokens_and_a_teacher_of_point_weights() -> None:
     assert not any(m.bayesian for m in student.modules() if isinstance(m, BayesLayer))
 
 
+def test_a_student_learns_whatever_its_teacher_or_its_caller_have_frozen() -> None:
+    teacher = small().requires_grad_(False)
+    cut = sn3.prune(teacher, keep=0.5)
+    with torch.no_grad():
+        student = vnd.distill(teacher, [torch.randn(8, 2)], keep=0.5, steps=2)
+    assert not torch.equal(student[0].weight, cut[0].weight)
+    assert not any(p.requires_grad for p in teacher.parameters())
+    frozen = {name for name, p in student.named_parameters() if not p.requires_grad}
+    assert frozen == {name for name, _ in student.named_parameters() if name.endswith("keep_logits")}
+
+
 def test_ordered_blocks_all_stay() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -351,6 +362,8 @@ CASES: Refusals = {
         refusing(net=lambda: small(link="sigmoid")),
         "distill: teacher must classify, with the link 'softmax'; it was converted with 'sigmoid'",
     ),
+    "a weight in words": (refusing(label_weight="1"), "distill: TypeError: '>=' not supported between"),
+    "a callback in words": (refusing(callback="print"), "distill: callback must be a function or None; got 'print'"),
     "half a draw": (refusing(samples=2.5), "distill: samples must be a whole number, at least 1; got 2.5"),
     "inputs of another size": (
         refusing([torch.zeros(4, 3)]),

@@ -29,6 +29,7 @@ LARGEST_GRADIENT = 1.0
 Batches = Iterable[Any] | Callable[[], Iterable[Any]]
 
 
+@torch.enable_grad()
 def distill(
     teacher: nn.Module,
     batches: Batches,
@@ -97,7 +98,7 @@ def distill(
     >>> vnd.predict(student, torch.randn(5, 2), width=0.5, samples=6).probs.shape
     torch.Size([5, 3])
     """
-    _check(teacher, divergence, samples, widths, epochs, steps, lr, kl_weight, output)
+    _check(teacher, divergence, samples, widths, epochs, steps, lr, kl_weight, output, callback)
     method = _method(
         options, divergence=divergence, tie=tie, samples=samples, label_weight=label_weight,
         widths=tuple(share for share in widths or () if share < 1),
@@ -133,7 +134,7 @@ def distill(
 
 def _check(
     teacher: nn.Module, divergence: str, samples: Any, widths: Any, epochs: Any, steps: Any, lr: Any, kl_weight: Any,
-    output: Any,
+    output: Any, callback: Any,
 ) -> None:  # fmt: skip
     """Refuse what cannot be meant, before any work."""
     state_of(teacher)
@@ -153,6 +154,8 @@ def _check(
         whole = isinstance(count, Integral) and not isinstance(count, bool)
         if count is not None and not (whole and int(count) >= 1):
             raise ValueError(f"distill: {name} must be a whole number, at least 1; got {count!r}")
+    if callback is not None and not callable(callback):
+        raise ValueError(f"distill: callback must be a function or None; got {callback!r}")
     for name, value, above in (("lr", lr, True), ("kl_weight", kl_weight, False)):
         if not isinstance(value, Real) or not 0 <= float(value) < math.inf or (above and not value):
             raise ValueError(f"distill: {name} must be {'above' if above else 'at least'} 0 and finite; got {value!r}")
@@ -168,8 +171,8 @@ def _method(options: Mapping[str, Any], **given: Any) -> SN3:
         check_known("distill: option", name, sorted(known))
     try:
         return SN3(**given, **options)
-    except ValueError as error:
-        raise ValueError(f"distill: {error}") from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"distill: {one_line(error)}") from None
 
 
 def _taught(method: SN3, student: nn.Module, batch: tuple[Arguments, Tensor | None], step: Step) -> Terms:

@@ -101,6 +101,7 @@ def prune(
         student = nested.to_nested(
             nested.extract(teacher, shape, warn=False), example, bayesian=False, rules=rules, **options
         )
+    student.requires_grad_(True)  # also of a teacher that is frozen
     for name, unit in state_of(student).units.items():
         unit.keep_logits.copy_(coarsened(state.units[name], unit.num_groups, unit.base)[1])
         unit.keep_logits.requires_grad_(False)

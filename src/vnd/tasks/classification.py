@@ -323,6 +323,8 @@ class ClassScores(Scores):
                     "labels must be whole numbers, or rows of zeros with a one; got shares or several classes"
                 )
             target = target.argmax(1)
+        if target.is_floating_point() and bool((target != target.round()).any()):
+            raise ValueError("labels must be whole numbers; got shares of classes")
         labels = target.flatten().long().cpu()
         if len(labels) != len(probs):
             raise ValueError(f"labels must be {len(probs)}, as many as predictions; got {len(labels)}")
