@@ -71,7 +71,7 @@ CASES: Refusals = {
         given(((X, Y, Y), (X, Y))),
         "gives: train images: must be an array; got a tuple: setting an array element with a sequence",
     ),
-    "masks of a function": (given(((X, X + 2), (X, X))), "gives: train masks: must be 0 or 1; image 0 has 2"),
+    "masks of a function": (given(((X, X + 0.5), (X, X))), "gives: train masks: must be 0 or 1, or whole numbers of"),
     "another name": (given(({"image": X}, {"image": X})), "got 'image', did you mean 'images'?"),
     "no images of a function": (given(({"labels": Y}, {"labels": Y})), "gives: train: must have images; got labels"),
     "numbers of booleans": (lambda: some(2).take(np.array([True, False])), "take: indices must be whole numbers"),

@@ -223,7 +223,7 @@ def test_samples_of_shared_weights_are_separate_draws(estimator):
 
 
 def test_samples_that_share_the_noise_of_a_weight_are_caught(monkeypatch):
-    monkeypatch.setattr(module, "_separable", lambda net: True)
+    monkeypatch.setattr(module, "_separable", lambda *_: True)
     with pytest.raises(AssertionError):
         test_samples_of_shared_weights_are_separate_draws("weight")
 
