@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Cauchy, Laplace, Normal, Poisson, kl_divergence
+from torch.distributions import (
+    Categorical,
+    Cauchy,
+    Distribution,
+    Independent,
+    Laplace,
+    Normal,
+    Poisson,
+    kl_divergence,
+)
 
 import vnd
 from methods.codes import SMALL, at, dots, learn
@@ -49,6 +58,10 @@ class Encoder(nn.Module):
         pair = self.loc(flat), self.spread(flat)
         if self.form == "embedding":
             return Output(embedding=pair[0])
+        if self.form == "normal":
+            return Independent(Normal(pair[0], (0.5 * pair[1]).exp()), 1)
+        if self.form == "scale":
+            return {"mu": pair[0], "sigma": pair[1].exp()}
         return pair if self.form == "pair" else Output(embedding=pair[0], log_covariance=pair[1])
 
 
@@ -221,6 +234,7 @@ def networks() -> dict[str, tuple[nn.Module, nn.Module, set[str]]]:
         "feature maps, code": (Encoder("maps"), Decoder(), new),
         "feature maps, maps": (Encoder("maps"), maps, new),
         "a pair": (Encoder("pair"), Decoder(), {"keep_logits"}),
+        "a distribution": (Encoder("normal"), Decoder(), {"keep_logits"}),
         "pythae's, of a VAE": (Encoder("output"), Decoder(named=True), {"keep_logits"}),
         "pythae's, of an AE": (Encoder("embedding"), Decoder(named=True), new),
     }
@@ -348,10 +362,15 @@ def test_a_fitted_density_is_more_like_the_codes_than_the_prior(learned: vnd.Ord
 
 def test_it_is_evaluated_at_its_lengths(learned: vnd.OrderedCode) -> None:
     rows = vnd.evaluate(learned, [X[:40], X[40:]], widths=(2, 1.0, "posterior"))
-    for row, length in zip(rows, (2, D, "posterior"), strict=True):
+    code = learned.eval().posterior(X)
+    each = kl_divergence(Normal(code.loc, code.scale), Normal(0.0, 1.0)).mean(0)
+    rates = each[:2].sum(), each.sum(), kl_divergence(code, learned.prior).mean()
+    for row, length, rate in zip(rows, (2, D, "posterior"), rates, strict=True):
         error = (learned.reconstruct(X, length) - X).square().mean()  # type: ignore[arg-type]
         assert row["mse"] == pytest.approx(float(error), rel=1e-4)
-    assert rows[1]["rate"] == pytest.approx(float(learned.eval().kl(X).mean().detach()), rel=1e-4)
+        assert row["rate"] == pytest.approx(float(rate.detach()), rel=1e-4)
+    shortest = vnd.evaluate(coded(base=3), [X], widths=(0.2, 0.5, 1.0))  # none below the base
+    assert [row["label"] for row in shortest] == ["3 of 5", "5 of 5"]
 
 
 # As a module
@@ -443,6 +462,18 @@ BAD: Refusals = {
     "an encoder that gives no features": (
         lambda: made(encoder=nn.LSTM(8, 3), example=X[:2, 0], latent_dim=3),
         "encoder must give a tensor of features, or means and log variances (B, d)",
+    ),
+    "an encoder whose deviations would be lost": (
+        lambda: made(encoder=Encoder("scale")),
+        "named embedding and log_covariance; got dict of mu, sigma",
+    ),
+    "inputs of another dtype": (
+        lambda: made().loss(X.double()),
+        "encoder must take inputs of shape (64, 1, 8, 8), torch.float64; got: ",
+    ),
+    "a prior from which nothing is drawn": (
+        lambda: made(prior="log_uniform").prior,
+        "a prior of log_uniform dimensions is no distribution; use kl(x)",
     ),
     "a decoder of other codes": (lambda: made(latent_dim=4), "decoder must take codes (B, 4) and give"),
     "a decoder of other images": (lambda: made(decoder=nn.Linear(D, 3)), "it gave (2, 3) for inputs of (2, 1, 8, 8)"),
@@ -546,6 +577,11 @@ BAD: Refusals = {
 @table(BAD)
 def test_what_cannot_be_is_refused_in_one_line(call: Any, words: Any) -> None:
     refused(call, words)
+
+
+def test_it_looks_also_after_a_compilation_which_turns_torch_s_own_checks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Distribution, "_validate_args", False)  # as torch.compile leaves it
+    refused(BAD["beyond bernoulli"][0], BAD["beyond bernoulli"][1])
 
 
 def test_who_does_not_want_to_look_may_go_on() -> None:

@@ -50,8 +50,8 @@ class OrderedCode(nn.Module):
         likelihood_std: σ of "gaussian"; 1 if not given.
         temperature: τ at first.
         tell_length: Tell the decoder how long a code is.
-        validate_args: Look for values that cannot be, as in `torch.distributions`: NaN, and inputs that the likelihood
-            does not allow. Compiled code does not look.
+        validate_args: Look for values that cannot be: NaN, and inputs that the likelihood does not allow. Compiled code
+            does not look.
         options: Those of `vnd.methods.VNDAE`: `base`, `prior_length`, `initial_logit`, `fractions`, `decodes` …
 
     Shape: inputs (B, …) of any shape; codes (B, b) with b ≤ `latent_dim`.
@@ -80,7 +80,7 @@ class OrderedCode(nn.Module):
         likelihood_std: float | None = None,
         temperature: float = 1.0,
         tell_length: bool = False,
-        validate_args: bool | None = None,
+        validate_args: bool = True,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class OrderedCode(nn.Module):
         except ValueError as error:
             raise ValueError(f"OrderedCode: {error}") from error
         self._named = likelihood if isinstance(likelihood, str) else None
-        self._validate = Distribution._validate_args if validate_args is None else validate_args
+        self._validate = validate_args
         self.method.start_long(self.network.heads["keep_logits"])
         self.register_buffer("temperature", torch.tensor(float(temperature), device=self.network.device))
 
@@ -114,8 +114,15 @@ class OrderedCode(nn.Module):
         return self.network.dimensions
 
     @property
+    def base(self) -> int:
+        """Dimensions of the shortest code."""
+        return self.method.base
+
+    @property
     def prior(self) -> OrderedNormal:
         """The prior over codes: standard normal dimensions, lengths by `prior_length`."""
+        if self.method.prior != "normal":
+            raise ValueError(f"OrderedCode: a prior of {self.method.prior} dimensions is no distribution; use kl(x)")
         logits = self.method.prior_chain(self.latent_dim, self.network.device).keep_logits
         loc = torch.zeros(self.latent_dim, device=logits.device)
         return OrderedNormal(loc, torch.ones_like(loc), logits, self.temperature, validate_args=False)
@@ -125,9 +132,9 @@ class OrderedCode(nn.Module):
         code = self._code(x)
         return OrderedNormal(code.loc, code.scale, code.heads["keep_logits"], self.temperature, validate_args=False)
 
-    def kl(self, x: Tensor) -> Tensor:
-        """Exact KL of each input's codes from the prior, lengths included, in nats, (B,)."""
-        return self.method.rate(self._code(x))
+    def kl(self, x: Tensor, length: int | None = None) -> Tensor:
+        """Exact KL of each input's codes from the prior, lengths included, in nats, (B,); or of codes of one length."""
+        return self.method.rate(self._code(x), length)
 
     def loss(self, x: Tensor, kl_weight: float | Tensor = 1.0, progress: float | Tensor = 1.0) -> Tensor:
         """The negative bound on the likelihood in nats of an input, a mean over the batch; see `terms`."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Independent, Normal
 from torch.nn import functional as F
 
 from vnd._text import on_one_line
@@ -26,7 +27,8 @@ class EncoderDecoder(CodedNetwork):
     with f the encoder, its features flattened, g the decoder, d the size of the code, b the length of h.
 
     - Of an **encoder** that gives one tensor all heads are new. One that gives means and log variances, (B, d) each, as
-      a pair or by name (`embedding` and `log_covariance` of pythae), keeps these two heads; other heads read both.
+      a pair, by name (`embedding` and `log_covariance` of pythae) or as a `Normal`, keeps these two heads; other heads
+      read both.
     - A **decoder** takes codes (B, d). If it cannot, it is tried on what the encoder gives, (B, C, H, W) say, and then
       a linear layer, `entry`, stands before it.
     - $u_i$ are there with `tell_length` only: they tell how long a code is, as `CodedNetwork` says, and start at zero.
@@ -105,7 +107,8 @@ class EncoderDecoder(CodedNetwork):
         """The output of every head for inputs (B, …), each (B, its size)."""
         if x.ndim != len(self.shape) + 1:
             raise ValueError(f"inputs must have shape (B, {_sizes(self.shape)}); got {tuple(x.shape)}")
-        known = x.shape[1:] == self.shape  # else the encoder may refuse it, and may not
+        like = not x.is_floating_point() or x.dtype == self._dtype or torch.is_autocast_enabled(x.device.type)
+        known = like and x.shape[1:] == self.shape  # else the encoder may refuse it, and may not
         features, given = _features(self.encoder(x) if known else _tried("encoder", self.encoder, x))
         flat = features.flatten(1)
         if flat.shape != (len(x), self.features_size):
@@ -157,13 +160,17 @@ def _tried(name: str, module: nn.Module, x: Tensor) -> Any:
         return module(x)
     except Exception as error:
         line = on_one_line(error)[:200]
-        raise ValueError(f"{name} must take inputs of shape {tuple(x.shape)}; got: {line}") from error
+        raise ValueError(f"{name} must take inputs of shape {tuple(x.shape)}, {x.dtype}; got: {line}") from error
 
 
 def _features(output: Any) -> tuple[Tensor, dict[str, Tensor]]:
     """The features that an encoder gives, and its means and log variances, if it gives these."""
     if isinstance(output, Tensor):
         return output, {}
+    if isinstance(output, Independent):
+        output = output.base_dist
+    if isinstance(output, Normal):
+        output = output.loc, 2 * output.scale.log()
     named = dict(output) if isinstance(output, Mapping) else vars(output) if hasattr(output, "__dict__") else {}
     loc, log_variance = (
         next((named[name] for name in names if isinstance(named.get(name), Tensor)), None)
@@ -171,7 +178,7 @@ def _features(output: Any) -> tuple[Tensor, dict[str, Tensor]]:
     )
     if isinstance(output, tuple | list) and len(output) == 2:
         loc, log_variance = output
-    if isinstance(loc, Tensor) and log_variance is None:
+    if isinstance(loc, Tensor) and log_variance is None and sum(isinstance(x, Tensor) for x in named.values()) == 1:
         return loc, {}
     if (
         isinstance(loc, Tensor)
@@ -181,8 +188,8 @@ def _features(output: Any) -> tuple[Tensor, dict[str, Tensor]]:
     ):
         return torch.cat((loc, log_variance), 1), {"loc": loc, "log_variance": log_variance}
     raise ValueError(
-        "encoder must give a tensor of features, or means and log variances (B, d): two tensors, or named embedding "
-        f"and log_covariance; got {_kind(output)}"
+        "encoder must give a tensor of features, or means and log variances (B, d): two tensors, a Normal, or named "
+        f"embedding and log_covariance; got {_kind(output)}"
     )
 
 

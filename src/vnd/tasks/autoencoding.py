@@ -245,39 +245,40 @@ LENGTHS = (0.125, 0.25, 0.5, 1.0)  # shares of a code
 def code_rows(net: Any, batches: Iterable[Any], widths: Any, done: Callable[[], Any]) -> list[dict[str, Any]]:
     """Rows of an ordered code, of any object with `latent_dim`, `encode(x, length)` and `decode(codes)`.
 
-    Each width is a length: a share of the code, a whole number of dimensions, or "posterior" for the length that the
-    code itself says of each input. The squared error is that of a number of an input; `rate` is what `net.kl(x)` says
-    of the whole code, in nats.
+    Each width is a length: a share of the code, at least its `base`, a whole number of dimensions, or "posterior" for
+    the length that the code itself says of each input. The squared error is that of a number of an input; `rate` is
+    what `net.kl(x, length)` says, in nats, and at the "posterior" `net.kl(x)`, that of lengths that are drawn.
     """
     wanted = LENGTHS if widths is None else widths if isinstance(widths, list | tuple) else (widths,)
     code = int(net.latent_dim)
-    lengths = {_label(width, code): width for width in wanted}
+    lengths = {_label(length, code): length for length in (_length(net, width) for width in wanted)}
     errors: dict[str, list[Tensor]] = {label: [] for label in lengths}
     kept: dict[str, list[Tensor]] = {label: [] for label in lengths}
-    numbers, rates, device = 0, list[Tensor](), next((parameter.device for parameter in net.parameters()), None)
+    rates: dict[str, list[Tensor]] = {label: [] for label in lengths if hasattr(net, "kl")}
+    numbers, device = 0, next((parameter.device for parameter in net.parameters()), None)
     for number, batch in enumerate(batches):
         x = batch[0] if isinstance(batch, list | tuple) and len(batch) else batch
         if not isinstance(x, Tensor) or not x.numel() or not bool(x.isfinite().all()):
             got = "NaN or infinity" if isinstance(x, Tensor) and x.numel() else "none"
             raise ValueError(f"evaluate: batch {number} must be inputs, finite, or begin with them; got {got}")
         x, numbers = x.to(device), x[0].numel()
-        for label, width in lengths.items():
-            codes = net.encode(x, length="posterior" if width == "posterior" else _length(width, code))
+        for label, length in lengths.items():
+            codes = net.encode(x, length=length)
             decoded = net.decode(codes)
             if decoded.shape != x.shape or not bool(decoded.isfinite().all()):
                 got = f"shape {tuple(decoded.shape)}" if decoded.shape != x.shape else "NaN or infinity"
                 raise ValueError(f"evaluate: batch {number} must be decoded as {tuple(x.shape)}, finite; got {got}")
             errors[label].append((x - decoded).double().square().flatten(1).mean(1).cpu())
             kept[label].append((codes != 0).sum(1).double().cpu())
-        if hasattr(net, "kl"):
-            rates.append(net.kl(x).detach().double().cpu())
+            if label in rates:
+                rates[label].append((net.kl(x) if length == "posterior" else net.kl(x, length)).detach().double().cpu())
         done()
     if not any(errors.values()):
         raise ValueError("evaluate: batches must hold at least one batch; got none (a generator that was read?)")
     rows = []
-    for label, width in lengths.items():
-        found, own = metrics.confidence_interval(torch.cat(errors[label]).tolist()), width == "posterior"
-        length = float(torch.cat(kept[label]).mean()) if own else float(_length(width, code))
+    for label, wanted_length in lengths.items():
+        found, own = metrics.confidence_interval(torch.cat(errors[label]).tolist()), wanted_length == "posterior"
+        length = float(torch.cat(kept[label]).mean()) if own else float(wanted_length)
         row = {
             "label": label,
             "length_rule": "posterior" if own else "fixed",
@@ -291,23 +292,25 @@ def code_rows(net: Any, batches: Iterable[Any], widths: Any, done: Callable[[], 
             "mse_high": found.high,
             "summed": found.mean * numbers,
         }
-        rows.append(row | ({"rate": float(torch.cat(rates).mean())} if rates and not own and length == code else {}))
+        rows.append(row | ({"rate": float(torch.cat(rates[label]).mean())} if label in rates else {}))
     return rows
 
 
-def _length(width: Any, code: int) -> int:
-    """The length that a share of a code is, or a whole number."""
-    if isinstance(width, int) and not isinstance(width, bool) and 1 <= width <= code:
+def _length(net: Any, width: Any) -> Any:
+    """The length that a share of a code is, or a whole number, or "posterior"."""
+    code, base = int(net.latent_dim), getattr(net, "base", 1)
+    base = base if isinstance(base, int) else 1
+    whole = isinstance(width, int) and not isinstance(width, bool) and base <= width <= code
+    if whole or (isinstance(width, str) and width == "posterior"):
         return width
     if isinstance(width, float) and 0 < width <= 1:
-        return length_of(code, width)
-    raise ValueError(
-        f"evaluate: widths of a code must be shares in (0, 1], lengths in 1 … {code}, or 'posterior'; got {width!r}"
-    )
+        return length_of(code, width, base)
+    wanted = f"be shares in (0, 1], lengths in {base} … {code}, or 'posterior'"
+    raise ValueError(f"evaluate: widths of a code must {wanted}; got {width!r}")
 
 
-def _label(width: Any, code: int) -> str:
-    return "by input" if width == "posterior" else f"{_length(width, code)} of {code}"
+def _label(length: Any, code: int) -> str:
+    return "by input" if length == "posterior" else f"{length} of {code}"
 
 
 PAIRS = 1000  # images whose features are held against each other
