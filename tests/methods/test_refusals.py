@@ -244,6 +244,23 @@ CASES: Refusals = {
         lambda: OrderedSegmenter(OWN, 4).predict(torch.zeros(2, 3, 8, 8)),
         "OrderedSegmenter: images must be floats (B, 1, H, W); got torch.float32 (2, 3, 8, 8)",
     ),
+    "images of an array": (
+        lambda: OrderedSegmenter(OWN, 4).predict(IMAGES.numpy()),  # type: ignore[arg-type]
+        "OrderedSegmenter: images must be floats (B, 1, H, W); got a ndarray",
+    ),
+    "images of nan": (
+        lambda: OrderedSegmenter(OWN, 4).loss(IMAGES / 0, IMAGES[:, 0]),
+        "OrderedSegmenter: images must be finite; got nan … nan",
+    ),
+    "a prior that gives a tensor": (
+        lambda: OrderedSegmenter(OWN, 4, prior=torch.nn.Flatten()).predict(IMAGES),
+        "OrderedSegmenter: prior must give a dict of loc (2, 6), log_variance (2, 6), keep_logits (2, 4); "
+        "got a tensor of shape (2, 256)",
+    ),
+    "masks of no image": (
+        lambda: OrderedSegmenter(OWN, 4).loss(IMAGES, []),
+        "OrderedSegmenter: masks must be of the 2 images, of 16×16; got none",
+    ),
     "masks of other images": (
         lambda: OrderedSegmenter(OWN, 4).loss(IMAGES, torch.zeros(2, 8, 16)),
         "OrderedSegmenter: masks must be of the 2 images, of 16×16; got (2, 8, 16) of one grader each",
@@ -278,6 +295,10 @@ CASES: Refusals = {
     "noise of no kind": (
         lambda: predict_masks(OWN, IMAGES, noise="none"),  # type: ignore[arg-type]
         "predict_masks: noise must be 'weights' or 'pixels'; got 'none'",
+    ),
+    "noise of a latent": (
+        lambda: predict_masks(OrderedSegmenter(OWN, 4), IMAGES, noise="pixels"),
+        "predict_masks: this network draws latents, not weights, and has no noise of pixels",
     ),
     "masks of a classifier": (
         lambda: predict_masks(ConvNet(), torch.zeros(2, 1, 28, 28)),

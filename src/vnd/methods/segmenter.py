@@ -133,11 +133,13 @@ def predict_masks(
     check_samples("predict_masks", samples)
     if noise not in ESTIMATORS:
         raise ValueError(f"predict_masks: noise must be 'weights' or 'pixels'; got {noise!r}")
-    own = getattr(unwrap(net), "predict", None)
-    if callable(own):
+    own: Any = unwrap(net)
+    if draws_latents(own) and callable(getattr(own, "predict", None)):
         if width is not None:
             raise ValueError("predict_masks: this network draws latents and has no widths; give its predict a length")
-        return own(images, samples, seed=seed)  # type: ignore[no-any-return]
+        if noise != "weights":
+            raise ValueError("predict_masks: this network draws latents, not weights, and has no noise of pixels")
+        return own.predict(images, samples, seed=seed)  # type: ignore[no-any-return]
     with seeded(seed, images):
         layers = [module for module in unwrap(net).modules() if isinstance(module, BayesLayer)]
         some = samples if any(layer.bayesian for layer in layers) else 1
@@ -189,7 +191,7 @@ def one_each(masks: Tensor | Sequence[Tensor]) -> Tensor:
             got = tuple(own.shape) if isinstance(own, Tensor) else f"a {type(own).__name__}"
             wanted = "be (graders, H, W), all of one size, with at least one grader"
             raise ValueError(f"loss: masks of an image must {wanted}; those of image {index} are {got}")
-    return torch.stack([own[int(torch.randint(len(own), ()))] for own in masks])
+    return torch.stack([own[int(torch.randint(len(own), ()))] for own in masks]) if len(masks) else torch.zeros(0)
 
 
 class Segmenter:
@@ -233,9 +235,14 @@ class Segmenter:
         raise ValueError("a segmenting method predicts no classes; use vnd evaluate and vnd segment")
 
 
+def draws_latents(network: nn.Module) -> bool:
+    """Tell if a network has what one whose latent is drawn has."""
+    return all(callable(getattr(network, name, None)) for name in SEAM)
+
+
 def check_plain(network: nn.Module, example: Tensor) -> None:
     """Refuse a network that does not segment, or that has a latent, which would not be trained."""
-    if all(callable(getattr(network, name, None)) for name in SEAM):
+    if draws_latents(network):
         who = type(network).__name__
         raise ValueError(
             f"network.name must be unet, or another network without a latent, for this method; got a {who}"

@@ -32,7 +32,7 @@ from vnd.methods.base import (
     register,
 )
 from vnd.methods.bn3 import BN3
-from vnd.methods.codes import Coded, covering_lengths, length_of, ratio_survival
+from vnd.methods.codes import Coded, can_look, covering_lengths, length_of, ratio_survival
 from vnd.methods.segmenter import (
     ESTIMATORS,
     SEAM,
@@ -51,7 +51,7 @@ from vnd.methods.segmenter import (
 from vnd.models.probabilistic import CHANNELS, LatentNet, ProbabilisticSegmenter
 from vnd.models.unet import Ensemble, EnsembleUNet, UNet
 from vnd.nn import BayesLayer
-from vnd.nn.arguments import Output
+from vnd.nn.arguments import Output, describe_value
 from vnd.nn.state import unwrap
 
 LOG_VARIANCE = (-10.0, 4.0)  # what log σ² of a latent lies between
@@ -342,16 +342,21 @@ class OrderedSegmenter(ProbabilisticSegmenter):
     def _check(self, images: Tensor, masks: Tensor | None = None) -> None:
         """Refuse images and masks that it is not for."""
         channels, classes = self.config["in_channels"], self.num_classes
-        if images.ndim != 4 or images.size(1) != channels or not images.is_floating_point():
-            wanted = f"images must be floats (B, {channels}, H, W)"
-            raise ValueError(f"OrderedSegmenter: {wanted}; got {images.dtype} {tuple(images.shape)}")
+        like = isinstance(images, Tensor) and images.ndim == 4 and images.is_floating_point()
+        if not like or images.size(1) != channels:
+            got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else describe_value(images)
+            raise ValueError(f"OrderedSegmenter: images must be floats (B, {channels}, H, W); got {got}")
+        if can_look(images) and not bool(images.isfinite().all()):
+            low, high = (float(value) for value in images.aminmax())
+            raise ValueError(f"OrderedSegmenter: images must be finite; got {low:.4g} … {high:.4g}")
         if masks is None:
             return
         if masks.shape != (len(images), *images.shape[2:]):
             wanted = f"masks must be of the {len(images)} images, of {images.size(2)}×{images.size(3)}"
-            raise ValueError(f"OrderedSegmenter: {wanted}; got {tuple(masks.shape)} of one grader each")
+            got = f"{tuple(masks.shape)} of one grader each" if len(masks) else "none"
+            raise ValueError(f"OrderedSegmenter: {wanted}; got {got}")
         most = max(classes, 2) - 1
-        if bool((wrong := (masks < 0) | (masks > most) | (masks != masks.long())).any()):
+        if can_look(masks) and bool((wrong := (masks < 0) | (masks > most) | (masks != masks.long())).any()):
             image = int(wrong.flatten(1).any(1).nonzero()[0])
             got = f"image {image} has {masks[image][wrong[image]][0].item():.4g}"
             raise ValueError(f"OrderedSegmenter: masks must be whole numbers in 0 … {most}; {got}")

@@ -14,7 +14,7 @@ from vnd.functional import to_float32
 from vnd.models.autoencoder import PrefixLinear, checked_heads
 from vnd.models.initialise import arguments, check_counts, check_sizes, initialise
 from vnd.models.unet import UNet, at_any_size, encoder, padded
-from vnd.nn.arguments import Output, pick_tensor
+from vnd.nn.arguments import Output, describe_value, pick_tensor
 
 CHANNELS = (32, 64, 128, 192)
 
@@ -203,7 +203,15 @@ class ProbabilisticSegmenter(nn.Module):
     def describe(self, x: Tensor, y: Tensor | None = None) -> dict[str, Tensor]:
         """The heads of the prior for images, or of the posterior for images and their masks (B, H, W)."""
         heads = self.prior(x) if y is None else self.posterior(torch.cat((x, self._channels(y).to(x.dtype)), 1))
-        return dict(heads)
+        wanted = {name: (len(x), n) for name, n in (self.config["heads"] or {"loc": self.config["latent"]}).items()}
+        given = dict(heads) if isinstance(heads, Mapping) else {}
+        if any(getattr(given.get(name), "shape", None) != shape for name, shape in wanted.items()):
+            got = {name: tuple(value.shape) for name, value in given.items() if isinstance(value, Tensor)}
+            said, found = (", ".join(f"{name} {shape}" for name, shape in shapes.items()) for shapes in (wanted, got))
+            which = "prior" if y is None else "posterior"
+            who = f"{type(self).__name__}: {which} must give a dict of {said}"
+            raise ValueError(f"{who}; got {found or describe_value(heads)}")
+        return given
 
     def _channels(self, y: Tensor) -> Tensor:
         """Masks as channels: their own one, or one of 0 and 1 for each class."""
