@@ -233,15 +233,17 @@ def evaluate(
       whether BatchNorm has statistics of this width; None without BatchNorm. Where it has none it runs on those of
       training, a mixture over widths, with a warning: give `recalibrate`;
     - the scores of its task. Classes: `accuracy`, `nll`, `brier`, `ece` and three more calibration errors, `aurc`.
-      Numbers: `mse`, `rmse`, `mae`, `r2`. Classes of pixels: `iou`, `dice`, `accuracy`, `nll`, `ece`. Codes: `length`,
-      `mse`, `rate`. Those with `_low` and `_high` are the ends of a 95 % interval over examples;
+      Numbers: `mse`, `rmse`, `mae`, `r2`. Classes of pixels: `iou`, `dice`, `accuracy`, `nll`, `ece`. Drawn masks:
+      `ged_1` … `ged_16` and what else runs have. Codes: `length`, `mse`, `rate`. Those with `_low` and `_high` are the
+      ends of a 95 % interval over examples;
     - with `ood`: `auroc`, `aupr` (by chance it is `base_rate`) and `fpr95` of telling its examples by the uncertainty:
       the entropy, or the spread of samples of numbers. With samples the same by `_mutual_information`, and of several
       sets each with its name behind: `auroc_svhn`.
 
     Args:
         net: A nested network, or any other, which has one size; or an ordered code, with `latent_dim`, `encode(x,
-            length)` and `decode(codes)`, whose widths are lengths: shares, whole numbers, or "posterior".
+            length)` and `decode(codes)`, whose widths are lengths: shares, whole numbers, or "posterior"; or an
+            `OrderedSegmenter`, whose widths are lengths of its latent: shares, whole numbers, or "drawn".
         batches: Labelled ones: (inputs, labels), (a, b, …, labels), or a dict with "labels" or "label" in it; a list, a
             data loader, a generator, or a function that gives one. Labels of −100 are left out.
         widths: Fractions, Shapes, or None for the width that is set; a dict gives them names. `vnd.methods.Sizes` has
@@ -277,7 +279,7 @@ def evaluate(
     check_count("evaluate", "bins", bins)
     check_count("evaluate", "seed", seed, 0)
     if (taker := next((one for one in TASKS.values() if one.takes(net)), None)) is not None:
-        if sets or recalibrate is not None or draws != [0]:
+        if sets or recalibrate is not None or samples not in (0, [0], (0,)):
             raise ValueError(f"evaluate: {taker.kind} takes widths alone; got samples, ood or recalibrate")
         with repeatable(seed), evaluating(net), _bar(batches) as done:
             return taker.measure(net, _iterable(batches, "batches"), None if widths is WIDTHS else widths, done)

@@ -96,6 +96,21 @@ def test_masks_of_any_graders_are_drawn_evenly_and_only_from_an_image_s_own() ->
     assert one_each(padded[:, 0]) is not None
 
 
+def test_drawn_masks_are_evaluated_beside_all_graders_of_each_image() -> None:
+    net, images = segmenter(), torch.rand(4, 3, 9, 13)
+    masks = [torch.randint(3, (count, 9, 13)) for count in (1, 3, 7, 1)]
+    (row,) = vnd.evaluate(net, [(images, masks)], widths=3, seed=5)
+    assert (row["label"], row["examples"], row["samples"]) == ("3 of 6", 4, 16)
+    drawn = net.eval().predict(images, 16, length=3, seed=5)
+    samples, truth = drawn.masks.transpose(0, 1), {"graders": masks, "num_classes": 3}
+    assert row["ged_16"] == pytest.approx(float(vnd.metrics.generalized_energy_distance(samples, **truth).mean()))
+    assert row["matched_iou"] == pytest.approx(float(vnd.metrics.matched_iou(samples, **truth).mean()))
+    groups = [vnd.metrics.generalized_energy_distance(some, **truth) for some in samples.split(4, 1)]
+    assert row["ged_4"] == pytest.approx(float(torch.stack(groups).mean()))
+    labels = [own["label"] for own in vnd.evaluate(net, [(images, masks[0][0].expand(4, -1, -1))])]
+    assert labels == ["3 of 6", "6 of 6", "drawn"]
+
+
 # Samples and what they have in common
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from methods import classes, codes, masks
 from refusals import Refusals, refused, table
+from vnd.evaluation import evaluate
 from vnd.methods import (
     BN3,
     FN3,
@@ -259,7 +260,7 @@ CASES: Refusals = {
     ),
     "masks of no image": (
         lambda: OrderedSegmenter(OWN, 4).loss(IMAGES, []),
-        "OrderedSegmenter: masks must be of the 2 images, of 16×16; got none",
+        "loss: masks must be (B, H, W), (B, graders, H, W) or a list of (graders, H, W); got none",
     ),
     "masks of other images": (
         lambda: OrderedSegmenter(OWN, 4).loss(IMAGES, torch.zeros(2, 8, 16)),
@@ -287,6 +288,18 @@ CASES: Refusals = {
     "a length of a latent that has one": (
         lambda: OrderedSegmenter(OWN, 4, method=PUNet()).predict(IMAGES, length=2),
         "predict: length must be None where latents have one length; got 2",
+    ),
+    "an evaluation of a length below the base": (
+        lambda: evaluate(OrderedSegmenter(OWN, 4), [(IMAGES, IMAGES[:, 0])], widths=1),
+        "evaluate: widths of this latent must be shares in (0, 1], lengths in 2 … 6, or 'drawn'; got 1",
+    ),
+    "an evaluation of masks that there are not": (
+        lambda: evaluate(OrderedSegmenter(OWN, 4), [(IMAGES, IMAGES[:, 0] + 255)]),
+        "evaluate: batch 0: OrderedSegmenter: masks must be whole numbers in 0 … 1; image 0 has 255",
+    ),
+    "an evaluation by so many draws": (
+        lambda: evaluate(OrderedSegmenter(OWN, 4), [(IMAGES, IMAGES[:, 0])], samples=4),
+        "evaluate: a network that segments takes widths alone; got samples, ood or recalibrate",
     ),
     "masks of a width of a latent": (
         lambda: predict_masks(OrderedSegmenter(OWN, 4), IMAGES, width=0.5),

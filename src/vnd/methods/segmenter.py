@@ -180,18 +180,29 @@ def one_each(masks: Tensor | Sequence[Tensor]) -> Tensor:
     """
     if isinstance(masks, Tensor) and masks.ndim == 3:
         return masks
+    each = graders_of(masks)
     if isinstance(masks, Tensor):
-        if masks.ndim != 4 or not masks.size(1):
-            wanted = "be (B, H, W), (B, graders, H, W) or a list of (graders, H, W)"
-            raise ValueError(f"loss: masks must {wanted}; got {tuple(masks.shape)}")
         grader = torch.randint(masks.size(1), (len(masks),)).to(masks.device)
         return masks[torch.arange(len(masks), device=masks.device), grader]
+    return torch.stack([own[int(torch.randint(len(own), ()))] for own in each])
+
+
+def graders_of(masks: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """Masks of the graders of each image, (graders, H, W), from what `one_each` takes."""
+    like = masks.ndim in (3, 4) and masks.size(1) if isinstance(masks, Tensor) else len(masks)
+    if not like:
+        wanted = "be (B, H, W), (B, graders, H, W) or a list of (graders, H, W)"
+        raise ValueError(
+            f"loss: masks must {wanted}; got {tuple(masks.shape) if isinstance(masks, Tensor) else 'none'}"
+        )
+    if isinstance(masks, Tensor):
+        return list(masks if masks.ndim == 4 else masks[:, None])
     for index, own in enumerate(masks):
         if not isinstance(own, Tensor) or own.ndim != 3 or not len(own) or own.shape[1:] != masks[0].shape[1:]:
             got = tuple(own.shape) if isinstance(own, Tensor) else f"a {type(own).__name__}"
             wanted = "be (graders, H, W), all of one size, with at least one grader"
             raise ValueError(f"loss: masks of an image must {wanted}; those of image {index} are {got}")
-    return torch.stack([own[int(torch.randint(len(own), ()))] for own in masks]) if len(masks) else torch.zeros(0)
+    return list(masks)
 
 
 class Segmenter:

@@ -298,7 +298,7 @@ class OrderedSegmenter(ProbabilisticSegmenter):
             temperature: Of the relaxed lengths.
         """
         chosen = one_each(masks)
-        self._check(images, chosen)
+        self.check(images, chosen)
         weight = torch.as_tensor(kl_weight, device=images.device, dtype=torch.float32)
         return self.method.loss(self, (images, chosen), Step(0, weight, temperature, len(images))).total
 
@@ -320,12 +320,12 @@ class OrderedSegmenter(ProbabilisticSegmenter):
             seed: Makes the draws repeatable; the global generator is left as it was.
         """
         check_samples("predict", samples)
-        self._check(images)
-        draw = self.method.drawer(self, self._size(length))
+        self.check(images)
+        draw = self.method.drawer(self, self.size_of(length))
         with seeded(seed, images):
             return MaskPrediction.of(class_probs(draw(images, samples)))
 
-    def _size(self, length: int | str | None) -> Size:
+    def size_of(self, length: int | str | None) -> Size:
         """The size of a method that a length is."""
         full = self.config["latent"]
         if length is None:
@@ -339,7 +339,7 @@ class OrderedSegmenter(ProbabilisticSegmenter):
             raise ValueError(f"predict: length must {wanted}; got {length!r}")
         return Size("uniform", f"{length} of {full}", length / full, length / full)
 
-    def _check(self, images: Tensor, masks: Tensor | None = None) -> None:
+    def check(self, images: Tensor, masks: Tensor | None = None) -> None:
         """Refuse images and masks that it is not for."""
         channels, classes = self.config["in_channels"], self.num_classes
         like = isinstance(images, Tensor) and images.ndim == 4 and images.is_floating_point()
@@ -353,8 +353,7 @@ class OrderedSegmenter(ProbabilisticSegmenter):
             return
         if masks.shape != (len(images), *images.shape[2:]):
             wanted = f"masks must be of the {len(images)} images, of {images.size(2)}×{images.size(3)}"
-            got = f"{tuple(masks.shape)} of one grader each" if len(masks) else "none"
-            raise ValueError(f"OrderedSegmenter: {wanted}; got {got}")
+            raise ValueError(f"OrderedSegmenter: {wanted}; got {tuple(masks.shape)} of one grader each")
         most = max(classes, 2) - 1
         if can_look(masks) and bool((wrong := (masks < 0) | (masks > most) | (masks != masks.long())).any()):
             image = int(wrong.flatten(1).any(1).nonzero()[0])

@@ -2,25 +2,29 @@ r"""Segmentation: masks that a network draws at every size, held against those o
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from rich.table import Table
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vnd import metrics
 from vnd.data.batches import Normalise, in_order
 from vnd.data.images import Images
-from vnd.methods import METHODS, Size
+from vnd.methods import METHODS, OrderedSegmenter, Size
 from vnd.methods.base import refuse_unless
+from vnd.methods.codes import length_of
 from vnd.methods.nested import Nested
-from vnd.methods.segmenter import Drawer, Segmenter, class_probs, most_likely
+from vnd.methods.segmenter import Drawer, Segmenter, class_probs, graders_of, most_likely
 from vnd.nn import Prediction
 from vnd.nn.arguments import describe_value
+from vnd.nn.state import unwrap
 from vnd.tasks.base import COSTS, PERCENT, SHAPED, Evaluation, Reading, Scores, Task, register, rows_table
 from vnd.tasks.classification import LEFT_OUT, check_labels, is_binary
 from vnd.tasks.trained import TrainedRun, named_groups, repeatable
@@ -92,6 +96,14 @@ class Graders:
 
     masks: Tensor
     counts: Tensor
+
+    @classmethod
+    def of(cls, masks: Tensor | Sequence[Tensor]) -> Graders:
+        """Those of a batch as `OrderedSegmenter.loss` takes them: (B, H, W), (B, graders, H, W), or a list of these."""
+        own = graders_of(masks)
+        most = max(map(len, own))
+        padded = torch.stack([F.pad(mask, (0, 0, 0, 0, 0, most - len(mask))) for mask in own])
+        return cls(padded, torch.tensor([len(mask) for mask in own]))
 
     def alike(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Places of images that have equally many graders, and their masks."""
@@ -354,6 +366,69 @@ class PixelScores(Scores):
         }
 
 
+LENGTHS = (0.5, 1.0, "drawn")  # of a latent
+
+
+def mask_rows(
+    net: OrderedSegmenter, batches: Iterable[Any], widths: Any, done: Callable[[], Any]
+) -> list[dict[str, Any]]:
+    """Rows of a network that draws masks, one for each length of its latent.
+
+    Each width is a length: a share of the latent, a whole number of dimensions, or "drawn". Batches are pairs of images
+    and masks, which may be all that `net.loss` takes. "ged_4" is the energy distance with four samples.
+    """
+    options, notes = SegmentationEvaluation(), list[str]()
+    wanted = (LENGTHS if net.method.ordered else (1.0,)) if widths is None else widths
+    sizes = [_length_size(net, width) for width in (wanted if isinstance(wanted, list | tuple) else (wanted,))]
+    measured = {size: _Measured(options.num_mask_samples, None, metrics.PixelSums(options.bins)) for size in sizes}
+    device = next(net.parameters()).device
+    for number, batch in enumerate(batches):
+        if not isinstance(batch, list | tuple) or len(batch) != 2:
+            raise ValueError(f"evaluate: batch {number} must be images and masks; got {describe_value(batch)}")
+        images, masks = batch
+        try:
+            net.check(images)
+            graders = Graders.of(masks)
+            for each in graders.masks.unbind(1):
+                net.check(images, each)
+        except ValueError as error:
+            raise ValueError(f"evaluate: batch {number}: {error}") from error
+        images, graders = images.to(device), dataclasses.replace(graders, masks=graders.masks.to(device))
+        for size, own in measured.items():
+            own.add(net.method.drawer(net, size)(images, options.num_mask_samples[-1]), graders, notes)
+        done()
+    if not all(own.biased for own in measured.values()):
+        raise ValueError("evaluate: batches must hold at least one batch; got none (a generator that was read?)")
+    rows = list[dict[str, Any]]()
+    for size, own in measured.items():
+        found, _ = own.row(None)
+        by_samples = {key: found.pop(key) for key in ("ged", "ged_unbiased", "ged_interval")}
+        row = {"label": size.label, "kind": size.kind, "fraction": size.fraction, "task": Segmentation.name}
+        row |= {"samples": options.num_mask_samples[-1], "inference": "mc"}
+        row |= {"parameters": sum(parameter.numel() for parameter in net.parameters())}
+        row |= {"examples": len(found.pop("per_image")[str(row["samples"])])}
+        for count in map(str, options.num_mask_samples):
+            low, high = (by_samples["ged_interval"] or {}).get(count, (None, None))
+            ends = {f"ged_{count}_low": low, f"ged_{count}_high": high}
+            row |= {f"ged_{count}": by_samples["ged"][count], **ends}
+            row |= {f"ged_unbiased_{count}": by_samples["ged_unbiased"][count]} if count != "1" else {}
+        found.pop("ged_by_group")  # nobody is known to own images
+        rows.append(row | found)
+    return rows
+
+
+def _length_size(net: OrderedSegmenter, width: Any) -> Size:
+    """The size of a share of the latent, a whole number of dimensions, or "drawn"."""
+    full, base = net.config["latent"], net.method.base
+    share = isinstance(width, float) and 0 < width <= 1
+    length = length_of(full, width, base) if share else width
+    try:
+        return net.size_of(None if length == full else length)
+    except ValueError:
+        wanted = f"be shares in (0, 1], lengths in {base} … {full}, or 'drawn'" if net.method.ordered else "be 1.0"
+        raise ValueError(f"evaluate: widths of this latent must {wanted}; got {width!r}") from None
+
+
 COLUMNS: list[dict[str, Any]] = [
     {"key": "parameters", "heading": "Parameters", "form": "short"},
     {"key": "ged", "heading": "GED", "digits": 3, "better": "less"},
@@ -365,6 +440,14 @@ COLUMNS: list[dict[str, Any]] = [
 ]  # of its rows, as pages show them
 MEASURES: list[dict[str, Any]] = [
     *COSTS,
+    {
+        **{"key": "ged_16", "heading": "GED 16", "better": "less", "title": "Distance from the graders", "digits": 3},
+        **{"axis": "energy distance (GED), 16 samples", "headline": "Nearest to the graders"},
+        "description": "Generalised energy distance between 16 samples of an image and the masks of its graders. It "
+        "falls with the number of samples whatever the network. Less is better.",
+    },
+    {"key": "matched_iou", "heading": "Matched IoU", "digits": 3, "better": "more"},
+    {"key": "diversity", "heading": "Diversity", "digits": 3},
     {
         **{"key": "iou", "heading": "IoU", "better": "more", "title": "Overlap with the mask", **PERCENT},
         **{"axis": "IoU (%)", "headline": "Overlaps most", "scaled": False},
@@ -406,6 +489,15 @@ class Segmentation(Task):
     not_extracted = "vnd segment draws its masks at a size, vnd evaluate measures it"
     sections = ("mask_tables", "energy_distance", "training")
     columns, measures = COLUMNS, MEASURES
+
+    def takes(self, net: Any) -> bool:
+        """Tell if a network draws masks."""
+        return isinstance(unwrap(net), OrderedSegmenter)
+
+    def measure(self, net: Any, batches: Iterable[Any], widths: Any, done: Callable[[], Any]) -> list[dict[str, Any]]:
+        """Rows of a network that draws masks, one a length."""
+        root: Any = unwrap(net)
+        return mask_rows(root, batches, widths, done)
 
     def reads(self, output: Tensor, target: Tensor, dim: int | None = None) -> Reading | None:
         """Classes of pixels (B, K, H, W), or of voxels, beside whole numbers; one logit a pixel beside a mask."""
