@@ -259,6 +259,34 @@ def test_any_encoder_and_decoder(name: str, told: bool) -> None:
     assert code.sample(3).shape == (3, 1, 8, 8)
 
 
+def test_methods_of_one_module_may_encode_and_decode(tmp_path: Path) -> None:
+    """As in PyTorch's own example of a VAE."""
+
+    class VAE(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.loc, self.spread = nn.Linear(64, 9), nn.Linear(9, D), nn.Linear(9, D)
+            self.outer = nn.Linear(D, 64)
+
+        def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            inner = self.inner(x).relu()
+            return self.loc(inner), self.spread(inner)
+
+        def decode(self, z: Tensor) -> Tensor:
+            return self.outer(z)
+
+    vae, x = VAE(), X.flatten(1)
+    code = vnd.OrderedCode(vae.encode, vae.decode, x[:2])
+    code.loss(x).backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in vae.parameters())
+    assert {id(p) for p in vae.parameters()} < {id(p) for p in code.parameters()}
+    torch.testing.assert_close(code.encode(x), vae.encode(x)[0])
+    other = copy.deepcopy(vae)
+    nn.init.zeros_(other.outer.weight)
+    loaded = vnd.load(vnd.save(code, tmp_path / "code"), model=vnd.OrderedCode(other.encode, other.decode, x[:2]))
+    torch.testing.assert_close(loaded.reconstruct(x), code.reconstruct(x))  # type: ignore[operator]
+
+
 def test_a_decoder_sees_zeros_where_a_code_has_stopped() -> None:
     code = trained(steps=5)
     seen = code.network.decoder.seen
@@ -474,6 +502,10 @@ BAD: Refusals = {
     "a prior from which nothing is drawn": (
         lambda: made(prior="log_uniform").prior,
         "a prior of log_uniform dimensions is no distribution; use kl(x)",
+    ),
+    "a mean of more than all": (
+        lambda: made().posterior(X).mean_at(D + 1),
+        "length must be whole and lie in 1 … 5 (base … dimensions); got 6",
     ),
     "a decoder of other codes": (lambda: made(latent_dim=4), "decoder must take codes (B, 4) and give"),
     "a decoder of other images": (lambda: made(decoder=nn.Linear(D, 3)), "it gave (2, 3) for inputs of (2, 1, 8, 8)"),

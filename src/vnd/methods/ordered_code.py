@@ -41,7 +41,7 @@ class OrderedCode(nn.Module):
     were. It is saved as other modules are, by its `state_dict`, or by `vnd.save`.
 
     Args:
-        encoder, decoder: The modules, which are trained where they are.
+        encoder, decoder: The modules, which are trained where they are; or methods of one, as `vae.encode`.
         example: Inputs, (B, …), on the device of the modules; both are run on them once.
         latent_dim: Dimensions of the longest code; None for as many as the encoder gives.
         likelihood: p(x | h), of what the decoder gives: "gaussian" of deviation `likelihood_std`, "bernoulli" of
@@ -71,8 +71,8 @@ class OrderedCode(nn.Module):
 
     def __init__(
         self,
-        encoder: nn.Module,
-        decoder: nn.Module,
+        encoder: nn.Module | Callable[..., Any],
+        decoder: nn.Module | Callable[..., Any],
         example: Tensor,
         latent_dim: int | None = None,
         *,
@@ -130,7 +130,8 @@ class OrderedCode(nn.Module):
     def posterior(self, x: Tensor) -> OrderedNormal:
         """The distribution over codes of each input, batch shape (B,), with gradient and in the mode that is set."""
         code = self._code(x)
-        return OrderedNormal(code.loc, code.scale, code.heads["keep_logits"], self.temperature, validate_args=False)
+        checked = self._validate and can_look(code.loc)
+        return OrderedNormal(code.loc, code.scale, code.heads["keep_logits"], self.temperature, checked)
 
     def kl(self, x: Tensor, length: int | None = None) -> Tensor:
         """Exact KL of each input's codes from the prior, lengths included, in nats, (B,); or of codes of one length."""

@@ -189,12 +189,10 @@ def one_each(masks: Tensor | Sequence[Tensor]) -> Tensor:
 
 def graders_of(masks: Tensor | Sequence[Tensor]) -> list[Tensor]:
     """Masks of the graders of each image, (graders, H, W), from what `one_each` takes."""
-    like = masks.ndim in (3, 4) and masks.size(1) if isinstance(masks, Tensor) else len(masks)
-    if not like:
+    if not (masks.ndim in (3, 4) and masks.size(1) if isinstance(masks, Tensor) else len(masks)):
         wanted = "be (B, H, W), (B, graders, H, W) or a list of (graders, H, W)"
-        raise ValueError(
-            f"loss: masks must {wanted}; got {tuple(masks.shape) if isinstance(masks, Tensor) else 'none'}"
-        )
+        got = tuple(masks.shape) if isinstance(masks, Tensor) else "none"
+        raise ValueError(f"loss: masks must {wanted}; got {got}")
     if isinstance(masks, Tensor):
         return list(masks if masks.ndim == 4 else masks[:, None])
     for index, own in enumerate(masks):

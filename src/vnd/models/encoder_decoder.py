@@ -36,8 +36,8 @@ class EncoderDecoder(CodedNetwork):
     Both are run once, on the example, in evaluation mode.
 
     Args:
-        encoder: A module of inputs (B, …).
-        decoder: A module of codes, which gives a tensor, or one named `reconstruction`.
+        encoder: A module of inputs (B, …), or a method of one.
+        decoder: A module of codes, or a method of one, which gives a tensor, or one named `reconstruction`.
         example: Inputs, (B, …).
         latent_dim: Dimensions of the longest code; None for as many as the encoder gives.
         heads: Sizes of the heads by their names, for a size of the code; None for `loc` alone.
@@ -53,8 +53,8 @@ class EncoderDecoder(CodedNetwork):
 
     def __init__(
         self,
-        encoder: nn.Module,
-        decoder: nn.Module,
+        encoder: nn.Module | Callable[..., Any],
+        decoder: nn.Module | Callable[..., Any],
         example: Tensor,
         latent_dim: int | None = None,
         heads: Callable[[int], Mapping[str, int]] | None = None,
@@ -62,11 +62,7 @@ class EncoderDecoder(CodedNetwork):
         alike: bool = True,
     ) -> None:
         super().__init__()
-        for name, part in (("encoder", encoder), ("decoder", decoder)):
-            if not isinstance(part, nn.Module):
-                raise ValueError(
-                    f"{name} must be a torch.nn.Module, so that its weights are trained; got {_kind(part)}"
-                )
+        encoder, decoder = _module("encoder", encoder), _module("decoder", decoder)
         if not isinstance(example, Tensor) or example.ndim < 2 or not len(example):
             got = f"shape {tuple(example.shape)}" if isinstance(example, Tensor) else _kind(example)
             raise ValueError(f"example must be a batch of inputs, (B, …); got {got}")
@@ -152,6 +148,27 @@ class EncoderDecoder(CodedNetwork):
                 ), shape
             reason = reason or f"it gave {tuple(decoded.shape)} for inputs of {tuple(example.shape)}"
         raise ValueError(f"decoder must take codes (B, {size}) and give what the encoder takes; got: {reason}")
+
+
+class _Method(nn.Module):
+    """A method of a module, as a module that holds it."""
+
+    def __init__(self, owner: nn.Module, name: str) -> None:
+        super().__init__()
+        self.owner, self.name = owner, name
+
+    def forward(self, x: Tensor) -> Any:
+        return getattr(self.owner, self.name)(x)
+
+
+def _module(name: str, part: Any) -> nn.Module:
+    """A module as it is, a module's method as one; nothing else has weights that would be trained."""
+    owner = getattr(part, "__self__", None)
+    if not isinstance(part, nn.Module) and not isinstance(owner, nn.Module):
+        raise ValueError(
+            f"{name} must be a torch.nn.Module or a method of one, so that its weights are trained; got {_kind(part)}"
+        )
+    return part if isinstance(part, nn.Module) else _Method(owner, part.__name__)  # type: ignore[arg-type]
 
 
 def _tried(name: str, module: nn.Module, x: Tensor) -> Any:
