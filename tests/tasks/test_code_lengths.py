@@ -159,6 +159,21 @@ def test_a_vae_has_the_one_length_it_was_trained_with() -> None:
     check_fixed(trained_run, images, [row])
 
 
+def test_a_decoder_that_gives_no_dark_pixel_is_told() -> None:
+    """One that ends in a sigmoid gives 0 … 1 where images lie between −1 and 1."""
+
+    class Mine(nn.Module):
+        def __init__(self, end: nn.Module) -> None:
+            super().__init__()
+            self.encoder, self.latent_dim = nn.Sequential(nn.Flatten(), nn.Linear(SIDE**2, 8)), 3
+            self.decoder = nn.Sequential(nn.Linear(3, SIDE**2), end, nn.Unflatten(1, (1, SIDE, SIDE)))
+
+    for end, told in ((nn.Sigmoid(), 1), (nn.Tanh(), 0)):
+        model = VNDAE().build(Mine(end), torch.zeros(2, 1, SIDE, SIDE)).eval()
+        results = evaluate(TrainedRun(VNDAE(), model, Normalise((0.5,), (0.5,), "cpu")), HALF, made())
+        assert sum("as after a sigmoid" in note for note in results["notes"]) == told
+
+
 def test_codes_without_a_prior_have_an_error_and_no_rate() -> None:
     trained_run, images = run_of(NestedAE(likelihood_std=NOISE)), made()
     results = evaluate(trained_run, dataclasses.replace(HALF, num_generated=8), images)

@@ -218,6 +218,14 @@ def _gallery(
     return Gallery(read, options.num_generated, 128 if device.type == "cpu" else 512)
 
 
+def _look(found: Coded, notes: list[str]) -> None:
+    """Note where the decoder gives no pixel below the middle, while images have some."""
+    x, decoded = next(iter(found.images)), found.method.decode(found.model, found.method.point(found.codes[0]))
+    if float(x.min()) < 0 <= float(decoded.min()):
+        got = f"{float(decoded.min()):.3g} … {float(decoded.max()):.3g}"
+        notes.append(f"images lie between −1 and 1, what is decoded in {got}, as after a sigmoid: end in a tanh")
+
+
 def _complexity(test: Images, lengths: dict[str, Tensor], notes: list[str]) -> dict[str, Any] | None:
     """Correlate the lengths of codes with the sizes of images as PNG; with some images to draw."""
     if not lengths or len(test) < 2:
@@ -497,6 +505,7 @@ class Autoencoding(Task):
         made = _gallery(method, model, run.device, options, notes)
         images = Passes(test, run.normalise, run.device)
         found = Coded(method, model, images, [method.encode(model, x) for x in images], done)
+        _look(found, notes)
         rows = [read_fixed(found, method.length(model, size), size) for size in sizes]
         lengths: dict[str, Tensor] = {}
         others: list[dict[str, Any]] = []
