@@ -503,6 +503,7 @@ BAD: Refusals = {
         lambda: made(prior="log_uniform").prior,
         "a prior of log_uniform dimensions is no distribution; use kl(x)",
     ),
+    "a rate of more than all": (lambda: made().kl(X, D + 1), "length must be a whole number in 1 … 5"),
     "a mean of more than all": (
         lambda: made().posterior(X).mean_at(D + 1),
         "length must be whole and lie in 1 … 5 (base … dimensions); got 6",

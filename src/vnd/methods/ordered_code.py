@@ -133,9 +133,10 @@ class OrderedCode(nn.Module):
         checked = self._validate and can_look(code.loc)
         return OrderedNormal(code.loc, code.scale, code.heads["keep_logits"], self.temperature, checked)
 
-    def kl(self, x: Tensor, length: int | None = None) -> Tensor:
-        """Exact KL of each input's codes from the prior, lengths included, in nats, (B,); or of codes of one length."""
-        return self.method.rate(self._code(x), length)
+    def kl(self, x: Tensor, length: int | Tensor | None = None) -> Tensor:
+        """Exact KL of each input's codes from the prior, lengths included, in nats, (B,); or of codes of a length."""
+        code = self._code(x)
+        return self.method.rate(code) if length is None else self._cut(self.method.cost_of(code), length).sum(1)
 
     def loss(self, x: Tensor, kl_weight: float | Tensor = 1.0, progress: float | Tensor = 1.0) -> Tensor:
         """The negative bound on the likelihood in nats of an input, a mean over the batch; see `terms`."""
@@ -428,9 +429,10 @@ class OrderedCode(nn.Module):
             raise ValueError(f"OrderedCode: inputs must be floating-point numbers; got {x.dtype}")
         if self._validate and x.is_floating_point() and can_look(x):
             low, high = (float(value) for value in x.detach().aminmax())
-            least, most = (0.0, 1.0) if self._named in ("bernoulli", "bernoulli_logits") else (-math.inf, math.inf)
+            shares = self._named in ("bernoulli", "bernoulli_logits")
+            least, most = (0.0, 1.0) if shares else (-math.inf, math.inf)
             if not (least <= low <= high <= most and math.isfinite(low) and math.isfinite(high)):
-                allowed = "be finite" if self._named not in ("bernoulli", "bernoulli_logits") else "lie between 0 and 1"
+                allowed = "lie between 0 and 1" if shares else "be finite"
                 raise ValueError(f"OrderedCode: inputs must {allowed}; got {low:.4g} … {high:.4g}")
 
 
