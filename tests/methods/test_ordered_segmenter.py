@@ -318,9 +318,10 @@ def test_one_logit_a_pixel_is_a_foreground_to_predict() -> None:
     found = vnd.predict(net, x)
     torch.testing.assert_close(found.probs, net(x).detach().sigmoid())
     assert found.entropy.shape == (2, 1, 6, 6)  # type: ignore[union-attr]
-    with pytest.raises(
-        ValueError, match="link softmax must have two or more classes, of one it is always 1; give link="
-    ):
+    with pytest.raises(ValueError, match=r"must have two or more classes; got one of shape .*: give link="):
         vnd.predict(net, x, link="softmax")
-    with pytest.raises(ValueError, match="link softmax must have two or more classes"):
+    with pytest.raises(ValueError, match="must have two or more classes"):
         vnd.predict(nn.Linear(3, 1), torch.rand(4, 3))
+    plain = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 1, 1))
+    nested = vnd.to_nested(plain, x, num_groups=2, bayesian=False).eval()
+    torch.testing.assert_close(vnd.predict(nested, x, width=0.5).probs, vnd.extract(nested, 0.5)(x).detach().sigmoid())

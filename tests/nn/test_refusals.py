@@ -64,7 +64,7 @@ def predict(**options: Any) -> Callable[[], Any]:
     {
         "one class": (
             predict(output=lambda out: out[:, :1]),
-            "the output must have two or more classes; got one of shape (4, 1): one logit is of the link 'sigmoid'",
+            "the output must have two or more classes; got one of shape (4, 1): give link='sigmoid'",
         ),
         "an unknown link": (
             predict(link="probit"),

@@ -171,7 +171,7 @@ def class_dim(shape: tuple[int, ...], dim: int | None, who: str) -> int:
     if not 0 < found < len(shape):
         raise ValueError(f"{who}: dim must be a dimension of the output {shape} other than 0, its examples; got {dim}")
     if shape[found] == 1:  # whose probability is 1, whatever the output
-        hint = "one logit is of the link 'sigmoid'"
+        hint = "give link='sigmoid' for the probability of one logit, 'identity' for regression"
         raise ValueError(f"{who}: the output must have two or more classes; got one of shape {shape}: {hint}")
     return found
 

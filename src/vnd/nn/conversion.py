@@ -108,7 +108,7 @@ def to_nested(
     weight_prior: LogUniformForm | float = "vnd",
     kl_constant: float | None = None,
     free_variance: bool = False,
-    link: Link = "softmax",
+    link: Link | None = None,
     prior: BernoulliChain | float | None = None,
     temperature: float = 2.0,
     initial_logit: float = 3.0,
@@ -161,7 +161,7 @@ def to_nested(
         kl_constant: C of the log-uniform KL, the price of a kept weight; 0 for the paper's form as it is printed, None
             for that which makes the smallest KL 0. See `vnd.functional.log_uniform_kl`.
         free_variance: A free log σ² instead of log α under a log-uniform prior; see `BayesLayer`.
-        link: What its outputs stand for; see `vnd.predict`.
+        link: What its outputs stand for, where nothing is said there; see `vnd.predict`.
         prior: Prior over a unit's lengths; this and what follows are arguments of `OrderingUnit`.
         temperature: τ of the Downhill posterior.
         initial_logit: Where the logits of the chain's keep probabilities start.
@@ -185,7 +185,7 @@ def to_nested(
         ("link", link, Link),
     )
     for name, value, kind in choices:
-        if value not in get_args(kind):
+        if value not in get_args(kind) and not (name == "link" and value is None):
             raise ValueError(f"to_nested: {name} must be {' or '.join(map(repr, get_args(kind)))}; got {value!r}")
     check_order(order, model)
     check_output(output, "to_nested")

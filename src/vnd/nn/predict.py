@@ -247,14 +247,8 @@ class _Reading:
 
 def _link_of(link: Link | None, shape: tuple[int, ...], dim: int | None) -> Link:
     """The link of an output of a shape: of images one output a pixel is the foreground's, all else has classes."""
-    if link in ("identity", "sigmoid"):
-        return link
-    alone = shape[class_dim(shape, dim, "predict")] == 1
-    if link is None and alone and len(shape) > 3:
+    if link is None and len(shape) > 3 and dim in (None, 1) and shape[1] == 1:
         return "sigmoid"
-    if alone and link != "dirichlet":
-        wanted = 'give link="sigmoid" for a probability, "identity" for regression'
-        raise ValueError(f"predict: link softmax must have two or more classes, of one it is always 1; {wanted}")
     return link or "softmax"
 
 
