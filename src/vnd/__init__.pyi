@@ -8,7 +8,9 @@ from vnd import metrics as metrics
 from vnd import models as models
 from vnd import nn as nn
 from vnd import report as report
+from vnd import runtime as runtime
 from vnd import train as train
+from vnd._export import export as export
 from vnd.distributions import BernoulliChain as BernoulliChain
 from vnd.distributions import Downhill as Downhill
 from vnd.distributions import OrderedNormal as OrderedNormal

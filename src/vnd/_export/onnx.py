@@ -1,0 +1,520 @@
+r"""ONNX files: a network of one width; or one file in which the width is an input, and that costs less with it.
+
+Such a file has the weights once, those of the widest network, and a branch for each width, which cuts its own out of
+them: by `Slice` where kept channels come first, by `Gather` where they do not. Both are of constants only, so that a
+runtime does them once, when it opens the file; a call then costs what the extracted network does. BatchNorm's
+statistics are each width's own. A network that has no exact smaller form is masked instead, at its full cost.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vnd._export import REFUSE, WARN, limit, save_bytes
+from vnd._export.graph import Function, Masked, Selection, cut, reference, selection
+from vnd.nn.extract import Keep, slice_network
+from vnd.nn.state import Shape
+
+if TYPE_CHECKING:
+    from vnd._export import Job
+
+Array = NDArray[Any]
+PROBES, REPEATS = 16, 7  # inputs that files are checked on, and runs that are timed
+MOST = 2**31 - 2**20  # bytes of a file: those of Protocol Buffers end here
+
+
+@dataclass
+class Branch:
+    """The graph of one width, its weights apart from it."""
+
+    model: Any  # onnx.ModelProto, whose weights are inputs
+    weights: dict[str, Array]
+    select: Selection = field(default_factory=dict)
+
+
+def required(*names: str) -> list[Any]:
+    """The modules of the extra `export`; an error that says how to install them."""
+    from importlib import import_module
+
+    try:
+        return [import_module(name) for name in names]
+    except ImportError as error:
+        raise ImportError(
+            f"export: {error.name} is not installed; pip install 'variational-nested-dropout[export]'"
+        ) from None
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Leave out what the exporter says about packages that nobody asked for."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def program(function: Function, tensors: Sequence[Tensor], batched: Sequence[bool]) -> Any:
+    """The `torch.export.ExportedProgram` of a function, for any number of examples."""
+    batch = torch.export.Dim("batch", min=1)
+    shapes = tuple({0: batch} if many else None for many in batched)
+    try:
+        with torch.no_grad(), quietly():
+            return torch.export.export(function, tuple(tensors), dynamic_shapes=(shapes,), strict=False)
+    except Exception as error:
+        told = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ValueError(
+            f"export: torch.export must be able to trace the network for any number of examples; {told.strip()}"
+        ) from error
+
+
+def branch(
+    function: Function,
+    tensors: Sequence[Tensor],
+    batched: Sequence[bool],
+    select: Selection | None = None,
+    whole: bool = False,
+) -> Branch:
+    """The ONNX graph of a function; its weights are inputs of the graph, behind the others.
+
+    Args:
+        function: The network.
+        tensors: Its inputs.
+        batched: Which of them have a row for each example.
+        select: Where its weights are in those of the widest.
+        whole: It is alone in its file: BatchNorm is folded into convolutions.
+    """
+    _, optimizer = required("onnx", "onnxscript.optimizer")
+    exported = program(function, tensors, batched)
+    with torch.no_grad(), quietly():
+        model = torch.onnx.export(exported, dynamo=True, optimize=False, verbose=False).model
+        if whole:
+            optimizer.optimize(model)
+        graph = model.graph
+        held = dict(graph.initializers)
+        for name, value in held.items():
+            graph.initializers.pop(name)
+            graph.inputs.append(value)
+        weights = {name: np.asarray(value.const_value.numpy()) for name, value in held.items()}
+        for value in held.values():
+            value.const_value = None
+        optimizer.inline(model)
+        optimizer.fold_constants(model)
+        optimizer.remove_unused_nodes(model)
+        from onnx_ir import serde
+
+        return Branch(serde.serialize_model(model), weights, select or {})
+
+
+def write(job: Job, path: Path, int8: tuple[Iterable[Any], float] | None) -> dict[str, Any]:
+    """Write an ONNX file that agrees with torch; what is known of it.
+
+    Args:
+        job: What is exported.
+        path: The file.
+        int8: Batches to quantise with, and how much of the accuracy that may cost; None for floating point.
+    """
+    required("onnx", "onnxscript", "onnxruntime")
+    file, model, alone = build(job)
+    content = model.SerializeToString()
+    if len(content) > MOST:
+        raise ValueError(f"export: a file must have less than 2 GiB; got {len(content):,} bytes: export fewer widths")
+    rows = compare(job, content)
+    form = "masked" if job.masked and job.several else "sliced" if job.several else "extracted"
+    entry: dict[str, Any] = {"form": form}
+    entry |= {"because": job.masked} if form == "masked" else {"weights": file.counts}
+    if int8 is not None:
+        from vnd._export.int8 import quantise
+
+        content, told = quantise(job, content, *int8)
+        entry |= {"form": "int8", **told}
+    times = cpu_times(job, content, alone)
+    for row, (own, extracted) in zip(rows, times, strict=True):
+        row["time_ratio"] = round(own / times[0][0], 3)
+        if extracted is not None:
+            row["time_to_extracted"] = round(own / extracted, 3)
+    save_bytes(path, content)
+    inputs = {value.name: [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim] for value in model.graph.input}
+    return entry | {"bytes": len(content), "opset": file.opset, "inputs": inputs, "widths": rows}
+
+
+def build(job: Job) -> tuple[File, Any, list[bytes]]:
+    """The model of an export, and that of each width alone where there are several."""
+    names, batched = job.inputs.names, job.inputs.batched
+    zeros, noise = job.inputs.zeros(2), torch.zeros(2, job.columns)
+    kinds = [None] if job.sites is None else [job.sites, *([None] if job.means else [])]
+    masked = bool(job.masked)
+    file = File({} if masked else _base(job))
+    alone: list[bytes] = []
+    found = []
+    for sites in kinds:
+        drawn = [] if sites is None else ["noise"]
+        given = zeros + ([] if sites is None else [noise])
+        many = batched + [True] * len(drawn)
+        tag = "draws" if sites is not None else "means"
+        if masked:
+            shapes = [width.shape for width in job.widths if width.shape is not None]
+            function = Masked(job.net, shapes, job.inputs, job.output, sites)
+            tensors, kinds_of = list(zeros), list(batched)
+            tensors.append(torch.zeros((), dtype=torch.int64))
+            kinds_of.append(False)
+            if drawn:
+                tensors.append(noise)
+                kinds_of.append(True)
+            found.append(file.add(branch(function, tensors, kinds_of), tag, [*names, "width/number", *drawn]))
+            continue
+        graphs = []
+        for number, width in enumerate(job.widths):
+            select = {} if width.shape is None else selection(job.net, width.shape, "mean" if sites is None else "posterior")
+            plain = not job.several and job.sites is None
+            part = branch(cut(job.net, width, job.inputs, job.output, sites), given, many, select, whole=plain)
+            graphs.append(file.add(part, f"{tag}{number}", [*names, *drawn]))
+            if job.several and sites is kinds[0]:
+                own = File(part.weights)
+                graph = own.add(part, "only", [*names, *drawn])
+                alone.append(own.finish(graph, _described(job, several=False), output_name(job), {}).SerializeToString())
+        found.append(file.choose(graphs, "width/number", tag))
+    graph = found[0] if len(found) == 1 else file.drawn_or_not(*found)
+    if job.several or masked:
+        graph = file.numbered(graph, len(job.widths))
+    facts = job.facts | {"noise": job.columns, "means": job.means or job.sites is None, "numbered": job.several or masked}
+    told = {key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items() if value is not None}
+    return file, file.finish(graph, _described(job, job.several or masked), output_name(job), told), alone
+
+
+def output_name(job: Job) -> str:
+    """Name of the output: that of what it is."""
+    return "logits" if job.facts["link"] in ("softmax", "sigmoid") else "output"
+
+
+def _described(job: Job, several: bool) -> list[tuple[str, Any, list[Any]]]:
+    """Names, dtypes and shapes of a file's inputs."""
+    rows = zip(job.inputs.names, job.inputs.zeros(2), job.inputs.batched, strict=True)
+    found = [(name, x.numpy().dtype, ["batch" if many else x.size(0), *x.shape[1:]] if x.dim() else []) for name, x, many in rows]
+    found += [("width", "int64", [])] if several else []
+    return found + ([] if job.sites is None else [("noise", "float32", ["batch", "columns" if job.means else job.columns])])
+
+
+def _base(job: Job) -> dict[str, Array]:
+    """The weights that all widths are cut from: those of the smallest network that holds all."""
+    keep: Keep = "mean" if job.sites is None else "posterior"
+    shapes = [width.shape for width in job.widths if width.shape is not None]
+    if not shapes:
+        return {}
+    largest = Shape({unit: max(shape[unit] for shape in shapes) for unit in shapes[0]})
+    return {name: x.numpy() for name, x in slice_network(job.net, largest, keep).state_dict().items()}
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+def session(content: bytes) -> Any:
+    """A session of onnxruntime in one thread."""
+    (onnxruntime,) = required("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def feed(opened: Any, job: Job, tensors: Sequence[Tensor], number: int, noise: Tensor | None) -> dict[str, Array]:
+    """What a session reads."""
+    given = dict(zip(job.inputs.names, (x.numpy() for x in tensors), strict=True))
+    given |= {"width": np.asarray(number, np.int64)}
+    given |= {} if noise is None else {"noise": noise.numpy()}
+    return {value.name: given[value.name] for value in opened.get_inputs()}
+
+
+def compare(job: Job, content: bytes) -> list[dict[str, Any]]:
+    """How far onnxruntime is from torch, masked, at each width; refused where that is more than rounding."""
+    opened, rows = session(content), []
+    tensors = job.inputs.random(PROBES)
+    for number, width in enumerate(job.widths):
+        row: dict[str, Any] = {key: job.facts["widths"][number][key] for key in ("fraction", "shape", "parameters", "macs")}
+        worst = scale = 0.0
+        for sites in [None] * job.means + [job.sites] * (job.sites is not None):
+            noise = None if job.sites is None else torch.zeros(PROBES, 0)
+            if sites is not None:
+                noise = torch.randn(PROBES, job.columns, generator=torch.Generator().manual_seed(number))
+            want = reference(job.net, width, job.inputs, tensors, job.output, sites, noise)
+            got = torch.from_numpy(opened.run(None, feed(opened, job, tensors, number, noise))[0])
+            worst = max(worst, check_outputs(got, want, f"width {width.given}"))
+            scale = max(scale, float(want.abs().max()))
+        row |= {"largest_difference": worst, "largest_output": scale}
+        if job.check is not None:
+            row["accuracy"] = accuracy(job, opened, number)
+        rows.append(row)
+    return rows
+
+
+def check_outputs(got: Tensor, want: Tensor, where: str) -> float:
+    """The largest difference of outputs; warns, or refuses, where rounding does not explain it."""
+    if got.shape != want.shape or bool((got.isfinite() != want.isfinite()).any()):
+        raise ValueError(f"export: the file does not agree with torch at {where}: it gives {tuple(got.shape)}, not finite alike")
+    both = want.isfinite()
+    worst, scale = (float(x[both].abs().max()) if bool(both.any()) else 0.0 for x in (got - want, want))
+    if worst > limit(scale, REFUSE):
+        raise ValueError(f"export: the file does not agree with torch at {where}: outputs up to {scale:.3g} differ by {worst:.3g}")
+    if worst > limit(scale, WARN):
+        warnings.warn(f"export: at {where} outputs up to {scale:.3g} differ from torch's by {worst:.3g}", stacklevel=5)
+    return worst
+
+
+def accuracy(job: Job, opened: Any, number: int = 0) -> float:
+    """The share of `check` that is told right, by posterior means where the file has them."""
+    assert job.check is not None
+    tensors, classes = job.check
+    right = 0
+    for start in range(0, len(classes), 256):
+        part = [x[start : start + 256] if many else x for x, many in zip(tensors, job.inputs.batched, strict=True)]
+        count = len(part[0])
+        noise = None if job.sites is None else torch.zeros(count, 0 if job.means else job.columns)
+        out = opened.run(None, feed(opened, job, part, number, noise))[0]
+        right += int((out.argmax(1 if out.ndim != 3 else -1) == classes[start : start + 256].numpy()).sum())
+    return right / len(classes)
+
+
+def cpu_times(job: Job, content: bytes, alone: Sequence[bytes]) -> list[tuple[float, float | None]]:
+    """Median seconds of CPU of one example at each width, in turns with the extracted network's where there is one."""
+    opened = session(content)
+    singles = [session(model) for model in alone]
+    tensors = job.inputs.random(1)
+    noise = None if job.sites is None else torch.zeros(1, job.columns)
+    calls = [(opened, number) for number in range(len(job.widths))] + [(single, 0) for single in singles]
+    seconds: list[list[float]] = [[] for _ in calls]
+    for turn in range(REPEATS + 1):
+        for index, (runner, number) in enumerate(calls):
+            given = feed(runner, job, tensors, number, noise)
+            start = time.process_time()
+            runner.run(None, given)
+            if turn:  # the first warms up
+                seconds[index].append(time.process_time() - start)
+    medians = [max(statistics.median(some), 1e-9) for some in seconds]
+    count = len(job.widths)
+    return [(medians[i], medians[count + i] if singles else None) for i in range(count)]
+
+
+# -- one file of branches ----------------------------------------------------------------------------------------------
+
+
+class File:
+    """An ONNX graph under construction: weights that all branches share, and what each has of its own."""
+
+    def __init__(self, base: Mapping[str, Array]) -> None:
+        self.onnx, self.helper, self.numpy_helper = required("onnx", "onnx.helper", "onnx.numpy_helper")
+        self.base = dict(base)
+        self.weights: dict[str, Array] = {}
+        self.opset = 0
+        self.counts = {"whole": 0, "sliced": 0, "gathered": 0, "copied": 0}
+
+    def add(self, part: Branch, label: str, inputs: Sequence[str], output: str = "") -> Any:
+        """The graph of a branch, for `If`: no inputs, its values named after it.
+
+        Args:
+            part: The branch.
+            label: A name of its own.
+            inputs: Names of the file's inputs, in the order of the branch's.
+            output: The name of its output; one made of the label if not given.
+        """
+        graph = part.model.graph
+        self.opset = max(self.opset, *(s.version for s in part.model.opset_import if s.domain in ("", "ai.onnx")))
+        names = {value.name: name for value, name in zip(graph.input, inputs, strict=False)}
+        nodes: list[Any] = []
+        own: list[Any] = []
+        used = {name for node in graph.node for name in _reads(node)} | {value.name for value in graph.output}
+        for value in graph.input[len(inputs) :]:
+            if value.name in used:
+                names[value.name] = self._weight(part, value.name, label, nodes, own)
+        out = output or f"{label}/output"
+        last = graph.output[0].name
+        if last in names:  # an input or a weight itself
+            nodes_after = [self.helper.make_node("Identity", [names[last]], [out])]
+        else:
+            names[last], nodes_after = out, []
+
+        def name_of(name: str) -> str:
+            return names.setdefault(name, f"{label}/{name}") if name else name
+
+        for tensor in graph.initializer:
+            copied = self.onnx.TensorProto()
+            copied.CopyFrom(tensor)
+            copied.name = name_of(tensor.name)
+            copied.doc_string = ""
+            del copied.metadata_props[:]
+            own.append(copied)
+        nodes += [_renamed(node, name_of) for node in graph.node] + nodes_after
+        value = self.helper.make_empty_tensor_value_info(out)
+        value.CopyFrom(graph.output[0])
+        value.name = out
+        del value.metadata_props[:]
+        return self.helper.make_graph(nodes, label, [], [value], own)
+
+    def _weight(self, part: Branch, name: str, label: str, nodes: list[Any], own: list[Any]) -> str:
+        """A weight of a branch, cut out of the one that all share; its name there."""
+        value, short = part.weights[name], name.removeprefix("net.")
+        base = self.base.setdefault(short, value)
+        lines = None if _equal(base, value) else _lines(base, value, part.select.get(short))
+        if _equal(base, value):
+            self.counts["whole"] += 1
+        elif lines is None:
+            self.counts["copied"] += 1
+            self.weights[f"{label}/{short}"] = value
+            return f"{label}/{short}"
+        self.weights[short] = base
+        cut = {dim: line for dim, line in enumerate(lines or []) if len(line) < base.shape[dim]}
+        prefix = {dim: len(line) for dim, line in cut.items() if np.array_equal(line, np.arange(len(line)))}
+        if cut:
+            self.counts["sliced" if len(prefix) == len(cut) else "gathered"] += 1
+
+        def constant(what: str, numbers: Any) -> str:
+            own.append(self.numpy_helper.from_array(np.asarray(numbers, np.int64), f"{label}/{short}.{what}"))
+            return f"{label}/{short}.{what}"
+
+        last = short
+        if prefix:
+            bounds = [
+                constant("starts", [0] * len(prefix)), constant("ends", [*prefix.values()]), constant("dims", [*prefix])
+            ]  # fmt: skip
+            nodes.append(self.helper.make_node("Slice", [last, *bounds], [f"{label}/{short}.sliced"]))
+            last = f"{label}/{short}.sliced"
+        for dim, line in cut.items():
+            if dim not in prefix:
+                index = constant(f"index{dim}", line)
+                nodes.append(
+                    self.helper.make_node("Gather", [last, index], [f"{label}/{short}.gathered{dim}"], axis=dim)
+                )
+                last = f"{label}/{short}.gathered{dim}"
+        return last
+
+    def choose(self, graphs: Sequence[Any], number: str, label: str) -> Any:
+        """A graph that runs one of several, by their number in an int64 scalar: a tree of `If`s."""
+        return self._tree(0, graphs, number, label)
+
+    def _tree(self, first: int, graphs: Sequence[Any], number: str, label: str) -> Any:
+        if len(graphs) == 1:
+            return graphs[0]
+        middle = len(graphs) // 2
+        parts = (first, graphs[:middle], f"{label}0"), (first + middle, graphs[middle:], f"{label}1")
+        then, other = (self._tree(start, some, number, name) for start, some, name in parts)
+        bound = self.numpy_helper.from_array(np.asarray(first + middle, np.int64), f"{label}/bound")
+        less = self.helper.make_node("Less", [number, f"{label}/bound"], [f"{label}/less"])
+        return self.decide([less], then, other, label, [bound])
+
+    def decide(self, before: Sequence[Any], then: Any, other: Any, label: str, constants: Sequence[Any] = ()) -> Any:
+        """A graph that runs one of two, by what the nodes before it find."""
+        out = f"{label}/output"
+        choice = self.helper.make_node("If", [before[-1].output[0]], [out], then_branch=then, else_branch=other)
+        return self.helper.make_graph([*before, choice], label, [], [self._output(then, out)], [*constants])
+
+    def drawn_or_not(self, draws: Any, means: Any) -> Any:
+        """A graph that draws from its noise, or gives the means where that has no columns."""
+        sizes = self.helper.make_node("Shape", ["noise"], ["noise/size"], start=1, end=2)
+        one = self.helper.make_node("Squeeze", ["noise/size"], ["noise/columns"])
+        some = self.helper.make_node("Cast", ["noise/columns"], ["noise/some"], to=self.onnx.TensorProto.BOOL)
+        return self.decide([sizes, one, some], draws, means, "drawn")
+
+    def numbered(self, graph: Any, count: int) -> Any:
+        """A graph that refuses a number of a width that the file does not have."""
+        table = self.numpy_helper.from_array(np.arange(count), "width/known")
+        look_up = self.helper.make_node("Gather", ["width/known", "width"], ["width/number"])
+        nodes = [look_up, *graph.node]
+        return self.helper.make_graph(nodes, graph.name, [], [graph.output[0]], [table, *graph.initializer])
+
+    def _output(self, graph: Any, name: str) -> Any:
+        value = self.helper.make_empty_tensor_value_info(name)
+        value.CopyFrom(graph.output[0])
+        value.name = name
+        return value
+
+    def finish(
+        self, graph: Any, inputs: Sequence[tuple[str, Array | None, Sequence[Any]]], output: str, facts: Mapping[str, str]
+    ) -> Any:
+        """The model: a graph with its inputs, the shared weights and what `metadata_props` say."""
+        types = self.helper.np_dtype_to_tensor_dtype
+        described = [self.helper.make_tensor_value_info(name, types(np.dtype(dtype)), shape) for name, dtype, shape in inputs]
+        weights = [self.numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in self.weights.items()]
+        whole = self.helper.make_graph(
+            [*graph.node], "vnd", described, [self._output(graph, output)], [*weights, *graph.initializer]
+        )
+        if graph.output[0].name != output:
+            whole.node.append(self.helper.make_node("Identity", [graph.output[0].name], [output]))
+        opsets = [self.helper.make_opsetid("", self.opset)]
+        model = self.helper.make_model(whole, opset_imports=opsets, ir_version=10, producer_name="vnd")
+        describe(model, facts)
+        return model
+
+
+def describe(model: Any, facts: Mapping[str, str]) -> None:
+    """Set the `metadata_props` of a model."""
+    del model.metadata_props[:]
+    for key, value in facts.items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
+
+
+def _equal(a: Array, b: Array) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _lines(base: Array, value: Array, lines: Sequence[Tensor] | None) -> list[Array] | None:
+    """Entries of a shared tensor along each dimension that a narrower one consists of; None if it is of others."""
+    if base.ndim != value.ndim or base.dtype != value.dtype or any(b < v for b, v in zip(base.shape, value.shape)):
+        return None
+    prefix = [np.arange(size) for size in value.shape]
+    found = [line.numpy() for line in lines] if lines is not None else prefix
+    for tried in (prefix, found):
+        fits = [len(line) for line in tried] == [*value.shape] and all(
+            len(line) == 0 or line.max() < size for line, size in zip(tried, base.shape, strict=True)
+        )
+        if fits and _equal(np.ascontiguousarray(base[np.ix_(*tried)]), value):
+            return tried
+    return None
+
+
+def _reads(node: Any) -> Iterator[str]:
+    """Names that a node reads, within its own graphs too."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            for inner in graph.node:
+                yield from _reads(inner)
+            yield from (value.name for value in graph.output)
+
+
+def _renamed(node: Any, name_of: Callable[[str], str]) -> Any:
+    """A copy of a node with other names of values, and nothing of where it came from."""
+    new = type(node)()
+    new.CopyFrom(node)
+    new.name = new.doc_string = ""
+    del new.metadata_props[:]
+    for names in (new.input, new.output):
+        names[:] = [name_of(name) for name in names]
+    for attribute in new.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            del graph.value_info[:]
+            for value in (*graph.input, *graph.output, *graph.initializer):
+                value.name = name_of(value.name)
+            inner = [_renamed(x, name_of) for x in graph.node]
+            del graph.node[:]
+            graph.node.extend(inner)
+    return new
