@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from os import PathLike, fspath
+from os.path import isfile
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Cascade", "Network", "Prediction", "Selective", "cascade", "load", "selective"]
+__all__ = ["Cascade", "Decoder", "Masks", "Network", "Prediction", "Selective", "cascade", "load", "selective"]
 
 Array = NDArray[Any]
 Link = Literal["softmax", "dirichlet", "sigmoid", "identity"]
@@ -44,11 +45,12 @@ class Prediction:
     samples: int
 
 
-def load(path: str | PathLike[str], threads: int | None = None) -> Network:
-    """Open an `.onnx` file that `vnd.export` wrote.
+def load(path: str | PathLike[str], threads: int | None = None) -> Network | Decoder | Masks:
+    """Open an `.onnx` file that `vnd.export` wrote: a `Network`, or the `Decoder` of an auto-encoder.
 
     Args:
-        path: The file.
+        path: The file. Of a probabilistic UNet, of which there are two, NAME-features.onnx and NAME-combine.onnx,
+            NAME.onnx as it was exported to: `Masks`.
         threads: How many it runs in; None for as many as onnxruntime likes.
 
     >>> load("nowhere.onnx")
@@ -56,9 +58,17 @@ def load(path: str | PathLike[str], threads: int | None = None) -> Network:
     ...
     FileNotFoundError: load: nowhere.onnx is not there
     """
-    from os.path import isfile
-
     name = fspath(path)
+    pair = [f"{name.removesuffix('.onnx')}-{end}.onnx" for end in ("features", "combine")]
+    if not isfile(name) and all(map(isfile, pair)):
+        return Masks(*(_open(part, threads) for part in pair), name)
+    session = _open(name, threads)
+    told = session.get_modelmeta().custom_metadata_map
+    return Decoder(session, name) if told.get("kind") == "decoder" else Network(session, name)
+
+
+def _open(name: str, threads: int | None) -> Any:
+    """A session of onnxruntime."""
     if not isfile(name):
         raise FileNotFoundError(f"load: {name} is not there")
     try:
@@ -74,10 +84,22 @@ def load(path: str | PathLike[str], threads: int | None = None) -> Network:
             raise ValueError(f"load: threads must be a whole number, 1 or more, or None; got {threads!r}")
         options.intra_op_num_threads = int(threads)
     try:
-        session = onnxruntime.InferenceSession(name, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(name, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own kinds have no base
         raise ValueError(f"load: {name} is no ONNX file that onnxruntime can read: {_line(error)}") from None
-    return Network(session, name)
+
+
+def _facts(session: Any, name: str) -> dict[str, Any]:
+    """What a file says of itself."""
+    told = session.get_modelmeta().custom_metadata_map
+    try:
+        return {key: value if key in ("vnd", "link", "kind") else json.loads(value) for key, value in told.items()}
+    except ValueError:
+        raise _unknown(name) from None
+
+
+def _unknown(name: str) -> ValueError:
+    return ValueError(f"load: {name} does not say what vnd.export tells of a network; export it again")
 
 
 class Network:
@@ -94,16 +116,15 @@ class Network:
 
     def __init__(self, session: Any, name: str) -> None:
         self._session = session
-        told = session.get_modelmeta().custom_metadata_map
+        told = _facts(session, name)
         try:
-            self.widths: list[dict[str, Any]] = json.loads(told["widths"])
-            self.card: dict[str, Any] = json.loads(told["card"])
-            self.classes: list[str] | None = json.loads(told["classes"]) if "classes" in told else None
-            self.columns = int(told["noise"])
-            self._means, self._numbered = json.loads(told["means"]), json.loads(told["numbered"])
+            self.widths: list[dict[str, Any]] = told["widths"]
+            self.card: dict[str, Any] = told["card"]
+            self.classes: list[str] | None = told.get("classes")
             self.link: str = told["link"]
-        except (KeyError, ValueError, TypeError):
-            raise ValueError(f"load: {name} does not say what vnd.export tells of a network; export it again") from None
+            self.columns, self._means, self._numbered = int(told["noise"]), told["means"], told["numbered"]
+        except (KeyError, TypeError):
+            raise _unknown(name) from None
         own = ("width",) * bool(self._numbered) + ("noise",) * bool(self.columns)
         values = [value for value in session.get_inputs() if value.name not in own]
         self._expected = {value.name: (_dtype(value.type), value.shape) for value in values}
@@ -236,6 +257,85 @@ class Network:
     @staticmethod
     def _words(row: Mapping[str, Any]) -> str:
         return str(row["shape"] if row["fraction"] is None else row["fraction"])
+
+
+class Decoder:
+    """The decoder of an exported auto-encoder.
+
+    Attributes:
+        length: Largest length of a code.
+        card: What was told of the network.
+    """
+
+    def __init__(self, session: Any, name: str) -> None:
+        self._session, told = session, _facts(session, name)
+        self.length, self.card = int(told["length"]), told["card"]
+
+    def decode(self, code: Array, length: int | None = None) -> Array:
+        """Images of codes (B, b), of which the first `length` entries count, all if None; what is missing is zero."""
+        value = np.asarray(code, np.float32)
+        if value.ndim != 2 or not 1 <= value.shape[1] <= self.length:
+            raise ValueError(f"decode: code must have shape (B, b) with b in 1 … {self.length}; got {value.shape}")
+        kept = _checked_length("decode", length, value.shape[1])
+        whole = np.pad(value, ((0, 0), (0, self.length - value.shape[1])))
+        images: Array = self._session.run(None, {"code": whole, "length": np.asarray(kept)})[0]
+        return images
+
+
+class Masks:
+    """An exported probabilistic UNet: masks of images.
+
+    Attributes:
+        length: Largest length of a latent.
+        card: What was told of the network.
+    """
+
+    def __init__(self, features: Any, combine: Any, name: str) -> None:
+        self._features, self._combine, told = features, combine, _facts(features, name)
+        self.length, self._step, self.card = int(told["length"]), int(told["step"]), told["card"]
+
+    def draw(
+        self,
+        images: Array,
+        samples: int = 6,
+        length: int | None = None,
+        seed: int | None = None,
+        *,
+        noise: Array | None = None,
+    ) -> Array:
+        """Logits of masks drawn for each image, (samples, B, H, W).
+
+        Args:
+            images: (B, channels, H, W), with H and W multiples of the network's step.
+            samples: Number of masks of an image.
+            length: How many entries of the latent count; all if None.
+            seed: Makes the draws repeatable.
+            noise: Standard normal noise of the latents, (samples, B, length of the whole), in the place of both.
+        """
+        x = np.asarray(images, np.float32)
+        if x.ndim != 4 or x.shape[2] % self._step or x.shape[3] % self._step:
+            raise ValueError(
+                f"draw: images must have shape (B, channels, H, W), H and W multiples of {self._step}; got {x.shape}"
+            )
+        if noise is None and not _whole(samples, 1):
+            raise ValueError(f"draw: samples must be a whole number, 1 or more; got {samples!r}")
+        shape = (int(samples), len(x), self.length)
+        drawn = np.random.default_rng(seed).standard_normal(shape, np.float32) if noise is None else np.asarray(noise)
+        if drawn.ndim != 3 or drawn.shape[1:] != shape[1:]:
+            raise ValueError(f"draw: noise must have shape (samples, {len(x)}, {self.length}); got {drawn.shape}")
+        held = dict(zip(("features", "loc", "scale"), self._features.run(None, {"image": x}), strict=True))
+        kept = _checked_length("draw", length, self.length)
+        given = {**held, "noise": drawn.astype(np.float32), "length": np.asarray(kept)}
+        logits: Array = self._combine.run(None, given)[0]
+        return logits
+
+
+def _checked_length(who: str, length: int | None, most: int) -> int:
+    if length is None:
+        return most
+    if not _whole(length, 1) or length > most:
+        raise ValueError(f"{who}: length must lie in 1 … {most}; got {length!r}")
+    return int(length)
 
 
 # -- predictions ------------------------------------------------------------------------------------------------------

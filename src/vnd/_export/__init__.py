@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,10 @@ from torch import Tensor, nn
 
 from vnd import __version__
 from vnd._export import graph as graphs
+from vnd._export.coded import is_coded
+from vnd._export.coded import write as write_coded
 from vnd._export.graph import Inputs, Noise, Width
-from vnd._files import put, write_json
+from vnd._files import write_json
 from vnd._text import one_line
 from vnd.nn.arguments import Output
 from vnd.nn.extract import ORIGINS, extract
@@ -29,7 +30,6 @@ __all__ = ["export"]
 
 SUFFIXES = (".onnx", ".pt2")
 REPORT = "export.json"
-WARN, REFUSE = 1e-5, 1e-3  # largest difference from torch, as a share of the largest output; and that much besides
 
 
 def export(
@@ -58,6 +58,10 @@ def export(
     With `posterior` the draws are a function of the input `noise`, standard normal numbers (batch, n): the same noise
     gives the same draws in every program. Noise without columns, (batch, 0), gives the posterior means, if BatchNorm
     has their statistics.
+
+    An auto-encoder gives its decoder, whose inputs are codes and their `length`. A probabilistic UNet gives two files,
+    NAME-features.onnx, which runs once an image, and NAME-combine.onnx, which gives the masks of noise and a `length`,
+    for images of any size.
 
     Beside the file, `export.json` tells its bytes and inputs, and of each width the largest difference from torch, the
     accuracy on `check` and the time, as a share of the widest's. The file holds nothing of the example's values.
@@ -89,6 +93,15 @@ def export(
     'extracted'
     """
     path = Path(path)
+    _check_suffix(path)
+    if is_coded(unwrap(net)):
+        given = {"width": width, "widths": widths, "posterior": posterior or None, "int8": int8, "check": check}
+        if path.suffix != ".onnx" or any(value is not None for value in given.values()):
+            told = ", ".join(name for name, value in given.items() if value is not None) or path.suffix
+            raise ValueError(f"export: a {type(unwrap(net)).__name__} takes its length as an input, in .onnx; got {told}")
+        entries = write_coded(unwrap(net), path, card)
+        _report(path, entries)
+        return next(iter(entries.values())) if len(entries) == 1 else entries
     job = Job.of(net, path, width, widths, posterior, check, link, output, example_input, classes, card)
     _check_options(path, job, int8, check, loss)
     if path.suffix == ".pt2":
@@ -96,7 +109,7 @@ def export(
     else:
         from vnd._export.onnx import write
     entry = write(job, path, None if int8 is None else (int8, loss))
-    _report(path, entry)
+    _report(path, {path.name: entry})
     return entry
 
 
@@ -148,11 +161,14 @@ class Job:
         return 0 if self.sites is None else graphs.noise_columns(self.sites)
 
 
-def _check_options(path: Path, job: Job, int8: Any, check: Any, loss: float) -> None:
+def _check_suffix(path: Path) -> None:
     if path.suffix == ".pte":
         raise ValueError("export: .pte is made from .pt2 by the script in docs/deploy.md, with ExecuTorch installed")
     if path.suffix not in SUFFIXES:
         raise ValueError(f"export: path must end in .onnx or .pt2; got {path.name}")
+
+
+def _check_options(path: Path, job: Job, int8: Any, check: Any, loss: float) -> None:
     if int8 is None:
         return
     if path.suffix != ".onnx" or job.several or job.sites is not None:
@@ -254,8 +270,8 @@ def _checked(check: Any, net: nn.Module, inputs: Inputs) -> tuple[list[Tensor], 
     return [value.to(example) for value, example in zip(theirs.examples, inputs.examples, strict=True)], y.cpu()
 
 
-def _report(path: Path, entry: dict[str, Any]) -> None:
-    """Write what is known of a file beside it, and keep what is known of others."""
+def _report(path: Path, entries: dict[str, dict[str, Any]]) -> None:
+    """Write what is known of files beside them, and keep what is known of others."""
     place = path.parent / REPORT
     try:
         known = json.loads(place.read_text(encoding="utf-8"))
@@ -267,17 +283,4 @@ def _report(path: Path, entry: dict[str, Any]) -> None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"export: {place} is not what export wrote; move it: {one_line(error)}") from None
     files = {name: found for name, found in files.items() if (path.parent / name).exists()}
-    write_json(place, {"vnd": __version__, "files": files | {path.name: entry}})
-
-
-def save_bytes(path: Path, content: bytes) -> None:
-    """Write a file in one step, in a folder that is made if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    put(path, lambda part: part.write_bytes(content))
-
-
-def limit(scale: float, share: float) -> float:
-    """Largest difference between outputs that rounding explains."""
-    return share * scale + share if math.isfinite(scale) else share
-
-
+    write_json(place, {"vnd": __version__, "files": files | entries})

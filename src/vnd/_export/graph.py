@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -369,3 +371,36 @@ def reference(
                 return pick_tensor(net(*args, **kwargs), output, "export")
         finally:
             mode.close()
+
+
+# -- programs ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Leave out what the exporter says about packages that nobody asked for."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch._export", "torch.export", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def program(function: Function, tensors: Sequence[Tensor], batched: Sequence[bool]) -> Any:
+    """The `torch.export.ExportedProgram` of a function, for any number of examples."""
+    batch = torch.export.Dim("batch", min=1)
+    shapes = tuple({0: batch} if many else None for many in batched)
+    try:
+        with torch.no_grad(), quietly():
+            return torch.export.export(function, tuple(tensors), dynamic_shapes=(shapes,), strict=False)
+    except Exception as error:
+        told = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ValueError(
+            f"export: torch.export must be able to trace the network for any number of examples; {told.strip()}"
+        ) from error

@@ -9,12 +9,7 @@ statistics are each width's own. A network that has no exact smaller form is mas
 from __future__ import annotations
 
 import json
-import logging
-import statistics
-import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vnd._export import REFUSE, WARN, limit, save_bytes
-from vnd._export.graph import Function, Masked, Selection, cut, reference, selection
+from vnd._export.checks import compare, cpu_times, required
+from vnd._export.graph import Function, Masked, Selection, cut, program, quietly, selection
+from vnd._files import put
 from vnd.nn.extract import Keep, slice_network
 from vnd.nn.state import Shape
 
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
     from vnd._export import Job
 
 Array = NDArray[Any]
-PROBES, REPEATS = 16, 7  # inputs that files are checked on, and runs that are timed
 MOST = 2**31 - 2**20  # bytes of a file: those of Protocol Buffers end here
 
 
@@ -44,48 +39,6 @@ class Branch:
     model: Any  # onnx.ModelProto, whose weights are inputs
     weights: dict[str, Array]
     select: Selection = field(default_factory=dict)
-
-
-def required(*names: str) -> list[Any]:
-    """The modules of the extra `export`; an error that says how to install them."""
-    from importlib import import_module
-
-    try:
-        return [import_module(name) for name in names]
-    except ImportError as error:
-        raise ImportError(
-            f"export: {error.name} is not installed; pip install 'variational-nested-dropout[export]'"
-        ) from None
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Leave out what the exporter says about packages that nobody asked for."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
-
-
-def program(function: Function, tensors: Sequence[Tensor], batched: Sequence[bool]) -> Any:
-    """The `torch.export.ExportedProgram` of a function, for any number of examples."""
-    batch = torch.export.Dim("batch", min=1)
-    shapes = tuple({0: batch} if many else None for many in batched)
-    try:
-        with torch.no_grad(), quietly():
-            return torch.export.export(function, tuple(tensors), dynamic_shapes=(shapes,), strict=False)
-    except Exception as error:
-        told = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ValueError(
-            f"export: torch.export must be able to trace the network for any number of examples; {told.strip()}"
-        ) from error
 
 
 def branch(
@@ -146,16 +99,50 @@ def write(job: Job, path: Path, int8: tuple[Iterable[Any], float] | None) -> dic
     if int8 is not None:
         from vnd._export.int8 import quantise
 
-        content, told = quantise(job, content, *int8)
-        entry |= {"form": "int8", **told}
+        content, known = quantise(job, content, *int8)
+        entry |= {"form": "int8", **known}
+        rows[0]["accuracy"] = known["accuracy_int8"]
     times = cpu_times(job, content, alone)
     for row, (own, extracted) in zip(rows, times, strict=True):
         row["time_ratio"] = round(own / times[0][0], 3)
         if extracted is not None:
             row["time_to_extracted"] = round(own / extracted, 3)
-    save_bytes(path, content)
+    put_file(path, content)
     inputs = {value.name: [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim] for value in model.graph.input}
     return entry | {"bytes": len(content), "opset": file.opset, "inputs": inputs, "widths": rows}
+
+
+def put_file(path: Path, content: bytes) -> None:
+    """Write a file in one step, in a folder that is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    put(path, lambda part: part.write_bytes(content))
+
+
+def told(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Facts as `metadata_props` hold them: words as they are, all else as JSON."""
+    return {key: x if isinstance(x, str) else json.dumps(x) for key, x in facts.items() if x is not None}
+
+
+def standalone(
+    function: torch.nn.Module, tensors: Sequence[Tensor], shapes: Any, inputs: Sequence[str], outputs: Sequence[str],
+    facts: Mapping[str, str],
+) -> bytes:
+    """A file of one function, whose shapes are free where `shapes` say, as `torch.export` takes them."""
+    onnx, _ = required("onnx", "onnxscript")
+    with torch.no_grad(), quietly():
+        traced = torch.export.export(function.eval(), tuple(tensors), dynamic_shapes=shapes, strict=False)
+        names: dict[str, Any] = {"input_names": [*inputs], "output_names": [*outputs]}
+        model = torch.onnx.export(traced, dynamo=True, optimize=True, verbose=False, **names).model_proto
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+    for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
+        del value.metadata_props[:]
+    del model.graph.value_info[:], model.graph.metadata_props[:]
+    describe(model, facts)
+    onnx.checker.check_model(model)
+    content: bytes = model.SerializeToString()
+    return content
 
 
 def build(job: Job) -> tuple[File, Any, list[bytes]]:
@@ -198,8 +185,7 @@ def build(job: Job) -> tuple[File, Any, list[bytes]]:
     if job.several or masked:
         graph = file.numbered(graph, len(job.widths))
     facts = job.facts | {"noise": job.columns, "means": job.means or job.sites is None, "numbered": job.several or masked}
-    told = {key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items() if value is not None}
-    return file, file.finish(graph, _described(job, job.several or masked), output_name(job), told), alone
+    return file, file.finish(graph, _described(job, job.several or masked), output_name(job), told(facts)), alone
 
 
 def output_name(job: Job) -> str:
@@ -223,95 +209,6 @@ def _base(job: Job) -> dict[str, Array]:
         return {}
     largest = Shape({unit: max(shape[unit] for shape in shapes) for unit in shapes[0]})
     return {name: x.numpy() for name, x in slice_network(job.net, largest, keep).state_dict().items()}
-
-
-# -- checks -----------------------------------------------------------------------------------------------------------
-
-
-def session(content: bytes) -> Any:
-    """A session of onnxruntime in one thread."""
-    (onnxruntime,) = required("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-
-
-def feed(opened: Any, job: Job, tensors: Sequence[Tensor], number: int, noise: Tensor | None) -> dict[str, Array]:
-    """What a session reads."""
-    given = dict(zip(job.inputs.names, (x.numpy() for x in tensors), strict=True))
-    given |= {"width": np.asarray(number, np.int64)}
-    given |= {} if noise is None else {"noise": noise.numpy()}
-    return {value.name: given[value.name] for value in opened.get_inputs()}
-
-
-def compare(job: Job, content: bytes) -> list[dict[str, Any]]:
-    """How far onnxruntime is from torch, masked, at each width; refused where that is more than rounding."""
-    opened, rows = session(content), []
-    tensors = job.inputs.random(PROBES)
-    for number, width in enumerate(job.widths):
-        row: dict[str, Any] = {key: job.facts["widths"][number][key] for key in ("fraction", "shape", "parameters", "macs")}
-        worst = scale = 0.0
-        for sites in [None] * job.means + [job.sites] * (job.sites is not None):
-            noise = None if job.sites is None else torch.zeros(PROBES, 0)
-            if sites is not None:
-                noise = torch.randn(PROBES, job.columns, generator=torch.Generator().manual_seed(number))
-            want = reference(job.net, width, job.inputs, tensors, job.output, sites, noise)
-            got = torch.from_numpy(opened.run(None, feed(opened, job, tensors, number, noise))[0])
-            worst = max(worst, check_outputs(got, want, f"width {width.given}"))
-            scale = max(scale, float(want.abs().max()))
-        row |= {"largest_difference": worst, "largest_output": scale}
-        if job.check is not None:
-            row["accuracy"] = accuracy(job, opened, number)
-        rows.append(row)
-    return rows
-
-
-def check_outputs(got: Tensor, want: Tensor, where: str) -> float:
-    """The largest difference of outputs; warns, or refuses, where rounding does not explain it."""
-    if got.shape != want.shape or bool((got.isfinite() != want.isfinite()).any()):
-        raise ValueError(f"export: the file does not agree with torch at {where}: it gives {tuple(got.shape)}, not finite alike")
-    both = want.isfinite()
-    worst, scale = (float(x[both].abs().max()) if bool(both.any()) else 0.0 for x in (got - want, want))
-    if worst > limit(scale, REFUSE):
-        raise ValueError(f"export: the file does not agree with torch at {where}: outputs up to {scale:.3g} differ by {worst:.3g}")
-    if worst > limit(scale, WARN):
-        warnings.warn(f"export: at {where} outputs up to {scale:.3g} differ from torch's by {worst:.3g}", stacklevel=5)
-    return worst
-
-
-def accuracy(job: Job, opened: Any, number: int = 0) -> float:
-    """The share of `check` that is told right, by posterior means where the file has them."""
-    assert job.check is not None
-    tensors, classes = job.check
-    right = 0
-    for start in range(0, len(classes), 256):
-        part = [x[start : start + 256] if many else x for x, many in zip(tensors, job.inputs.batched, strict=True)]
-        count = len(part[0])
-        noise = None if job.sites is None else torch.zeros(count, 0 if job.means else job.columns)
-        out = opened.run(None, feed(opened, job, part, number, noise))[0]
-        right += int((out.argmax(1 if out.ndim != 3 else -1) == classes[start : start + 256].numpy()).sum())
-    return right / len(classes)
-
-
-def cpu_times(job: Job, content: bytes, alone: Sequence[bytes]) -> list[tuple[float, float | None]]:
-    """Median seconds of CPU of one example at each width, in turns with the extracted network's where there is one."""
-    opened = session(content)
-    singles = [session(model) for model in alone]
-    tensors = job.inputs.random(1)
-    noise = None if job.sites is None else torch.zeros(1, job.columns)
-    calls = [(opened, number) for number in range(len(job.widths))] + [(single, 0) for single in singles]
-    seconds: list[list[float]] = [[] for _ in calls]
-    for turn in range(REPEATS + 1):
-        for index, (runner, number) in enumerate(calls):
-            given = feed(runner, job, tensors, number, noise)
-            start = time.process_time()
-            runner.run(None, given)
-            if turn:  # the first warms up
-                seconds[index].append(time.process_time() - start)
-    medians = [max(statistics.median(some), 1e-9) for some in seconds]
-    count = len(job.widths)
-    return [(medians[i], medians[count + i] if singles else None) for i in range(count)]
 
 
 # -- one file of branches ----------------------------------------------------------------------------------------------

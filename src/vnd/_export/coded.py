@@ -1,0 +1,151 @@
+r"""Networks with a code or a latent, whose files take its length as an input: decoders, and pairs that draw masks.
+
+$$\mathrm{decode}(z, b) = g(z \odot [i < b]), \qquad
+  \mathrm{combine}(f, μ, σ, ε, b) = c\bigl(f, (μ + σ ε) \odot [i < b]\bigr), \quad (f, μ, σ) = \mathrm{features}(x)$$
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vnd import __version__
+from vnd._export.checks import check_outputs, required, session
+from vnd._export.onnx import put_file, standalone, told
+from vnd.methods.vnd_punet import normal_of
+from vnd.models import ProbabilisticUNet
+from vnd.models.autoencoder import CodedNetwork
+
+LENGTHS = 16  # at most so many lengths of a code are checked
+ROWS = torch.export.Dim("batch", min=1)
+DRAWS = torch.export.Dim("samples", min=1)
+
+
+class Decoder(nn.Module):
+    """Images of codes (batch, d), of which the first `length` entries count."""
+
+    def __init__(self, net: CodedNetwork) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, code: Tensor, length: Tensor) -> Tensor:
+        """The decoder on masked codes."""
+        images: Tensor = self.net.decode(code * (torch.arange(code.size(1)) < length).to(code.dtype))
+        return images
+
+
+class Features(nn.Module):
+    """What all masks of an image have in common: features, and mean and deviation of the latent."""
+
+    def __init__(self, net: ProbabilisticUNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features (B, c, H, W), μ and σ (B, d)."""
+        return self.net.unet(image), *normal_of(self.net.describe(image))
+
+
+class Combine(nn.Module):
+    """Logits of masks (samples, B, H, W) from what they have in common and noise (samples, B, d)."""
+
+    def __init__(self, net: ProbabilisticUNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, features: Tensor, loc: Tensor, scale: Tensor, noise: Tensor, length: Tensor) -> Tensor:
+        """The combiner on latents whose first `length` entries count."""
+        latent = (loc + scale * noise) * (torch.arange(loc.size(1)) < length).to(loc.dtype)
+        return self.net.combine(features, latent)
+
+
+def is_coded(net: nn.Module) -> bool:
+    """Tell if a network has a code or a latent whose length its file takes as an input."""
+    return isinstance(net, CodedNetwork | ProbabilisticUNet)
+
+
+def write(net: nn.Module, path: Path, card: Any) -> dict[str, dict[str, Any]]:
+    """Write the files of such a network; what is known of each, by its name."""
+    required("onnx", "onnxscript", "onnxruntime")
+    own = copy.deepcopy(net).cpu().float().eval()
+    return _decoder(own, path, card) if isinstance(own, CodedNetwork) else _masks(own, path, card)
+
+
+def lengths_of(size: int) -> list[int]:
+    """Lengths to check: all of a short code, or some evenly spread, the shortest and the longest among them."""
+    return sorted({round(1 + step * (size - 1) / (LENGTHS - 1)) for step in range(LENGTHS)})
+
+
+@torch.no_grad()
+def _decoder(net: CodedNetwork, path: Path, card: Any) -> dict[str, dict[str, Any]]:
+    size = net.expand.in_features
+    facts = _facts("decoder", net, card, {"length": size})
+    zeros = (torch.zeros(2, size), torch.tensor(size))
+    content = standalone(Decoder(net), zeros, ({0: ROWS}, None), ["code", "length"], ["image"], facts)
+    opened = session(content)
+    codes = torch.randn(8, size, generator=torch.Generator().manual_seed(0))
+    worst = 0.0
+    for length in lengths_of(size):
+        got = opened.run(None, {"code": codes.numpy(), "length": np.asarray(length)})[0]
+        worst = max(worst, check_outputs(torch.from_numpy(got), net.decode(codes[:, :length]), f"length {length}"))
+    put_file(path, content)
+    inputs = {"code": ["batch", size], "length": []}
+    known = {"form": "decoder", "bytes": len(content), "inputs": inputs, "lengths": size, "largest_difference": worst}
+    return {path.name: known}
+
+
+@torch.no_grad()
+def _masks(net: ProbabilisticUNet, path: Path, card: Any) -> dict[str, dict[str, Any]]:
+    if not {"loc", "log_variance"} <= set(net.prior.heads):
+        raise ValueError(f"export: a probabilistic UNet must have heads loc and log_variance; got {[*net.prior.heads]}")
+    channels, levels = net.config["in_channels"], len(net.config["channels"])
+    latent, deep, step = net.config["latent"], net.config["channels"][0], 2 ** (levels - 1)
+    down, across = torch.export.Dim("rows", min=2), torch.export.Dim("columns", min=2)
+    facts = _facts("masks", net, card, {"length": latent, "step": step})
+    size = 4 * step
+    image = torch.zeros(2, channels, size, size)
+    first = standalone(
+        Features(net), (image,), ({0: ROWS, 2: step * down, 3: step * across},), ["image"], ["features", "loc", "scale"],
+        facts,
+    )  # fmt: skip
+    high, wide = torch.export.Dim("height", min=2), torch.export.Dim("width", min=2)
+    given = (torch.zeros(2, deep, size, size), torch.zeros(2, latent), torch.zeros(2, latent), torch.zeros(3, 2, latent))
+    shapes = ({0: ROWS, 2: high, 3: wide}, {0: ROWS}, {0: ROWS}, {0: DRAWS, 1: ROWS}, None)
+    names = ["features", "loc", "scale", "noise", "length"]
+    second = standalone(Combine(net), (*given, torch.tensor(latent)), shapes, names, ["logits"], facts)
+    features, combine = session(first), session(second)
+    worst = 0.0
+    for number, (rows, columns) in enumerate(((size, size), (3 * step, 5 * step))):
+        generator = torch.Generator().manual_seed(number)
+        x = torch.randn(3, channels, rows, columns, generator=generator)
+        noise = torch.randn(16, 3, latent, generator=generator)
+        held = dict(zip(["features", "loc", "scale"], features.run(None, {"image": x.numpy()}), strict=True))
+        loc, scale = normal_of(net.describe(x))
+        for length in range(1, latent + 1):
+            feed = {**held, "noise": noise.numpy(), "length": np.asarray(length)}
+            want = net.combine(net.unet(x), (loc + scale * noise)[..., :length])
+            got = torch.from_numpy(combine.run(None, feed)[0])
+            worst = max(worst, check_outputs(got, want, f"length {length}"))
+    entries = {}
+    for end, content, inputs in (
+        ("features", first, {"image": ["batch", channels, f"{step} rows", f"{step} columns"]}),
+        ("combine", second, dict(zip(names, (["batch", deep, "height", "width"], ["batch", latent], ["batch", latent],
+                                             ["samples", "batch", latent], []), strict=True))),
+    ):  # fmt: skip
+        place = path.with_name(f"{path.stem}-{end}{path.suffix}")
+        put_file(place, content)
+        entries[place.name] = {
+            "form": end, "bytes": len(content), "inputs": inputs, "lengths": latent, "largest_difference": worst,
+        }  # fmt: skip
+    return entries
+
+
+def _facts(kind: str, net: nn.Module, card: Any, more: dict[str, Any]) -> dict[str, str]:
+    about = {"network": type(net).__name__} if card is None else dict(card)
+    return told({"vnd": __version__, "kind": kind, "card": about, **more})
+
