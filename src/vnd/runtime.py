@@ -349,7 +349,9 @@ def _repeat(value: Array, count: int) -> Array:
 def _class_dim(shape: tuple[int, ...], dim: int | None) -> int:
     """The dimension of classes of an output (batch, …)."""
     if dim is None and len(shape) == 3:
-        raise ValueError(f"predict: the output of shape {shape} does not say where its classes are; pass dim=-1 or dim=1")
+        raise ValueError(
+            f"predict: the output of shape {shape} does not say where its classes are; pass dim=-1 or dim=1"
+        )
     if len(shape) < 2 or (dim is None and len(shape) > 5):
         raise ValueError(f"predict: the output of shape {shape} must have one dimension of classes; see link= and dim=")
     found = 1 if dim is None else dim + len(shape) if dim < 0 else dim
@@ -481,7 +483,9 @@ def selective(
     """
     classes = np.asarray(y)
     if classes.ndim != 1 or classes.dtype.kind not in "iu" or not len(classes):
-        raise ValueError(f"selective: y must be classes of shape (N,), whole numbers; got {classes.dtype} {classes.shape}")
+        raise ValueError(
+            f"selective: y must be classes of shape (N,), whole numbers; got {classes.dtype} {classes.shape}"
+        )
     if isinstance(risk, bool) or not isinstance(risk, Real) or not 0 <= risk <= 1:
         raise ValueError(f"selective: risk must lie in [0, 1]; got {risk!r}")
     answer = net.predict(x, width, samples, seed)

@@ -98,7 +98,9 @@ def export(
         given = {"width": width, "widths": widths, "posterior": posterior or None, "int8": int8, "check": check}
         if path.suffix != ".onnx" or any(value is not None for value in given.values()):
             told = ", ".join(name for name, value in given.items() if value is not None) or path.suffix
-            raise ValueError(f"export: a {type(unwrap(net)).__name__} takes its length as an input, in .onnx; got {told}")
+            raise ValueError(
+                f"export: a {type(unwrap(net)).__name__} takes its length as an input, in .onnx; got {told}"
+            )
         entries = write_coded(unwrap(net), path, card)
         _report(path, entries)
         return next(iter(entries.values())) if len(entries) == 1 else entries
@@ -130,11 +132,23 @@ class Job:
 
     @classmethod
     def of(
-        cls, given: nn.Module, path: Path, width: Any, widths: Any, posterior: bool, check: Any, link: Any, output: Any,
-        example_input: Any, classes: Any, card: Any,
+        cls,
+        given: nn.Module,
+        path: Path,
+        width: Any,
+        widths: Any,
+        posterior: bool,
+        check: Any,
+        link: Any,
+        output: Any,
+        example_input: Any,
+        classes: Any,
+        card: Any,
     ) -> Job:
         if width is not None and widths is not None:
-            raise ValueError(f"export: give width, for one, or widths, for several in one file; got {width} and {widths}")
+            raise ValueError(
+                f"export: give width, for one, or widths, for several in one file; got {width} and {widths}"
+            )
         if widths is not None and (not isinstance(widths, list | tuple) or not widths):
             raise ValueError(f"export: widths must be a list of widths, one or more; got {widths!r}")
         net = copy.deepcopy(unwrap(given)).cpu().float().eval()
@@ -232,7 +246,12 @@ def _masked(net: nn.Module, state: NestedState | None, widths: list[Width], post
 
 
 def _facts(
-    net: nn.Module, state: NestedState | None, widths: list[Width], inputs: Inputs, link: Link | None, classes: Any,
+    net: nn.Module,
+    state: NestedState | None,
+    widths: list[Width],
+    inputs: Inputs,
+    link: Link | None,
+    classes: Any,
     card: Any,
 ) -> dict[str, Any]:
     """What a file says of itself."""
@@ -261,7 +280,12 @@ def _facts(
 
 def _checked(check: Any, net: nn.Module, inputs: Inputs) -> tuple[list[Tensor], Tensor]:
     """The tensors of inputs that come with classes."""
-    if not isinstance(check, tuple | list) or len(check) != 2 or not isinstance(check[1], Tensor) or check[1].dim() != 1:
+    if (
+        not isinstance(check, tuple | list)
+        or len(check) != 2
+        or not isinstance(check[1], Tensor)
+        or check[1].dim() != 1
+    ):
         raise ValueError("export: check must be (x, y): inputs, and classes of shape (N,)")
     x, y = check
     theirs = Inputs.of(net, *arguments_of(x))

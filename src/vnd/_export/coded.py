@@ -114,7 +114,12 @@ def _masks(net: ProbabilisticUNet, path: Path, card: Any) -> dict[str, dict[str,
         facts,
     )  # fmt: skip
     high, wide = torch.export.Dim("height", min=2), torch.export.Dim("width", min=2)
-    given = (torch.zeros(2, deep, size, size), torch.zeros(2, latent), torch.zeros(2, latent), torch.zeros(3, 2, latent))
+    given = (
+        torch.zeros(2, deep, size, size),
+        torch.zeros(2, latent),
+        torch.zeros(2, latent),
+        torch.zeros(3, 2, latent),
+    )
     shapes = ({0: ROWS, 2: high, 3: wide}, {0: ROWS}, {0: ROWS}, {0: DRAWS, 1: ROWS}, None)
     names = ["features", "loc", "scale", "noise", "length"]
     second = standalone(Combine(net), (*given, torch.tensor(latent)), shapes, names, ["logits"], facts)
@@ -148,4 +153,3 @@ def _masks(net: ProbabilisticUNet, path: Path, card: Any) -> dict[str, dict[str,
 def _facts(kind: str, net: nn.Module, card: Any, more: dict[str, Any]) -> dict[str, str]:
     about = {"network": type(net).__name__} if card is None else dict(card)
     return told({"vnd": __version__, "kind": kind, "card": about, **more})
-

@@ -130,9 +130,7 @@ def noise_columns(sites: Noise) -> int:
 class _Drawing(TorchFunctionMode):
     """Within it, layers draw from an input; or the draws of a whole network are written down, where there is none."""
 
-    def __init__(
-        self, net: nn.Module, sites: Noise, noise: Tensor | None = None, kept: Kept | None = None
-    ) -> None:
+    def __init__(self, net: nn.Module, sites: Noise, noise: Tensor | None = None, kept: Kept | None = None) -> None:
         super().__init__()
         self.sites, self.noise, self.kept, self.batch = sites, noise, kept or {}, 1
         self.at: tuple[str, BayesLayer] | None = None
@@ -297,9 +295,7 @@ class _Run(nn.Module):
         return self.function[0].run(given, noise)
 
 
-def cut(
-    net: nn.Module, width: Width, inputs: Inputs, output: Output | None, sites: Noise | None
-) -> Function:
+def cut(net: nn.Module, width: Width, inputs: Inputs, output: Output | None, sites: Noise | None) -> Function:
     """The extracted network of a width as a function."""
     if width.shape is None:
         return Function(copy.deepcopy(net).eval(), inputs, output, sites)
@@ -357,8 +353,13 @@ def at_width(net: nn.Module, width: Width, drawing: bool) -> Iterator[None]:
 
 @torch.no_grad()
 def reference(
-    net: nn.Module, width: Width, inputs: Inputs, tensors: Sequence[Tensor], output: Output | None = None,
-    sites: Noise | None = None, noise: Tensor | None = None,
+    net: nn.Module,
+    width: Width,
+    inputs: Inputs,
+    tensors: Sequence[Tensor],
+    output: Output | None = None,
+    sites: Noise | None = None,
+    noise: Tensor | None = None,
 ) -> Tensor:
     """The output of torch at a width, masked; with draws that come from noise (batch, n)."""
     args, kwargs = inputs.arguments(tensors)
@@ -379,7 +380,9 @@ def reference(
 @contextmanager
 def quietly() -> Iterator[None]:
     """Leave out what the exporter says about packages that nobody asked for."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch._export", "torch.export", "onnxscript", "onnx_ir")]
+    loggers = [
+        logging.getLogger(name) for name in ("torch.onnx", "torch._export", "torch.export", "onnxscript", "onnx_ir")
+    ]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -62,7 +62,7 @@ def quantise(job: Job, content: bytes, batches: Iterable[Any], loss: float) -> t
     told = {entry.key: entry.value for entry in onnx.load_from_string(content).metadata_props}
     from vnd._export.onnx import describe
 
-    describe(model, told | {"int8": "static"})
+    describe(model, told | {"int8": "true"})
     quantised = model.SerializeToString()
     before, after = accuracy(job, session(content)), accuracy(job, session(quantised))
     if before - after > loss + 1e-9:

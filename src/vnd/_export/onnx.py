@@ -108,7 +108,10 @@ def write(job: Job, path: Path, int8: tuple[Iterable[Any], float] | None) -> dic
         if extracted is not None:
             row["time_to_extracted"] = round(own / extracted, 3)
     put_file(path, content)
-    inputs = {value.name: [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim] for value in model.graph.input}
+    inputs = {
+        value.name: [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+        for value in model.graph.input
+    }
     return entry | {"bytes": len(content), "opset": file.opset, "inputs": inputs, "widths": rows}
 
 
@@ -124,7 +127,11 @@ def told(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def standalone(
-    function: torch.nn.Module, tensors: Sequence[Tensor], shapes: Any, inputs: Sequence[str], outputs: Sequence[str],
+    function: torch.nn.Module,
+    tensors: Sequence[Tensor],
+    shapes: Any,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
     facts: Mapping[str, str],
 ) -> bytes:
     """A file of one function, whose shapes are free where `shapes` say, as `torch.export` takes them."""
@@ -172,19 +179,27 @@ def build(job: Job) -> tuple[File, Any, list[bytes]]:
             continue
         graphs = []
         for number, width in enumerate(job.widths):
-            select = {} if width.shape is None else selection(job.net, width.shape, "mean" if sites is None else "posterior")
+            select = (
+                {} if width.shape is None else selection(job.net, width.shape, "mean" if sites is None else "posterior")
+            )
             plain = not job.several and job.sites is None
             part = branch(cut(job.net, width, job.inputs, job.output, sites), given, many, select, whole=plain)
             graphs.append(file.add(part, f"{tag}{number}", [*names, *drawn]))
             if job.several and sites is kinds[0]:
                 own = File(part.weights)
                 graph = own.add(part, "only", [*names, *drawn])
-                alone.append(own.finish(graph, _described(job, several=False), output_name(job), {}).SerializeToString())
+                alone.append(
+                    own.finish(graph, _described(job, several=False), output_name(job), {}).SerializeToString()
+                )
         found.append(file.choose(graphs, "width/number", tag))
     graph = found[0] if len(found) == 1 else file.drawn_or_not(*found)
     if job.several or masked:
         graph = file.numbered(graph, len(job.widths))
-    facts = job.facts | {"noise": job.columns, "means": job.means or job.sites is None, "numbered": job.several or masked}
+    facts = job.facts | {
+        "noise": job.columns,
+        "means": job.means or job.sites is None,
+        "numbered": job.several or masked,
+    }
     return file, file.finish(graph, _described(job, job.several or masked), output_name(job), told(facts)), alone
 
 
@@ -196,9 +211,14 @@ def output_name(job: Job) -> str:
 def _described(job: Job, several: bool) -> list[tuple[str, Any, list[Any]]]:
     """Names, dtypes and shapes of a file's inputs."""
     rows = zip(job.inputs.names, job.inputs.zeros(2), job.inputs.batched, strict=True)
-    found = [(name, x.numpy().dtype, ["batch" if many else x.size(0), *x.shape[1:]] if x.dim() else []) for name, x, many in rows]
+    found = [
+        (name, x.numpy().dtype, ["batch" if many else x.size(0), *x.shape[1:]] if x.dim() else [])
+        for name, x, many in rows
+    ]
     found += [("width", "int64", [])] if several else []
-    return found + ([] if job.sites is None else [("noise", "float32", ["batch", "columns" if job.means else job.columns])])
+    return found + (
+        [] if job.sites is None else [("noise", "float32", ["batch", "columns" if job.means else job.columns])]
+    )
 
 
 def _base(job: Job) -> dict[str, Array]:
@@ -344,12 +364,20 @@ class File:
         return value
 
     def finish(
-        self, graph: Any, inputs: Sequence[tuple[str, Array | None, Sequence[Any]]], output: str, facts: Mapping[str, str]
+        self,
+        graph: Any,
+        inputs: Sequence[tuple[str, Array | None, Sequence[Any]]],
+        output: str,
+        facts: Mapping[str, str],
     ) -> Any:
         """The model: a graph with its inputs, the shared weights and what `metadata_props` say."""
         types = self.helper.np_dtype_to_tensor_dtype
-        described = [self.helper.make_tensor_value_info(name, types(np.dtype(dtype)), shape) for name, dtype, shape in inputs]
-        weights = [self.numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in self.weights.items()]
+        described = [
+            self.helper.make_tensor_value_info(name, types(np.dtype(dtype)), shape) for name, dtype, shape in inputs
+        ]
+        weights = [
+            self.numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in self.weights.items()
+        ]
         whole = self.helper.make_graph(
             [*graph.node], "vnd", described, [self._output(graph, output)], [*weights, *graph.initializer]
         )
