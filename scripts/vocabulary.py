@@ -58,8 +58,8 @@ FIRST = re.compile(r"(What|Whether|How|Which|Who|Whose|Where)\b")  # word of a d
 SECTIONS = {key.partition(".")[0] for key in KEYS}
 # Packages that must have none; "" is the top.
 CLEAN = (
-    "", "cli", "data", "distributions", "methods", "metrics", "models", "nn", "optim", "pretrained", "recipes",
-    "report", "sweeps", "tasks", "train",
+    "", "_export", "cli", "data", "distributions", "methods", "metrics", "models", "nn", "optim", "pretrained",
+    "recipes", "report", "sweeps", "tasks", "train",
 )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def private(name: str) -> str | None:
     """
     if name in WHOLE:
         return WHOLE[name]
-    if name == "widen_factor":  # of ResNeXt's authors
+    if name in ("widen_factor", "InferenceSession", "SessionOptions"):  # of ResNeXt's authors, and onnxruntime's own
         return None
     lower = {word.lower(): other for word, other in WORDS.items() if word[0].islower()}
     parts = re.findall(r"[A-Z]?[a-z]+", name)

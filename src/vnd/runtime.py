@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from numbers import Integral, Real
 from os import PathLike, fspath
 from os.path import isfile
@@ -61,10 +62,11 @@ def load(path: str | PathLike[str], threads: int | None = None) -> Network | Dec
     name = fspath(path)
     pair = [f"{name.removesuffix('.onnx')}-{end}.onnx" for end in ("features", "combine")]
     if not isfile(name) and all(map(isfile, pair)):
-        return Masks(*(_open(part, threads) for part in pair), name)
-    session = _open(name, threads)
-    told = session.get_modelmeta().custom_metadata_map
-    return Decoder(session, name) if told.get("kind") == "decoder" else Network(session, name)
+        features, combine = (_open(part, threads) for part in pair)
+        return Masks(features, combine, name)
+    engine = _open(name, threads)
+    told = engine.get_modelmeta().custom_metadata_map
+    return Decoder(engine, name) if told.get("kind") == "decoder" else Network(engine, name)
 
 
 def _open(name: str, threads: int | None) -> Any:
@@ -89,9 +91,9 @@ def _open(name: str, threads: int | None) -> Any:
         raise ValueError(f"load: {name} is no ONNX file that onnxruntime can read: {_line(error)}") from None
 
 
-def _facts(session: Any, name: str) -> dict[str, Any]:
-    """What a file says of itself."""
-    told = session.get_modelmeta().custom_metadata_map
+def _facts(engine: Any, name: str) -> dict[str, Any]:
+    """Facts that a file tells of itself."""
+    told = engine.get_modelmeta().custom_metadata_map
     try:
         return {key: value if key in ("vnd", "link", "kind") else json.loads(value) for key, value in told.items()}
     except ValueError:
@@ -114,9 +116,9 @@ class Network:
         inputs: Names of the inputs that `predict` is given.
     """
 
-    def __init__(self, session: Any, name: str) -> None:
-        self._session = session
-        told = _facts(session, name)
+    def __init__(self, engine: Any, name: str) -> None:
+        self._engine = engine
+        told = _facts(engine, name)
         try:
             self.widths: list[dict[str, Any]] = told["widths"]
             self.card: dict[str, Any] = told["card"]
@@ -126,7 +128,7 @@ class Network:
         except (KeyError, TypeError):
             raise _unknown(name) from None
         own = ("width",) * bool(self._numbered) + ("noise",) * bool(self.columns)
-        values = [value for value in session.get_inputs() if value.name not in own]
+        values = [value for value in engine.get_inputs() if value.name not in own]
         self._expected = {value.name: (_dtype(value.type), value.shape) for value in values}
         self._batched = {value.name: value.shape[:1] == ["batch"] for value in values}
         self.inputs = [*self._expected]
@@ -168,7 +170,7 @@ class Network:
         if rows is not None and not _whole(rows, 1):
             raise ValueError(f"predict: rows must be at least 1, a whole number, or None; got {rows!r}")
         count = self._draws(int(samples), noise, batch)
-        own = {"width": np.asarray(self._number(width), np.int64)} if self._numbered else {}
+        own: dict[str, Array] = {"width": np.asarray(self._number(width), np.int64)} if self._numbered else {}
         most = rows or max(1, min(16384, NUMBERS // max(1, self.columns)))
         source, size = np.random.default_rng(seed), max(1, most // max(1, count))
         parts = []
@@ -187,12 +189,12 @@ class Network:
                 out = self._run({**many, **own})
                 draws.append(_linked(out.reshape(now, total // now, *out.shape[1:]), stands_for, dim))
             parts.append(np.concatenate(draws))
-        return _summarise(np.concatenate(parts, 1), stands_for, max(1, count), dim)
+        return _summarize(np.concatenate(parts, 1), stands_for, max(1, count), dim)
 
     def _run(self, given: dict[str, Array]) -> Array:
         """The first output, in float32 or wider."""
         try:
-            out = self._session.run(None, given)[0]
+            out = self._engine.run(None, given)[0]
         except Exception as error:  # onnxruntime's own kinds have no base
             raise ValueError(f"predict: onnxruntime cannot run the network on this input: {_line(error)}") from None
         return np.asarray(out, np.promote_types(out.dtype, np.float32))
@@ -232,7 +234,7 @@ class Network:
             shape = np.shape(noise)
             if len(shape) != 3 or shape[1:] != (batch, self.columns) or not shape[0]:
                 raise ValueError(f"predict: noise must have shape (samples, {batch}, {self.columns}); got {shape}")
-            return shape[0]
+            return int(shape[0])
         if samples == 0 and self.columns and not self._means:
             raise ValueError(
                 "predict: samples must be at least 1; the file has draws alone, since BatchNorm had no statistics of "
@@ -248,11 +250,12 @@ class Network:
             if isinstance(width, Mapping):
                 if row["shape"] == dict(width):
                     return index
-            elif isinstance(width, Real) and not isinstance(width, bool) and row["fraction"] is not None:
-                if abs(row["fraction"] - float(width)) < 1e-9:
+            elif isinstance(width, Real) and not isinstance(width, bool):
+                known = row["fraction"]
+                if known is not None and abs(known - float(width)) < 1e-9:
                     return index
-        known = ", ".join(self._words(row) for row in self.widths)
-        raise ValueError(f"predict: width must be one of the file's: {known}; got {width!r}")
+        listed = ", ".join(self._words(row) for row in self.widths)
+        raise ValueError(f"predict: width must be one of the file's: {listed}; got {width!r}")
 
     @staticmethod
     def _words(row: Mapping[str, Any]) -> str:
@@ -267,8 +270,8 @@ class Decoder:
         card: What was told of the network.
     """
 
-    def __init__(self, session: Any, name: str) -> None:
-        self._session, told = session, _facts(session, name)
+    def __init__(self, engine: Any, name: str) -> None:
+        self._engine, told = engine, _facts(engine, name)
         self.length, self.card = int(told["length"]), told["card"]
 
     def decode(self, code: Array, length: int | None = None) -> Array:
@@ -278,7 +281,7 @@ class Decoder:
             raise ValueError(f"decode: code must have shape (B, b) with b in 1 … {self.length}; got {value.shape}")
         kept = _checked_length("decode", length, value.shape[1])
         whole = np.pad(value, ((0, 0), (0, self.length - value.shape[1])))
-        images: Array = self._session.run(None, {"code": whole, "length": np.asarray(kept)})[0]
+        images: Array = self._engine.run(None, {"code": whole, "length": np.asarray(kept)})[0]
         return images
 
 
@@ -303,7 +306,7 @@ class Masks:
         *,
         noise: Array | None = None,
     ) -> Array:
-        """Logits of masks drawn for each image, (samples, B, H, W).
+        """Logits of masks drawn for each image, (samples, B, K, H, W).
 
         Args:
             images: (B, channels, H, W), with H and W multiples of the network's step.
@@ -368,6 +371,9 @@ def _linked(out: Array, link: str, dim: int | None) -> Array:
         return _sigmoid(out)
     classes = _class_dim(out.shape[1:], dim) + 1
     if link == "softmax":
+        if out.shape[classes] == 1:
+            wanted = 'give link="sigmoid" for a probability, "identity" for regression'
+            raise ValueError(f"predict: link softmax must have two or more classes, of one it is always 1; {wanted}")
         powers = np.exp(out - out.max(classes, keepdims=True))
         softmax: Array = powers / powers.sum(classes, keepdims=True)
         return softmax
@@ -376,7 +382,8 @@ def _linked(out: Array, link: str, dim: int | None) -> Array:
 
 def _sigmoid(x: Array) -> Array:
     small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1, small) / (1 + small)
+    probs: Array = np.where(x >= 0, 1, small) / (1 + small)
+    return probs
 
 
 def _entr(p: Array) -> Array:
@@ -384,7 +391,7 @@ def _entr(p: Array) -> Array:
     return -p * np.log(np.where(p > 0, p, 1))
 
 
-def _summarise(parts: Array, link: str, samples: int, dim: int | None) -> Prediction:
+def _summarize(parts: Array, link: str, samples: int, dim: int | None) -> Prediction:
     probs, variance = parts.mean(0), parts.var(0)
     if link == "identity":
         return Prediction(probs, None, None, variance, samples)
@@ -418,7 +425,8 @@ def _digamma(x: Array) -> Array:
     below = sum(1 / (x + step) for step in range(6))
     far = 1 / np.square(x + 6)
     series = far * (1 / 12 - far * (1 / 120 - far * (1 / 252 - far * (1 / 240 - far / 132))))
-    return np.log(x + 6) - 0.5 / (x + 6) - series - below
+    value: Array = np.log(x + 6) - 0.5 / (x + 6) - series - below
+    return value
 
 
 # -- what to do with an answer that is not sure -----------------------------------------------------------------------
@@ -548,8 +556,8 @@ def cascade(
     """
     given, steps = net._given(x), [*widths]
     costs = [net.widths[net._number(width)]["macs"] for width in steps]
-    limits = [float(t) for t in (threshold if isinstance(threshold, list | tuple) else [threshold] * (len(steps) - 1))]
-    if not steps or any(after <= before for before, after in zip(costs, costs[1:], strict=False)):
+    limits = [*threshold] if isinstance(threshold, Sequence) else [float(threshold)] * (len(steps) - 1)
+    if not steps or any(after <= before for before, after in pairwise(costs)):
         raise ValueError(f"cascade: widths must be one or more, each costlier than the one before; got {steps}")
     if len(limits) != len(steps) - 1 or any(np.isnan(limits)):
         raise ValueError(

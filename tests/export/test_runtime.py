@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_export import WIDTHS, drawn, small
 from torch import nn
 
 import refusals
 import vnd
-from test_export import WIDTHS, drawn, small
 from vnd import runtime
-from vnd.nn.predict import _Reading, _summarise
+from vnd.nn.predict import _Reading, _summarize
 
 pytest.importorskip("onnx", reason="the extra [export] is not installed")
 
@@ -81,7 +81,7 @@ def test_without_torch_the_answers_are_those_of_torch(folder: tuple[Path, nn.Mod
     found = np.load(place / "found.npz")
     for fraction in WIDTHS:
         draws = torch.stack([drawn(net, x, fraction, one) for one in noise]).softmax(-1)
-        want = {"means": vnd.predict(net, x, fraction, samples=0), "draws": _summarise(draws, "softmax", 4)}
+        want = {"means": vnd.predict(net, x, fraction, samples=0), "draws": _summarize(draws, "softmax", 4)}
         for name, prediction in want.items():
             for key in ("probs", "entropy", "mutual_information", "variance"):
                 got = found[f"{fraction} {name} {key}"]
@@ -103,8 +103,8 @@ def test_what_is_averaged_is_what_torch_averages(link: Any, shape: tuple[int, ..
     outputs = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 4
     parts = torch.stack([_Reading(link)(out, 1, 9)[0] for out in outputs])
     want, got = (
-        _summarise(parts, link, 6),
-        runtime._summarise(runtime._linked(outputs.numpy(), link, None), link, 6, None),
+        _summarize(parts, link, 6),
+        runtime._summarize(runtime._linked(outputs.numpy(), link, None), link, 6, None),
     )
     for key in ("probs", "entropy", "mutual_information", "variance"):
         expected, found = getattr(want, key), getattr(got, key)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from vnd import __version__
@@ -72,7 +71,7 @@ def export(
         width: A `Shape`, a fraction in (0, 1], or None: no width given; the one that is set.
         widths: Several, for one file that has them all.
         posterior: Whether the file draws from the posterior of the weights.
-        int8: Batches of inputs to quantise with, those of one width of an `.onnx` file; weights and activations are of
+        int8: Batches of inputs to quantize with, those of one width of an `.onnx` file; weights and activations are of
             eight bits then. It needs `check`.
         check: Inputs and classes (N,) to measure the accuracy on.
         loss: How much of the accuracy int8 may cost; more is refused.
@@ -92,6 +91,8 @@ def export(
     ...     vnd.export(net, f"{folder}/small.pt2", width=0.5)["form"]
     'extracted'
     """
+    from vnd._export import onnx, pt2
+
     path = Path(path)
     _check_suffix(path)
     if is_coded(unwrap(net)):
@@ -107,17 +108,16 @@ def export(
     job = Job.of(net, path, width, widths, posterior, check, link, output, example_input, classes, card)
     _check_options(path, job, int8, check, loss)
     if path.suffix == ".pt2":
-        from vnd._export.pt2 import write
+        entry = pt2.write(job, path)
     else:
-        from vnd._export.onnx import write
-    entry = write(job, path, None if int8 is None else (int8, loss))
+        entry = onnx.write(job, path, None if int8 is None else (int8, loss))
     _report(path, {path.name: entry})
     return entry
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is exported: a copy of the network on the CPU, in float32, in evaluation mode, and its widths."""
+    """The network to export: a copy of the network on the CPU, in float32, in evaluation mode, and its widths."""
 
     net: nn.Module
     widths: list[Width]
@@ -164,7 +164,7 @@ class Job:
                 raise ValueError(f"export: widths must differ; {one.given!r} has the shape of one before it")
         sites = graphs.find_noise(net, inputs) if posterior else None
         means = _statistics(part, state, shapes, posterior)
-        facts = _facts(net, state, shapes, inputs, link, classes, card)
+        facts = _facts(net, state, shapes, inputs, output, link, classes, card)
         measured = None if check is None else _checked(check, net, inputs)
         masked = _masked(net, state, shapes, posterior)
         return cls(net, shapes, widths is not None, inputs, output, sites, means, masked, measured, facts)
@@ -250,11 +250,12 @@ def _facts(
     state: NestedState | None,
     widths: list[Width],
     inputs: Inputs,
+    output: Output | None,
     link: Link | None,
     classes: Any,
     card: Any,
 ) -> dict[str, Any]:
-    """What a file says of itself."""
+    """Facts that a file tells of itself."""
     example = inputs.arguments(inputs.zeros(2))
     rows = []
     for width in widths:
@@ -267,11 +268,15 @@ def _facts(
                 "macs": cost.macs,
             }
         )
+    out = graphs.reference(net, widths[0], inputs, inputs.zeros(2), output)
+    stands_for = link or (None if state is None else state.arguments.get("link"))
+    if stands_for is None:  # as vnd.predict has it
+        stands_for = "sigmoid" if out.dim() > 3 and out.size(1) == 1 else "softmax"
     known = getattr(net, "classes", None) if classes is None else classes
     told = getattr(net, "card", None) if card is None else card
     return {
         "vnd": __version__,
-        "link": link or ("softmax" if state is None else state.arguments.get("link", "softmax")),
+        "link": stands_for,
         "widths": rows,
         "classes": [str(name) for name in known] if isinstance(known, list | tuple) else None,
         "card": dict(told) if isinstance(told, Mapping) else {"network": type(net).__name__},

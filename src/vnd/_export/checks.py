@@ -36,7 +36,7 @@ def required(*names: str) -> list[Any]:
         ) from None
 
 
-def session(content: bytes) -> Any:
+def engine(content: bytes) -> Any:
     """A session of onnxruntime in one thread."""
     (onnxruntime,) = required("onnxruntime")
     options = onnxruntime.SessionOptions()
@@ -46,7 +46,7 @@ def session(content: bytes) -> Any:
 
 
 def feed(opened: Any, job: Job, tensors: Sequence[Tensor], number: int, noise: Tensor | None) -> dict[str, Array]:
-    """What a session reads."""
+    """Inputs of a session, by name."""
     given = dict(zip(job.inputs.names, (x.numpy() for x in tensors), strict=True))
     given |= {"width": np.asarray(number, np.int64)}
     given |= {} if noise is None else {"noise": noise.numpy()}
@@ -54,8 +54,8 @@ def feed(opened: Any, job: Job, tensors: Sequence[Tensor], number: int, noise: T
 
 
 def compare(job: Job, content: bytes) -> list[dict[str, Any]]:
-    """How far onnxruntime is from torch, masked, at each width; refused where that is more than rounding."""
-    opened, rows = session(content), []
+    """Distance of onnxruntime from torch, masked, at each width; refused where that is more than rounding."""
+    opened, rows = engine(content), []
     tensors = job.inputs.random(PROBES)
     for number, width in enumerate(job.widths):
         row = cost_row(job, number)
@@ -84,7 +84,7 @@ def _exact(job: Job, number: int, tensors: Sequence[Tensor], sites: Any, noise: 
 
 
 def cost_row(job: Job, number: int) -> dict[str, Any]:
-    """What a width is, and costs."""
+    """The width of a number, and its cost."""
     return dict(job.facts["widths"][number])
 
 
@@ -134,8 +134,8 @@ def accuracy_of(job: Job, run: Callable[[list[Tensor]], Tensor]) -> float:
 
 def cpu_times(job: Job, content: bytes, alone: Sequence[bytes]) -> list[tuple[float, float | None]]:
     """Median seconds of CPU of one example at each width, in turns with the extracted network's where there is one."""
-    opened = session(content)
-    singles = [session(model) for model in alone]
+    opened = engine(content)
+    singles = [engine(model) for model in alone]
     tensors = job.inputs.random(1)
     noise = None if job.sites is None else torch.zeros(1, job.columns)
     calls = [(opened, number) for number in range(len(job.widths))] + [(single, 0) for single in singles]

@@ -7,6 +7,7 @@ $$\mathrm{decode}(z, b) = g(z \odot [i < b]), \qquad
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from vnd import __version__
-from vnd._export.checks import check_outputs, required, session
+from vnd._export.checks import check_outputs, engine, required
 from vnd._export.onnx import put_file, standalone, told
+from vnd.methods import OrderedCode
 from vnd.methods.vnd_punet import normal_of
-from vnd.models import ProbabilisticUNet
 from vnd.models.autoencoder import CodedNetwork
+from vnd.models.probabilistic import LatentNet, ProbabilisticSegmenter
 
 LENGTHS = 16  # at most so many lengths of a code are checked
-ROWS = torch.export.Dim("batch", min=1)
-DRAWS = torch.export.Dim("samples", min=1)
 
 
 class Decoder(nn.Module):
@@ -40,21 +40,21 @@ class Decoder(nn.Module):
 
 
 class Features(nn.Module):
-    """What all masks of an image have in common: features, and mean and deviation of the latent."""
+    """Parts that all masks of an image have in common: features, and mean and deviation of the latent."""
 
-    def __init__(self, net: ProbabilisticUNet) -> None:
+    def __init__(self, net: ProbabilisticSegmenter) -> None:
         super().__init__()
         self.net = net
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Features (B, c, H, W), μ and σ (B, d)."""
-        return self.net.unet(image), *normal_of(self.net.describe(image))
+        return self.net.features(image), *normal_of(self.net.describe(image))
 
 
 class Combine(nn.Module):
-    """Logits of masks (samples, B, H, W) from what they have in common and noise (samples, B, d)."""
+    """Logits of masks (samples, B, K, H, W) from what they have in common and noise (samples, B, d)."""
 
-    def __init__(self, net: ProbabilisticUNet) -> None:
+    def __init__(self, net: ProbabilisticSegmenter) -> None:
         super().__init__()
         self.net = net
 
@@ -66,14 +66,18 @@ class Combine(nn.Module):
 
 def is_coded(net: nn.Module) -> bool:
     """Tell if a network has a code or a latent whose length its file takes as an input."""
-    return isinstance(net, CodedNetwork | ProbabilisticUNet)
+    return isinstance(net, CodedNetwork | OrderedCode | ProbabilisticSegmenter)
 
 
 def write(net: nn.Module, path: Path, card: Any) -> dict[str, dict[str, Any]]:
     """Write the files of such a network; what is known of each, by its name."""
     required("onnx", "onnxscript", "onnxruntime")
-    own = copy.deepcopy(net).cpu().float().eval()
-    return _decoder(own, path, card) if isinstance(own, CodedNetwork) else _masks(own, path, card)
+    part = net.network if isinstance(net, OrderedCode) else net
+    own = copy.deepcopy(part).cpu().float().eval()
+    if isinstance(own, CodedNetwork):
+        return _decoder(own, path, card)
+    assert isinstance(own, ProbabilisticSegmenter)
+    return _masks(own, path, card)
 
 
 def lengths_of(size: int) -> list[int]:
@@ -83,11 +87,11 @@ def lengths_of(size: int) -> list[int]:
 
 @torch.no_grad()
 def _decoder(net: CodedNetwork, path: Path, card: Any) -> dict[str, dict[str, Any]]:
-    size = net.expand.in_features
+    size = net.dimensions
     facts = _facts("decoder", net, card, {"length": size})
-    zeros = (torch.zeros(2, size), torch.tensor(size))
-    content = standalone(Decoder(net), zeros, ({0: ROWS}, None), ["code", "length"], ["image"], facts)
-    opened = session(content)
+    zeros, rows = (torch.zeros(2, size), torch.tensor(size)), torch.export.Dim("batch", min=1)
+    content = standalone(Decoder(net), zeros, ({0: rows}, None), ["code", "length"], ["image"], facts)
+    opened = engine(content)
     codes = torch.randn(8, size, generator=torch.Generator().manual_seed(0))
     worst = 0.0
     for length in lengths_of(size):
@@ -100,18 +104,22 @@ def _decoder(net: CodedNetwork, path: Path, card: Any) -> dict[str, dict[str, An
 
 
 @torch.no_grad()
-def _masks(net: ProbabilisticUNet, path: Path, card: Any) -> dict[str, dict[str, Any]]:
-    if not {"loc", "log_variance"} <= set(net.prior.heads):
-        raise ValueError(f"export: a probabilistic UNet must have heads loc and log_variance; got {[*net.prior.heads]}")
-    channels, levels = net.config["in_channels"], len(net.config["channels"])
-    latent, deep, step = net.config["latent"], net.config["channels"][0], 2 ** (levels - 1)
+def _masks(net: ProbabilisticSegmenter, path: Path, card: Any) -> dict[str, dict[str, Any]]:
+    channels, latent, deep = net.config["in_channels"], net.config["latent"], net.num_features
+    step = net.divisor
+    if isinstance(net.prior, LatentNet):
+        step = math.lcm(step, 2 ** (len(net.prior.encoder) - 1))
+    size = 4 * step
+    known = net.describe(torch.zeros(1, channels, size, size))
+    if not {"loc", "log_variance"} <= set(known):
+        raise ValueError(f"export: a network that draws masks must have heads loc and log_variance; got {[*known]}")
+    rows, draws = (torch.export.Dim(name, min=1) for name in ("batch", "samples"))
     down, across = torch.export.Dim("rows", min=2), torch.export.Dim("columns", min=2)
     facts = _facts("masks", net, card, {"length": latent, "step": step})
-    size = 4 * step
     image = torch.zeros(2, channels, size, size)
     first = standalone(
-        Features(net), (image,), ({0: ROWS, 2: step * down, 3: step * across},), ["image"], ["features", "loc", "scale"],
-        facts,
+        Features(net), (image,), ({0: rows, 2: step * down, 3: step * across},),
+        ["image"], ["features", "loc", "scale"], facts,
     )  # fmt: skip
     high, wide = torch.export.Dim("height", min=2), torch.export.Dim("width", min=2)
     given = (
@@ -120,20 +128,20 @@ def _masks(net: ProbabilisticUNet, path: Path, card: Any) -> dict[str, dict[str,
         torch.zeros(2, latent),
         torch.zeros(3, 2, latent),
     )
-    shapes = ({0: ROWS, 2: high, 3: wide}, {0: ROWS}, {0: ROWS}, {0: DRAWS, 1: ROWS}, None)
+    shapes = ({0: rows, 2: high, 3: wide}, {0: rows}, {0: rows}, {0: draws, 1: rows}, None)
     names = ["features", "loc", "scale", "noise", "length"]
     second = standalone(Combine(net), (*given, torch.tensor(latent)), shapes, names, ["logits"], facts)
-    features, combine = session(first), session(second)
+    features, combine = engine(first), engine(second)
     worst = 0.0
-    for number, (rows, columns) in enumerate(((size, size), (3 * step, 5 * step))):
+    for number, (high_of, wide_of) in enumerate(((size, size), (3 * step, 5 * step))):
         generator = torch.Generator().manual_seed(number)
-        x = torch.randn(3, channels, rows, columns, generator=generator)
+        x = torch.randn(3, channels, high_of, wide_of, generator=generator)
         noise = torch.randn(16, 3, latent, generator=generator)
         held = dict(zip(["features", "loc", "scale"], features.run(None, {"image": x.numpy()}), strict=True))
         loc, scale = normal_of(net.describe(x))
         for length in range(1, latent + 1):
             feed = {**held, "noise": noise.numpy(), "length": np.asarray(length)}
-            want = net.combine(net.unet(x), (loc + scale * noise)[..., :length])
+            want = net.combine(net.features(x), (loc + scale * noise)[..., :length])
             got = torch.from_numpy(combine.run(None, feed)[0])
             worst = max(worst, check_outputs(got, want, f"length {length}"))
     entries = {}

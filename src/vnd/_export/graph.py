@@ -346,9 +346,9 @@ def at_width(net: nn.Module, width: Width, drawing: bool) -> Iterator[None]:
         return
     part = nested_part(net)
     state: NestedState = part._vnd_state  # type: ignore[assignment]
-    with evaluating(net), saying(state.said(part, Setting(width.shape, sampled=drawing), warn=False)):
-        with sampling(net, drawing):
-            yield
+    said = state.said(part, Setting(width.shape, sampled=drawing), warn=False)
+    with evaluating(net), saying(said), sampling(net, drawing):
+        yield
 
 
 @torch.no_grad()

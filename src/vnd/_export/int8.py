@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vnd._export.checks import accuracy, session
+from vnd._export.checks import accuracy, engine, required
 from vnd.nn.arguments import batch_inputs
 from vnd.nn.state import nested_part
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OPTIONS: dict[str, Any] = {"per_channel": True, "reduce_range": True}
 
 
-def quantise(job: Job, content: bytes, batches: Iterable[Any], loss: float) -> tuple[bytes, dict[str, Any]]:
+def quantize(job: Job, content: bytes, batches: Iterable[Any], loss: float) -> tuple[bytes, dict[str, Any]]:
     """The file in eight bits, and what is known of it; refused where it costs more accuracy than `loss`.
 
     Args:
@@ -33,8 +33,6 @@ def quantise(job: Job, content: bytes, batches: Iterable[Any], loss: float) -> t
         batches: Batches of inputs, with labels or without.
         loss: Largest share of the inputs that may be told wrong beside those that were.
     """
-    from vnd._export.onnx import required
-
     onnx, quantization = required("onnx", "onnxruntime.quantization")
     shape_inference = required("onnxruntime.quantization.shape_inference")[0]
     feeds = list(_feeds(job, batches))
@@ -63,8 +61,8 @@ def quantise(job: Job, content: bytes, batches: Iterable[Any], loss: float) -> t
     from vnd._export.onnx import describe
 
     describe(model, told | {"int8": "true"})
-    quantised = model.SerializeToString()
-    before, after = accuracy(job, session(content)), accuracy(job, session(quantised))
+    quantized = model.SerializeToString()
+    before, after = accuracy(job, engine(content)), accuracy(job, engine(quantized))
     if before - after > loss + 1e-9:
         assert job.check is not None
         raise ValueError(
@@ -72,11 +70,11 @@ def quantise(job: Job, content: bytes, batches: Iterable[Any], loss: float) -> t
             f"and leaves {after:.4f} on {len(job.check[1]):,} examples; nothing was written"
         )
     known = {"accuracy_float": before, "accuracy_int8": after, "bytes_float": len(content)}
-    return quantised, known
+    return quantized, known
 
 
 def _feeds(job: Job, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """What the calibration runs, by the names of the inputs."""
+    """Inputs of the calibration, by the names of the inputs."""
     from vnd._export.graph import Inputs
 
     for batch in [batches] if isinstance(batches, torch.Tensor) else batches:

@@ -60,7 +60,8 @@ def branch(
     _, optimizer = required("onnx", "onnxscript.optimizer")
     exported = program(function, tensors, batched)
     with torch.no_grad(), quietly():
-        model = torch.onnx.export(exported, dynamo=True, optimize=False, verbose=False).model
+        made: Any = torch.onnx.export(exported, dynamo=True, optimize=False, verbose=False)
+        model = made.model
         if whole:
             optimizer.optimize(model)
         graph = model.graph
@@ -85,7 +86,7 @@ def write(job: Job, path: Path, int8: tuple[Iterable[Any], float] | None) -> dic
     Args:
         job: What is exported.
         path: The file.
-        int8: Batches to quantise with, and how much of the accuracy that may cost; None for floating point.
+        int8: Batches to quantize with, and how much of the accuracy that may cost; None for floating point.
     """
     required("onnx", "onnxscript", "onnxruntime")
     file, model, alone = build(job)
@@ -97,9 +98,9 @@ def write(job: Job, path: Path, int8: tuple[Iterable[Any], float] | None) -> dic
     entry: dict[str, Any] = {"form": form}
     entry |= {"because": job.masked} if form == "masked" else {"weights": file.counts}
     if int8 is not None:
-        from vnd._export.int8 import quantise
+        from vnd._export.int8 import quantize
 
-        content, known = quantise(job, content, *int8)
+        content, known = quantize(job, content, *int8)
         entry |= {"form": "int8", **known}
         rows[0]["accuracy"] = known["accuracy_int8"]
     times = cpu_times(job, content, alone)
@@ -139,7 +140,8 @@ def standalone(
     with torch.no_grad(), quietly():
         traced = torch.export.export(function.eval(), tuple(tensors), dynamic_shapes=shapes, strict=False)
         names: dict[str, Any] = {"input_names": [*inputs], "output_names": [*outputs]}
-        model = torch.onnx.export(traced, dynamo=True, optimize=True, verbose=False, **names).model_proto
+        made: Any = torch.onnx.export(traced, dynamo=True, optimize=True, verbose=False, **names)
+        model = made.model_proto
     for node in model.graph.node:
         del node.metadata_props[:]
         node.doc_string = ""
@@ -211,7 +213,7 @@ def output_name(job: Job) -> str:
 def _described(job: Job, several: bool) -> list[tuple[str, Any, list[Any]]]:
     """Names, dtypes and shapes of a file's inputs."""
     rows = zip(job.inputs.names, job.inputs.zeros(2), job.inputs.batched, strict=True)
-    found = [
+    found: list[tuple[str, Any, list[Any]]] = [
         (name, x.numpy().dtype, ["batch" if many else x.size(0), *x.shape[1:]] if x.dim() else [])
         for name, x, many in rows
     ]
@@ -403,7 +405,11 @@ def _equal(a: Array, b: Array) -> bool:
 
 def _lines(base: Array, value: Array, lines: Sequence[Tensor] | None) -> list[Array] | None:
     """Entries of a shared tensor along each dimension that a narrower one consists of; None if it is of others."""
-    if base.ndim != value.ndim or base.dtype != value.dtype or any(b < v for b, v in zip(base.shape, value.shape)):
+    if (
+        base.ndim != value.ndim
+        or base.dtype != value.dtype
+        or any(b < v for b, v in zip(base.shape, value.shape, strict=True))
+    ):
         return None
     prefix = [np.arange(size) for size in value.shape]
     found = [line.numpy() for line in lines] if lines is not None else prefix

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from vnd._export.checks import accuracy_of, check_outputs, cost_row
 from vnd._export.graph import Function, Masked, cut, program, reference
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from vnd._export import Job
 
 
-def write(job: Job, path: Path, int8: None = None) -> dict[str, Any]:
+def write(job: Job, path: Path, int8: object = None) -> dict[str, Any]:
     """Write a `.pt2` file that agrees with torch; what is known of it.
 
     Its inputs are those of the network, then the number of the width where there are several, then the noise.
@@ -49,7 +51,7 @@ def write(job: Job, path: Path, int8: None = None) -> dict[str, Any]:
             worst = check_outputs(again(*probes, *own), want, f"width {width.given}")
         row = cost_row(job, number) | {"largest_difference": worst, "largest_output": float(want.abs().max())}
         if job.check is not None:
-            row["accuracy"] = accuracy_of(job, lambda part, own=own: again(*part, *_fit(own, len(part[0]))))
+            row["accuracy"] = accuracy_of(job, partial(_answer, again, own))
         rows.append(row)
     put_file(path, content)
     shapes_of = {
@@ -62,6 +64,7 @@ def write(job: Job, path: Path, int8: None = None) -> dict[str, Any]:
     return form | because | {"bytes": len(content), "inputs": shapes_of, "widths": rows}
 
 
-def _fit(own: list[torch.Tensor], count: int) -> list[torch.Tensor]:
-    """The width, and as much noise as there are examples."""
-    return [x if x.dim() == 0 else torch.zeros(count, x.size(1)) for x in own]
+def _answer(program: Any, own: list[Tensor], given: list[Tensor]) -> Tensor:
+    """The output for a batch, of the width and with noise of zeros."""
+    out: Tensor = program(*given, *(x if x.dim() == 0 else torch.zeros(len(given[0]), x.size(1)) for x in own))
+    return out

@@ -50,7 +50,7 @@ def export(
         widths: Shares of every layer, in (0, 1].
         parameters: At most so many parameters instead: one file, of the learned shape that fits.
         posterior: Whether any.onnx draws from the posterior; as the method has one if not given.
-        int8: Write each width in eight bits as well, quantised with training images.
+        int8: Write each width in eight bits as well, quantized with training images.
         loss: How much of the accuracy eight bits may cost; more is refused.
         images: Test images to measure the accuracy on, drawn at random.
         augmented: Collect BatchNorm's statistics from images that are augmented as in training; as the recipe says if

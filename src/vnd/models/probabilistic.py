@@ -193,7 +193,7 @@ class ProbabilisticSegmenter(nn.Module):
         """The same of images that fit the backbone."""
         who = type(self).__name__
         maps = pick_tensor(self.unet(x), self.output, who)
-        if maps.ndim != 4 or maps.shape[:2] != (len(x), self.num_features):
+        if maps.ndim != 4 or maps.shape[:2] != (x.size(0), self.num_features):
             wanted = f"maps ({len(x)}, num_features = {self.num_features}, H, W)"
             raise ValueError(f"{who}: the backbone must give {wanted}; got {tuple(maps.shape)}")
         if maps.shape[-2:] != x.shape[-2:]:
