@@ -138,6 +138,52 @@ def test_user_networks_answer_as_torch(name: str, form: str, tmp_path: Path) -> 
             assert agree(tensors_of(tmp_path / "any.onnx", x, torch.tensor(number)), net(x))
 
 
+class Named(nn.Module):
+    """A network of several inputs, whose names and parameters have those that files have for other things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = nn.Parameter(torch.rand(4))
+        self.inner, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, image: Tensor, noise: Tensor, *, scale: float = 1.0) -> dict[str, Tensor]:
+        hidden = self.inner(image * self.image).relu() * scale
+        return {"logits": self.last(hidden) + noise[:, :1]}
+
+
+def test_inputs_and_parameters_may_have_any_name(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    given = {"image": torch.rand(3, 4).double(), "noise": torch.rand(3, 2).double(), "scale": 0.5}
+    net = vnd.to_nested(Named().double(), given, num_groups=4).eval()
+    entry = vnd.export(net, tmp_path / "any.onnx", widths=WIDTHS)
+    assert [*entry["inputs"]] == ["image", "noise_input", "width"]
+    ready = vnd.runtime.load(tmp_path / "any.onnx")
+    for fraction in WIDTHS:
+        want = vnd.predict(net, given, fraction, samples=0)
+        got = ready.predict((given["image"].numpy(), given["noise"].numpy()), fraction)
+        np.testing.assert_allclose(got.probs, want.probs, atol=1e-5)
+
+
+def test_what_cannot_be_traced_is_refused_in_one_line(tmp_path: Path) -> None:
+    class Branching(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x if bool(x.sum() > 0) else -x)
+
+    net, x = Branching(nn.Linear(4, 3)), torch.ones(2, 4)
+    refusals.refused(lambda: vnd.export(net, tmp_path / "a.onnx", example_input=x), "must be able to trace the network")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_network_that_was_cut_out_keeps_its_posterior(tmp_path: Path) -> None:
+    net, x = small(), torch.rand(40, 1, 6, 6)
+    entry = vnd.export(vnd.extract(net, 0.5, keep="posterior"), tmp_path / "cut.onnx", posterior=True)
+    assert entry["form"] == "extracted"
+    got = vnd.runtime.load(tmp_path / "cut.onnx").predict(x.numpy(), samples=400, seed=0)
+    want = vnd.predict(net, x, 0.5, samples=400, seed=0)
+    assert np.abs(got.probs - want.probs.numpy()).max() < 0.05
+    assert 0.7 < got.mutual_information.mean() / want.mutual_information.mean().item() < 1.4
+
+
 def test_one_width_is_a_small_file_of_any_shape_and_torch_program(tmp_path: Path) -> None:
     net, x = small(), torch.rand(40, 1, 6, 6)
     shape = vnd.Shape({unit: 1 + number % 2 for number, unit in enumerate(vnd.shape(net, fraction=1.0))})

@@ -32,6 +32,7 @@ from vnd.nn.state import NestedState, Setting, Shape, batch_norms, nested_part, 
 
 Selection = dict[str, tuple[Tensor, ...]]  # tensor of a network → which entries it keeps, along each dimension
 Kept = Mapping[str, list[int] | None]  # layer → the channels of its output that there are; None for all
+OWN = ("width", "noise", "logits", "output")  # names that files have for other things
 _HERE = object()  # a place among arguments where a tensor comes
 
 
@@ -59,7 +60,7 @@ class Inputs:
         lead = Arguments.of(kwargs or args, "export").lead
         paths, spec = _pytree.tree_flatten_with_path((args, kwargs))
         found = [(_name(net, path), leaf.detach().cpu()) for path, leaf in paths if isinstance(leaf, Tensor)]
-        examples = [x for _, x in found]
+        examples = [x.float() if x.is_floating_point() else x for _, x in found]  # as the network's copy is
         names = ["image"] if len(found) == 1 and examples[0].dim() == 4 else [name for name, _ in found]
         batched = [x.dim() > 0 and x.size(0) == lead.size(0) for x in examples]
         return cls(names, examples, batched, [_HERE if isinstance(x, Tensor) else x for _, x in paths], spec)
@@ -103,7 +104,8 @@ def _name(net: nn.Module, path: tuple[Any, ...]) -> str:
         names = []
     if first == 0:
         key = names[key] if key < len(names) else f"input_{key}"
-    return "_".join(map(str, (key, *rest)))
+    name = "_".join(map(str, (key, *rest)))
+    return f"{name}_input" if name in OWN else name
 
 
 # -- noise -------------------------------------------------------------------------------------------------------------
@@ -395,15 +397,19 @@ def quietly() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def program(function: Function, tensors: Sequence[Tensor], batched: Sequence[bool]) -> Any:
-    """The `torch.export.ExportedProgram` of a function, for any number of examples."""
+def any_batch(batched: Sequence[bool]) -> tuple[Any, ...]:
+    """Shapes that are free in the number of examples."""
     batch = torch.export.Dim("batch", min=1)
-    shapes = tuple({0: batch} if many else None for many in batched)
+    return tuple({0: batch} if many else None for many in batched)
+
+
+def program(function: nn.Module, tensors: Sequence[Tensor], shapes: Any) -> Any:
+    """The `torch.export.ExportedProgram` of a function, free in the sizes that `shapes` name."""
     try:
         with torch.no_grad(), quietly():
-            return torch.export.export(function, tuple(tensors), dynamic_shapes=(shapes,), strict=False)
+            return torch.export.export(function, tuple(tensors), dynamic_shapes=shapes, strict=False)
     except Exception as error:
-        told = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        told = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ValueError(
-            f"export: torch.export must be able to trace the network for any number of examples; {told.strip()}"
+            f"export: torch.export must be able to trace the network for any number of examples; got: {told[:300]}"
         ) from error

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vnd._export.checks import compare, cpu_times, required
-from vnd._export.graph import Function, Masked, Selection, cut, program, quietly, selection
+from vnd._export.graph import Function, Masked, Selection, any_batch, cut, program, quietly, selection
 from vnd._files import put
 from vnd.nn.extract import Keep, slice_network
 from vnd.nn.state import Shape
@@ -58,7 +58,7 @@ def branch(
         whole: It is alone in its file: BatchNorm is folded into convolutions.
     """
     _, optimizer = required("onnx", "onnxscript.optimizer")
-    exported = program(function, tensors, batched)
+    exported = program(function, tensors, (any_batch(batched),))
     with torch.no_grad(), quietly():
         made: Any = torch.onnx.export(exported, dynamo=True, optimize=False, verbose=False)
         model = made.model
@@ -137,8 +137,8 @@ def standalone(
 ) -> bytes:
     """A file of one function, whose shapes are free where `shapes` say, as `torch.export` takes them."""
     onnx, _ = required("onnx", "onnxscript")
+    traced = program(function.eval(), tensors, shapes)
     with torch.no_grad(), quietly():
-        traced = torch.export.export(function.eval(), tuple(tensors), dynamic_shapes=shapes, strict=False)
         names: dict[str, Any] = {"input_names": [*inputs], "output_names": [*outputs]}
         made: Any = torch.onnx.export(traced, dynamo=True, optimize=True, verbose=False, **names)
         model = made.model_proto
@@ -160,7 +160,8 @@ def build(job: Job) -> tuple[File, Any, list[bytes]]:
     zeros, noise = job.inputs.zeros(2), torch.zeros(2, job.columns)
     kinds = [None] if job.sites is None else [job.sites, *([None] if job.means else [])]
     masked = bool(job.masked)
-    file = File({} if masked else _base(job))
+    taken = {*names, "width", "noise", output_name(job)}
+    file = File({} if masked else _base(job), taken)
     alone: list[bytes] = []
     found = []
     for sites in kinds:
@@ -188,7 +189,7 @@ def build(job: Job) -> tuple[File, Any, list[bytes]]:
             part = branch(cut(job.net, width, job.inputs, job.output, sites), given, many, select, whole=plain)
             graphs.append(file.add(part, f"{tag}{number}", [*names, *drawn]))
             if job.several and sites is kinds[0]:
-                own = File(part.weights)
+                own = File({}, taken)
                 graph = own.add(part, "only", [*names, *drawn])
                 alone.append(
                     own.finish(graph, _described(job, several=False), output_name(job), {}).SerializeToString()
@@ -239,9 +240,9 @@ def _base(job: Job) -> dict[str, Array]:
 class File:
     """An ONNX graph under construction: weights that all branches share, and what each has of its own."""
 
-    def __init__(self, base: Mapping[str, Array]) -> None:
+    def __init__(self, base: Mapping[str, Array], taken: Iterable[str] = ()) -> None:
         self.onnx, self.helper, self.numpy_helper = required("onnx", "onnx.helper", "onnx.numpy_helper")
-        self.base = dict(base)
+        self.base, self.taken = dict(base), frozenset(taken)
         self.weights: dict[str, Array] = {}
         self.opset = 0
         self.counts = {"whole": 0, "sliced": 0, "gathered": 0, "copied": 0}
@@ -291,8 +292,9 @@ class File:
     def _weight(self, part: Branch, name: str, label: str, nodes: list[Any], own: list[Any]) -> str:
         """A weight of a branch, cut out of the one that all share; its name there."""
         value, short = part.weights[name], name.removeprefix("net.")
-        base = self.base.setdefault(short, value)
-        lines = None if _equal(base, value) else _lines(base, value, part.select.get(short))
+        base, select = self.base.setdefault(short, value), part.select.get(short)
+        lines = None if _equal(base, value) else _lines(base, value, select)
+        short = name if short in self.taken else short  # a parameter may be called as an input is
         if _equal(base, value):
             self.counts["whole"] += 1
         elif lines is None:

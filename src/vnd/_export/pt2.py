@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vnd._export.checks import accuracy_of, check_outputs, cost_row
-from vnd._export.graph import Function, Masked, cut, program, reference
+from vnd._export.graph import Function, Masked, any_batch, cut, program, reference
 from vnd._export.onnx import put_file
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def write(job: Job, path: Path, int8: object = None) -> dict[str, Any]:
         function = cut(job.net, job.widths[0], job.inputs, job.output, job.sites)
     if job.sites is not None:
         names, tensors, batched = [*names, "noise"], [*tensors, torch.zeros(2, job.columns)], [*batched, True]
-    exported = program(function, tensors, batched)
+    exported = program(function, tensors, (any_batch(batched),))
     file = io.BytesIO()
     told = json.dumps(job.facts | {"inputs": names, "noise": job.columns})
     torch.export.save(exported, file, extra_files={"vnd.json": told})

@@ -86,8 +86,6 @@ def export(
         if parameters is not None:
             chosen = shape(model, parameters=parameters)
             sizes = [(f"parameters-{parameters:.10g}", Size("learned", f"parameters {parameters:.10g}", chosen))]
-        if not sizes:
-            raise ValueError("export: widths must be one or more; got none")
         for _, size in sizes:
             for samples in (False, True) if draws else (False,):
                 opened.recalibrate(size, samples, opened.recipe.evaluate.bn_images)
