@@ -103,6 +103,7 @@ def write(job: Job, path: Path, int8: tuple[Iterable[Any], float] | None) -> dic
         content, known = quantize(job, content, *int8)
         entry |= {"form": "int8", **known}
         rows[0]["accuracy"] = known["accuracy_int8"]
+        rows[0]["largest_difference_float"] = rows[0].pop("largest_difference")
     times = cpu_times(job, content, alone)
     for row, (own, extracted) in zip(rows, times, strict=True):
         row["time_ratio"] = round(own / times[0][0], 3)
