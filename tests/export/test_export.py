@@ -131,6 +131,9 @@ def test_user_networks_answer_as_torch(name: str, form: str, tmp_path: Path) -> 
         warnings.simplefilter("ignore")  # of an only width
         vnd.recalibrate(net, [x], widths=WIDTHS) if any(isinstance(m, nn.BatchNorm2d) for m in net.modules()) else None
         entry = vnd.export(net, tmp_path / "any.onnx", widths=WIDTHS)
+        if form == "gathered":  # and of widths of which none is full
+            part = vnd.export(net, tmp_path / "part.onnx", widths=(0.5, 0.25))
+            assert part["weights"]["gathered"] > part["weights"]["copied"] == 0
     assert entry["form"] == "sliced"
     assert not form or entry["weights"][form] > 0
     for number, fraction in enumerate(WIDTHS):

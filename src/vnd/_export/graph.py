@@ -334,7 +334,7 @@ def selection(net: nn.Module, shape: Shape, keep: Keep) -> Selection:
         places = torch.unravel_index(value.long(), sizes)
         lines = []
         for dim, place in enumerate(places):
-            lines.append(place.movedim(dim, 0).reshape(value.size(dim), -1)[:, 0])
+            lines.append(place.movedim(dim, 0).reshape(value.size(dim), -1)[:, 0].contiguous())
         found[name] = tuple(lines)
     return found
 

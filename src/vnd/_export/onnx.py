@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vnd._export.checks import compare, cpu_times, required
-from vnd._export.graph import Function, Masked, Selection, any_batch, cut, program, quietly, selection
+from vnd._export.graph import Function, Masked, Noise, Selection, any_batch, cut, program, quietly, selection
 from vnd._files import put
 from vnd.nn.extract import Keep, slice_network
 from vnd.nn.state import Shape
@@ -94,7 +94,7 @@ def write(job: Job, path: Path, int8: tuple[Iterable[Any], float] | None) -> dic
     if len(content) > MOST:
         raise ValueError(f"export: a file must have less than 2 GiB; got {len(content):,} bytes: export fewer widths")
     rows = compare(job, content)
-    form = "masked" if job.masked and job.several else "sliced" if job.several else "extracted"
+    form = "masked" if job.masked else "sliced" if job.several else "extracted"
     entry: dict[str, Any] = {"form": form}
     entry |= {"because": job.masked} if form == "masked" else {"weights": file.counts}
     if int8 is not None:
@@ -157,54 +157,59 @@ def standalone(
 
 def build(job: Job) -> tuple[File, Any, list[bytes]]:
     """The model of an export, and that of each width alone where there are several."""
-    names, batched = job.inputs.names, job.inputs.batched
-    zeros, noise = job.inputs.zeros(2), torch.zeros(2, job.columns)
+    file = File(_base(job), {*job.inputs.names, "width", "noise", output_name(job)})
+    numbered = job.several or bool(job.masked)
     kinds = [None] if job.sites is None else [job.sites, *([None] if job.means else [])]
-    masked = bool(job.masked)
-    taken = {*names, "width", "noise", output_name(job)}
-    file = File({} if masked else _base(job), taken)
     alone: list[bytes] = []
-    found = []
-    for sites in kinds:
-        drawn = [] if sites is None else ["noise"]
-        given = zeros + ([] if sites is None else [noise])
-        many = batched + [True] * len(drawn)
-        tag = "draws" if sites is not None else "means"
-        if masked:
-            shapes = [width.shape for width in job.widths if width.shape is not None]
-            function = Masked(job.net, shapes, job.inputs, job.output, sites)
-            tensors, kinds_of = list(zeros), list(batched)
-            tensors.append(torch.zeros((), dtype=torch.int64))
-            kinds_of.append(False)
-            if drawn:
-                tensors.append(noise)
-                kinds_of.append(True)
-            found.append(file.add(branch(function, tensors, kinds_of), tag, [*names, "width/number", *drawn]))
-            continue
-        graphs = []
-        for number, width in enumerate(job.widths):
-            select = (
-                {} if width.shape is None else selection(job.net, width.shape, "mean" if sites is None else "posterior")
-            )
-            plain = not job.several and job.sites is None
-            part = branch(cut(job.net, width, job.inputs, job.output, sites), given, many, select, whole=plain)
-            graphs.append(file.add(part, f"{tag}{number}", [*names, *drawn]))
-            if job.several and sites is kinds[0]:
-                own = File({}, taken)
-                graph = own.add(part, "only", [*names, *drawn])
-                alone.append(
-                    own.finish(graph, _described(job, several=False), output_name(job), {}).SerializeToString()
-                )
-        found.append(file.choose(graphs, "width/number", tag))
-    graph = found[0] if len(found) == 1 else file.drawn_or_not(*found)
-    if job.several or masked:
+    graphs = [_masked(job, file, sites) if job.masked else _cut(job, file, sites, alone) for sites in kinds]
+    graph = graphs[0] if len(graphs) == 1 else file.drawn_or_not(*graphs)
+    if numbered:
         graph = file.numbered(graph, len(job.widths))
-    facts = job.facts | {
-        "noise": job.columns,
-        "means": job.means or job.sites is None,
-        "numbered": job.several or masked,
+    facts = {"noise": job.columns, "means": job.means or job.sites is None, "numbered": numbered}
+    return file, file.finish(graph, _described(job, numbered), output_name(job), told(job.facts | facts)), alone
+
+
+def _masked(job: Job, file: File, sites: Noise | None) -> Any:
+    """The graph of a masked network, which reads the number of its width."""
+    shapes = [width.shape for width in job.widths if width.shape is not None]
+    function = Masked(job.net, shapes, job.inputs, job.output, sites)
+    tensors, batched = job.inputs.zeros(2), job.inputs.batched
+    number, noise = torch.zeros((), dtype=torch.int64), torch.zeros(2, job.columns)
+    names = [*job.inputs.names, "width/number"]
+    if sites is None:
+        return file.add(branch(function, [*tensors, number], [*batched, False]), "means", names)
+    part = branch(function, [*tensors, number, noise], [*batched, False, True])
+    return file.add(part, "draws", [*names, "noise"])
+
+
+def _cut(job: Job, file: File, sites: Noise | None, alone: list[bytes]) -> Any:
+    """The graph of the networks of all widths, each cut out; adds those alone, where there are several."""
+    drawn = sites is not None
+    names = [*job.inputs.names, *["noise"] * drawn]
+    tensors = [*job.inputs.zeros(2), *[torch.zeros(2, job.columns)] * drawn]
+    batched = [*job.inputs.batched, *[True] * drawn]
+    keep: Keep = "posterior" if drawn else "mean"
+    largest, graphs = _largest(job), []
+    whole = {} if largest is None else selection(job.net, largest, keep)
+    for number, width in enumerate(job.widths):
+        select = {} if width.shape is None else _within(whole, selection(job.net, width.shape, keep))
+        fold = not job.several and job.sites is None
+        part = branch(cut(job.net, width, job.inputs, job.output, sites), tensors, batched, select, whole=fold)
+        graphs.append(file.add(part, f"{'draws' if drawn else 'means'}{number}", names))
+        if job.several and sites is job.sites:
+            own = File({}, file.taken)
+            model = own.finish(own.add(part, "only", names), _described(job, several=False), output_name(job), {})
+            alone.append(model.SerializeToString())
+    return file.choose(graphs, "width/number", "draws" if drawn else "means")
+
+
+def _within(whole: Selection, narrow: Selection) -> Selection:
+    """The entries of a narrow network's tensors, counted among those of a wider one."""
+    return {
+        name: tuple(torch.searchsorted(wide, line) for wide, line in zip(whole[name], lines, strict=True))
+        for name, lines in narrow.items()
+        if name in whole
     }
-    return file, file.finish(graph, _described(job, job.several or masked), output_name(job), told(facts)), alone
 
 
 def output_name(job: Job) -> str:
@@ -225,13 +230,18 @@ def _described(job: Job, several: bool) -> list[tuple[str, Any, list[Any]]]:
     )
 
 
+def _largest(job: Job) -> Shape | None:
+    """The smallest shape that holds those of all widths; None for a network of one size."""
+    shapes = [width.shape for width in job.widths if width.shape is not None]
+    return Shape({unit: max(shape[unit] for shape in shapes) for unit in shapes[0]}) if shapes else None
+
+
 def _base(job: Job) -> dict[str, Array]:
     """The weights that all widths are cut from: those of the smallest network that holds all."""
-    keep: Keep = "mean" if job.sites is None else "posterior"
-    shapes = [width.shape for width in job.widths if width.shape is not None]
-    if not shapes:
+    largest = _largest(job)
+    if largest is None or job.masked:
         return {}
-    largest = Shape({unit: max(shape[unit] for shape in shapes) for unit in shapes[0]})
+    keep: Keep = "mean" if job.sites is None else "posterior"
     return {name: x.numpy() for name, x in slice_network(job.net, largest, keep).state_dict().items()}
 
 
