@@ -125,6 +125,7 @@ class Network:
             self.classes: list[str] | None = told.get("classes")
             self.link: str = told["link"]
             self.columns, self._means, self._numbered = int(told["noise"]), told["means"], told["numbered"]
+            self._shared = bool(told["shared"])
         except (KeyError, TypeError):
             raise _unknown(name) from None
         own = ("width",) * bool(self._numbered) + ("noise",) * bool(self.columns)
@@ -155,7 +156,8 @@ class Network:
             width: A fraction or a shape that the file has; None for its widest.
             samples: Draws of the weights; 0 for the posterior means. A file without a posterior runs once.
             seed: Makes the draws repeatable.
-            noise: The noise of the draws itself, (samples, batch, columns), in the place of `samples` and `seed`.
+            noise: The noise of the draws itself, (samples, batch, columns), or (samples, 1, columns)
+                where a draw of the weights is one for all examples, in the place of `samples` and `seed`.
             rows: Most examples times samples in one pass; by default as many as 128 MiB of noise allow.
             link: What the outputs stand for; None for what the file says.
             dim: The dimension of classes; None for 1, or of three dimensions refused, as in `vnd.predict`.
@@ -172,17 +174,23 @@ class Network:
         count = self._draws(int(samples), noise, batch)
         own: dict[str, Array] = {"width": np.asarray(self._number(width), np.int64)} if self._numbered else {}
         most = rows or max(1, min(16384, NUMBERS // max(1, self.columns)))
+        if self._shared and count and noise is None:  # a draw of the weights is the same for all examples
+            noise = np.random.default_rng(seed).standard_normal((count, 1, self.columns), np.float32)
         source, size = np.random.default_rng(seed), max(1, most // max(1, count))
         parts = []
         for start in range(0, max(1, batch), size):
             part = slice(start, start + size)
             some = {name: value[part] if self._batched[name] else value for name, value in given.items()}
             draws = []
-            for done in range(0, max(1, count), most):
-                now = min(most, count - done) if count else 1
+            at_once = 1 if self._shared else most
+            for done in range(0, max(1, count), at_once):
+                now = min(at_once, count - done) if count else 1
                 many = {name: _repeat(value, now) if self._batched[name] else value for name, value in some.items()}
                 total = now * (min(start + size, batch) - start)
-                if self.columns and noise is not None:
+                if self._shared:
+                    own["noise"] = np.zeros((1, 0)) if noise is None else np.asarray(noise[done])
+                    own["noise"] = own["noise"].astype(np.float32)
+                elif self.columns and noise is not None:
                     own["noise"] = np.ascontiguousarray(noise[done : done + now, part], np.float32).reshape(total, -1)
                 elif self.columns:
                     own["noise"] = source.standard_normal((total, self.columns if count else 0), np.float32)
@@ -232,8 +240,9 @@ class Network:
             if self.columns == 0:
                 raise ValueError("predict: noise must be None; the file has no posterior")
             shape = np.shape(noise)
-            if len(shape) != 3 or shape[1:] != (batch, self.columns) or not shape[0]:
-                raise ValueError(f"predict: noise must have shape (samples, {batch}, {self.columns}); got {shape}")
+            rows = 1 if self._shared else batch
+            if len(shape) != 3 or shape[1:] != (rows, self.columns) or not shape[0]:
+                raise ValueError(f"predict: noise must have shape (samples, {rows}, {self.columns}); got {shape}")
             return int(shape[0])
         if samples == 0 and self.columns and not self._means:
             raise ValueError(

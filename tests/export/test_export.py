@@ -219,6 +219,19 @@ def test_what_cannot_be_cut_is_masked_and_says_why(tmp_path: Path) -> None:
         assert agree(program(x, torch.tensor(number)), want)
 
 
+def test_noise_of_the_weights_is_one_for_all_examples(tmp_path: Path) -> None:
+    net, x = small(estimator="weight"), torch.rand(30, 1, 6, 6)
+    entry = vnd.export(net, tmp_path / "any.onnx", widths=WIDTHS, posterior=True)
+    assert entry["inputs"]["noise"] == [1, "columns"]
+    ready, noise = vnd.runtime.load(tmp_path / "any.onnx"), torch.randn(3, 1, find_columns(tmp_path / "any.onnx"))
+    for fraction in WIDTHS:
+        want = torch.stack([drawn(net, x, fraction, one) for one in noise]).softmax(-1).mean(0)
+        np.testing.assert_allclose(ready.predict(x.numpy(), fraction, noise=noise.numpy()).probs, want, atol=1e-5)
+        mean = vnd.predict(net, x, fraction, samples=0).probs
+        np.testing.assert_allclose(ready.predict(x.numpy(), fraction, samples=0).probs, mean, atol=1e-5)
+    assert ready.predict(x.numpy(), 0.5, samples=5, seed=0).samples == 5
+
+
 def test_draws_alone_where_the_means_have_no_statistics(tmp_path: Path) -> None:
     net = small()
     state_of(net).statistics.clear()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vnd import __version__
@@ -168,6 +169,15 @@ class Job:
         measured = None if check is None else _checked(check, net, inputs)
         masked = _masked(net, state, shapes, posterior)
         return cls(net, shapes, widths is not None, inputs, output, sites, means, masked, measured, facts)
+
+    @property
+    def shared(self) -> bool:
+        """True if all examples of a pass share its noise."""
+        return self.sites is not None and graphs.shares_noise(self.sites)
+
+    def noise(self, count: int, columns: int | None = None) -> Tensor:
+        """Zeros in the shape of the noise of so many examples."""
+        return torch.zeros(1 if self.shared else count, self.columns if columns is None else columns)
 
     @property
     def columns(self) -> int:

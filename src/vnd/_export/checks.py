@@ -61,9 +61,9 @@ def compare(job: Job, content: bytes) -> list[dict[str, Any]]:
         row = cost_row(job, number)
         worst = scale = 0.0
         for sites in [None] * job.means + [job.sites] * (job.sites is not None):
-            noise = None if job.sites is None else torch.zeros(PROBES, 0)
+            noise = None if job.sites is None else job.noise(PROBES, 0)
             if sites is not None:
-                noise = torch.randn(PROBES, job.columns, generator=torch.Generator().manual_seed(number))
+                noise = torch.randn(job.noise(PROBES).shape, generator=torch.Generator().manual_seed(number))
             got = torch.from_numpy(opened.run(None, feed(opened, job, tensors, number, noise))[0])
             want = reference(job.net, width, job.inputs, tensors, job.output, sites, noise)
             exact = partial(_exact, job, number, tensors, sites, noise)
@@ -113,7 +113,7 @@ def accuracy(job: Job, opened: Any, number: int = 0) -> float:
     """The share of `check` that is told right, by posterior means where the file has them."""
 
     def run(tensors: list[Tensor]) -> Tensor:
-        noise = None if job.sites is None else torch.zeros(len(tensors[0]), 0 if job.means else job.columns)
+        noise = None if job.sites is None else job.noise(len(tensors[0]), 0 if job.means else None)
         return torch.from_numpy(opened.run(None, feed(opened, job, tensors, number, noise))[0])
 
     return accuracy_of(job, run)
@@ -137,7 +137,7 @@ def cpu_times(job: Job, content: bytes, alone: Sequence[bytes]) -> list[tuple[fl
     opened = engine(content)
     singles = [engine(model) for model in alone]
     tensors = job.inputs.random(1)
-    noise = None if job.sites is None else torch.zeros(1, job.columns)
+    noise = None if job.sites is None else job.noise(1)
     calls = [(opened, number) for number in range(len(job.widths))] + [(single, 0) for single in singles]
     seconds: list[list[float]] = [[] for _ in calls]
     for turn in range(REPEATS + 1):

@@ -119,6 +119,7 @@ class Site:
     stop: int
     dim: int
     channels: int
+    weight: tuple[int, ...] = ()  # the whole weight's shape, where it is drawn itself, once for all examples
 
 
 Noise = dict[tuple[str, int], Site]  # (layer, how many times it ran before) → its draw
@@ -129,11 +130,24 @@ def noise_columns(sites: Noise) -> int:
     return max((site.stop for site in sites.values()), default=0)
 
 
+def shares_noise(sites: Noise) -> bool:
+    """Tell if all examples of a pass share its noise: that of the weights."""
+    return any(site.weight for site in sites.values())
+
+
 class _Drawing(TorchFunctionMode):
     """Within it, layers draw from an input; or the draws of a whole network are written down, where there is none."""
 
-    def __init__(self, net: nn.Module, sites: Noise, noise: Tensor | None = None, kept: Kept | None = None) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        sites: Noise,
+        noise: Tensor | None = None,
+        kept: Kept | None = None,
+        weights: Mapping[str, list[list[int]]] | None = None,
+    ) -> None:
         super().__init__()
+        self.weights = weights or {}
         self.sites, self.noise, self.kept, self.batch = sites, noise, kept or {}, 1
         self.at: tuple[str, BayesLayer] | None = None
         self.runs: Counter[str] = Counter()
@@ -157,11 +171,22 @@ class _Drawing(TorchFunctionMode):
         (name, layer), like = self.at, args[0]
         key, dim = (name, self.runs[name]), 1 - layer.weight.dim()
         self.runs[name] += 1
+        shared = layer.estimator == "weight"
+        if self.noise is None and shared:
+            start = noise_columns(self.sites)
+            self.sites[key] = Site(start, start + like.numel(), dim, like.size(dim), tuple(like.shape))
+            return torch.zeros_like(like)
         if self.noise is None:
             start, each = noise_columns(self.sites), like.numel() // self.batch
             self.sites[key] = Site(start, start + each, dim, like.size(dim))
             return torch.zeros_like(like)
         site, kept = self.sites[key], self.kept.get(name)
+        if site.weight:
+            drawn = self.noise[0, site.start : site.stop].reshape(site.weight)
+            for along, line in enumerate(self.weights.get(f"{name}.weight", ())):
+                if len(line) < site.weight[along]:
+                    drawn = drawn.index_select(along, torch.tensor(line))
+            return drawn.to(like.dtype)
         whole = [*like.shape]
         whole[dim] = site.channels
         columns = self.noise[:, site.start : site.stop].reshape(whole)
@@ -175,10 +200,9 @@ class _Drawing(TorchFunctionMode):
 def find_noise(net: nn.Module, inputs: Inputs) -> Noise:
     """The draws of a whole network, in the order in which they are made."""
     for name, layer in net.named_modules():
-        if isinstance(layer, BayesLayer) and layer.bayesian and layer.estimator != "local":
+        if isinstance(layer, BayesLayer) and layer.bayesian and layer.estimator == "flipout":
             raise ValueError(
-                f"export: posterior=True must draw outputs, estimator 'local'; {name} has {layer.estimator!r}, "
-                "whose noise all examples share"
+                f"export: posterior=True must have the estimator 'local' or 'weight'; {name} has 'flipout'"
             )
     sites: Noise = {}
     tensors = inputs.zeros(2)
@@ -190,6 +214,8 @@ def find_noise(net: nn.Module, inputs: Inputs) -> Noise:
             net(*args, **kwargs)
     finally:
         mode.close()
+    if len({bool(site.weight) for site in sites.values()}) > 1:
+        raise ValueError("export: posterior=True must have one estimator for all layers, 'local' or 'weight'; got both")
     if not sites:
         raise ValueError("export: posterior=True must have a network with a posterior over its weights; it has none")
     return sites
@@ -217,8 +243,10 @@ class Function(nn.Module):
         output: Output | None = None,
         sites: Noise | None = None,
         kept: Kept | None = None,
+        weights: Mapping[str, list[list[int]]] | None = None,
     ) -> None:
         super().__init__()
+        self.weights = dict(weights or {})
         self.net, self.inputs, self.output, self.sites, self.kept = net, inputs, output, sites, dict(kept or {})
         for layer in net.modules():
             if isinstance(layer, BayesLayer):
@@ -229,7 +257,7 @@ class Function(nn.Module):
         args, kwargs = self.inputs.arguments(tensors)
         if self.sites is None:
             return pick_tensor(self.net(*args, **kwargs), self.output, "export")
-        mode = _Drawing(self.net, self.sites, noise, self.kept)
+        mode = _Drawing(self.net, self.sites, noise, self.kept, self.weights)
         try:
             with mode:
                 return pick_tensor(self.net(*args, **kwargs), self.output, "export")
@@ -308,7 +336,11 @@ def cut(net: nn.Module, width: Width, inputs: Inputs, output: Output | None, sit
     groups = dict(width.shape)
     found = {f"{prefix}{name}": state.kept(layout, groups) for name, layout in state.outputs.items()}
     kept = {name: None if channels is None else channels.tolist() for name, channels in found.items()}
-    return Function(small, inputs, output, sites, kept)
+    weights: dict[str, list[list[int]]] = {}
+    if sites is not None and shares_noise(sites):
+        lines = selection(net, width.shape, "posterior")
+        weights = {name: [line.tolist() for line in entry] for name, entry in lines.items()}
+    return Function(small, inputs, output, sites, kept, weights)
 
 
 def selection(net: nn.Module, shape: Shape, keep: Keep) -> Selection:

@@ -166,6 +166,7 @@ def build(job: Job) -> tuple[File, Any, list[bytes]]:
     if numbered:
         graph = file.numbered(graph, len(job.widths))
     facts = {"noise": job.columns, "means": job.means or job.sites is None, "numbered": numbered}
+    facts["shared"] = job.shared
     return file, file.finish(graph, _described(job, numbered), output_name(job), told(job.facts | facts)), alone
 
 
@@ -174,11 +175,11 @@ def _masked(job: Job, file: File, sites: Noise | None) -> Any:
     shapes = [width.shape for width in job.widths if width.shape is not None]
     function = Masked(job.net, shapes, job.inputs, job.output, sites)
     tensors, batched = job.inputs.zeros(2), job.inputs.batched
-    number, noise = torch.zeros((), dtype=torch.int64), torch.zeros(2, job.columns)
+    number, noise = torch.zeros((), dtype=torch.int64), job.noise(2)
     names = [*job.inputs.names, "width/number"]
     if sites is None:
         return file.add(branch(function, [*tensors, number], [*batched, False]), "means", names)
-    part = branch(function, [*tensors, number, noise], [*batched, False, True])
+    part = branch(function, [*tensors, number, noise], [*batched, False, not job.shared])
     return file.add(part, "draws", [*names, "noise"])
 
 
@@ -186,8 +187,8 @@ def _cut(job: Job, file: File, sites: Noise | None, alone: list[bytes]) -> Any:
     """The graph of the networks of all widths, each cut out; adds those alone, where there are several."""
     drawn = sites is not None
     names = [*job.inputs.names, *["noise"] * drawn]
-    tensors = [*job.inputs.zeros(2), *[torch.zeros(2, job.columns)] * drawn]
-    batched = [*job.inputs.batched, *[True] * drawn]
+    tensors = [*job.inputs.zeros(2), *[job.noise(2)] * drawn]
+    batched = [*job.inputs.batched, *[not job.shared] * drawn]
     keep: Keep = "posterior" if drawn else "mean"
     largest, graphs = _largest(job), []
     whole = {} if largest is None else selection(job.net, largest, keep)
@@ -226,7 +227,9 @@ def _described(job: Job, several: bool) -> list[tuple[str, Any, list[Any]]]:
     ]
     found += [("width", "int64", [])] if several else []
     return found + (
-        [] if job.sites is None else [("noise", "float32", ["batch", "columns" if job.means else job.columns])]
+        []
+        if job.sites is None
+        else [("noise", "float32", [1 if job.shared else "batch", "columns" if job.means else job.columns])]
     )
 
 

@@ -34,7 +34,7 @@ def write(job: Job, path: Path, int8: object = None) -> dict[str, Any]:
     else:
         function = cut(job.net, job.widths[0], job.inputs, job.output, job.sites)
     if job.sites is not None:
-        names, tensors, batched = [*names, "noise"], [*tensors, torch.zeros(2, job.columns)], [*batched, True]
+        names, tensors, batched = [*names, "noise"], [*tensors, job.noise(2)], [*batched, not job.shared]
     exported = program(function, tensors, (any_batch(batched),))
     file = io.BytesIO()
     told = json.dumps(job.facts | {"inputs": names, "noise": job.columns})
@@ -44,7 +44,7 @@ def write(job: Job, path: Path, int8: object = None) -> dict[str, Any]:
     rows = []
     for number, width in enumerate(job.widths):
         probes = job.inputs.random(16)
-        noise = torch.randn(16, job.columns, generator=torch.Generator().manual_seed(number))
+        noise = torch.randn(job.noise(16).shape, generator=torch.Generator().manual_seed(number))
         own = [torch.tensor(number)] * masked + [noise] * (job.sites is not None)
         want = reference(job.net, width, job.inputs, probes, job.output, job.sites, noise)
         with torch.no_grad():
@@ -66,5 +66,8 @@ def write(job: Job, path: Path, int8: object = None) -> dict[str, Any]:
 
 def _answer(program: Any, own: list[Tensor], given: list[Tensor]) -> Tensor:
     """The output for a batch, of the width and with noise of zeros."""
-    out: Tensor = program(*given, *(x if x.dim() == 0 else torch.zeros(len(given[0]), x.size(1)) for x in own))
+    rows = max((len(x) for x in own if x.dim()), default=0)
+    out: Tensor = program(
+        *given, *(x if x.dim() == 0 else torch.zeros(len(given[0]) if rows > 1 else 1, x.size(1)) for x in own)
+    )
     return out
