@@ -67,7 +67,9 @@ def measure(net: nn.Module, x: torch.Tensor, folder: Path, posterior: bool, turn
     row["largest_difference"] = [entry["largest_difference"] for entry in whole["widths"]]
     for batch in (1, len(x)):
         given = {"image": x[:batch].numpy()}
-        given |= {"noise": np.random.default_rng(0).standard_normal((batch, columns), np.float32)} if posterior else {}
+        if posterior:  # weights are drawn once for all examples of a pass, outputs for each
+            rows = 1 if whole["inputs"]["noise"][0] == 1 else batch
+            given["noise"] = np.random.default_rng(0).standard_normal((rows, columns), np.float32)
         calls = [(engine, {**given, "width": np.asarray(number)}) for number in range(len(WIDTHS))]
         calls += [(other, given) for other in alone]
         times: list[list[float]] = [[] for _ in calls]
