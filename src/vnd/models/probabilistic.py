@@ -203,7 +203,7 @@ class ProbabilisticSegmenter(nn.Module):
     def describe(self, x: Tensor, y: Tensor | None = None) -> dict[str, Tensor]:
         """The heads of the prior for images, or of the posterior for images and their masks (B, H, W)."""
         heads = self.prior(x) if y is None else self.posterior(torch.cat((x, self._channels(y).to(x.dtype)), 1))
-        wanted = {name: (len(x), n) for name, n in (self.config["heads"] or {"loc": self.config["latent"]}).items()}
+        wanted = {name: (x.size(0), n) for name, n in (self.config["heads"] or {"loc": self.config["latent"]}).items()}
         given = dict(heads) if isinstance(heads, Mapping) else {}
         if any(getattr(given.get(name), "shape", None) != shape for name, shape in wanted.items()):
             got = {name: tuple(value.shape) for name, value in given.items() if isinstance(value, Tensor)}
