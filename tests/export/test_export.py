@@ -17,7 +17,7 @@ import refusals
 import vnd
 from vnd._export import checks, graph, int8, onnx
 from vnd._export.graph import Inputs, Width, find_noise, reference
-from vnd.methods.vnd_punet import normal_of
+from vnd.methods.segmenter import normal_of
 from vnd.models import build
 from vnd.nn.state import state_of
 

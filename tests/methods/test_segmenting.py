@@ -12,8 +12,7 @@ from torch import Tensor, nn
 import vnd
 from methods.masks import LATENT, SIDE, SMALL, at, drawn, model_of, shapes
 from vnd.methods import BN3UNet, DropoutUNet, Sizes, UNetEnsemble, VNDPUNet
-from vnd.methods.segmenter import likelihood
-from vnd.methods.vnd_punet import LOG_VARIANCE, normal_of
+from vnd.methods.segmenter import LOG_VARIANCE, likelihood, normal_of
 from vnd.models import EnsembleUNet
 from vnd.nn import BayesLayer
 

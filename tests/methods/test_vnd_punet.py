@@ -19,8 +19,8 @@ from methods.masks import LATENT, at, drawn, model_of, shapes
 from vnd.distributions import OrderedNormal
 from vnd.distributions.kl import chain_kl, normal_kl, ordered_normal_kl
 from vnd.methods import PUNet, Sizes, VNDPUNet
-from vnd.methods.segmenter import likelihood
-from vnd.methods.vnd_punet import normal_of, probabilistic
+from vnd.methods.segmenter import likelihood, normal_of
+from vnd.methods.vnd_punet import probabilistic
 from vnd.models import ProbabilisticUNet
 from vnd.train.loop import diagnosis
 

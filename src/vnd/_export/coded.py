@@ -19,7 +19,7 @@ from vnd import __version__
 from vnd._export.checks import check_outputs, engine, required
 from vnd._export.onnx import put_file, standalone, told
 from vnd.methods import OrderedCode
-from vnd.methods.vnd_punet import normal_of
+from vnd.methods.segmenter import normal_of
 from vnd.models.autoencoder import CodedNetwork
 from vnd.models.probabilistic import LatentNet, ProbabilisticSegmenter
 

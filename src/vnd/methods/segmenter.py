@@ -36,7 +36,21 @@ from vnd.nn.width import Width
 Drawer = Callable[[Tensor, int], Tensor]  # from images (B, C, H, W) and n to logits (n, B, K, H, W)
 Noise = Literal["weights", "pixels"]
 SEAM = ("features", "describe", "combine", "with_heads")  # of a network whose latent is drawn
+LOG_VARIANCE = (-10.0, 4.0)  # what log σ² of a latent lies between
 ESTIMATORS: dict[Noise, Estimator] = {"weights": "weight", "pixels": "local"}
+
+
+def normal_of(heads: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    r"""Means and deviations of a latent from what a net says of it, float32 or wider, (batch, dimensions) each.
+
+    The log variance is $c + r \tanh((v - c) / r)$ for the head's v, within `LOG_VARIANCE` = c ∓ r: nearly v itself in
+    the middle, and at no v without gradient, so that one at a bound can come back. Between these bounds the ratio of
+    two variances, which the KL takes, is a number also in float32.
+    """
+    low, high = LOG_VARIANCE
+    centre, reach = (low + high) / 2, (high - low) / 2
+    log_variance = centre + reach * ((to_float32(heads["log_variance"]) - centre) / reach).tanh()
+    return to_float32(heads["loc"]), (0.5 * log_variance).exp()
 
 
 def likelihood(logits: Tensor, masks: Tensor) -> Tensor:

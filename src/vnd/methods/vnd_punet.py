@@ -45,6 +45,7 @@ from vnd.methods.segmenter import (
     class_probs,
     config_of,
     likelihood,
+    normal_of,
     one_each,
     seeded,
 )
@@ -54,7 +55,6 @@ from vnd.nn import BayesLayer
 from vnd.nn.arguments import Output, describe_value
 from vnd.nn.state import unwrap
 
-LOG_VARIANCE = (-10.0, 4.0)  # what log σ² of a latent lies between
 PIXELS = 2**23  # times samples in one pass of the combiner: 1 GiB for each of its layers of 32 channels
 
 
@@ -359,19 +359,6 @@ class OrderedSegmenter(ProbabilisticSegmenter):
             image = int(wrong.flatten(1).any(1).nonzero()[0])
             got = f"image {image} has {masks[image][wrong[image]][0].item():.4g}"
             raise ValueError(f"OrderedSegmenter: masks must be whole numbers in 0 … {most}; {got}")
-
-
-def normal_of(heads: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    r"""Means and deviations of a latent from what a net says of it, float32 or wider, (batch, dimensions) each.
-
-    The log variance is $c + r \tanh((v - c) / r)$ for the head's v, within `LOG_VARIANCE` = c ∓ r: nearly v itself in
-    the middle, and at no v without gradient, so that one at a bound can come back. Between these bounds the ratio of
-    two variances, which the KL takes, is a number also in float32.
-    """
-    low, high = LOG_VARIANCE
-    centre, reach = (low + high) / 2, (high - low) / 2
-    log_variance = centre + reach * ((to_float32(heads["log_variance"]) - centre) / reach).tanh()
-    return to_float32(heads["loc"]), (0.5 * log_variance).exp()
 
 
 def probabilistic(model: nn.Module) -> ProbabilisticSegmenter:
