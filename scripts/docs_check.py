@@ -55,6 +55,10 @@ BY_HAND: dict[str, dict[str, str]] = {  # page → heading of its tables, or fig
         "codes-growing.png": f"{NETWORKS} generate", "codes-tree.png": f"{NETWORKS} generate",
         "| part | what it may be |": WORDS, "codes-density.png": "a network of the example, trained",
     },
+    "docs/deploy.md": {
+        "| call | file | inputs |": WORDS,
+        "| width | right | mutual information where right, where wrong | time of the widest |": "the example, trained",
+    },
     "docs/distillation.md": {
         "| network | parameters | six draws | one pass |": "networks of the example, trained",
         "| option | meaning |": WORDS,
@@ -67,6 +71,7 @@ BY_HAND: dict[str, dict[str, str]] = {  # page → heading of its tables, or fig
     },
     "docs/segmentation.md": {
         "| key | what it does |": WORDS,
+        "NAME.png": "a file of one's own, in a layout",
         "segmentation-masks.png": f"{NETWORKS} segment", "segmentation-lidc-masks.png": f"{NETWORKS} segment",
     },
     "docs/serving.md": {"| from | what holds |": WORDS},

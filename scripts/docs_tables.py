@@ -743,7 +743,21 @@ def bits_figure(root: Path) -> Figure:
     return legend(figure, *axes, row=0.15)
 
 
+def export_costs(root: Path) -> str:
+    """Time and size of a file of all widths, beside its full width and the files of single ones."""
+    lines = []
+    for row in measured(root, "export-cpu")["rows"]:
+        full = [", ".join(f"{x:.2f}" for x in row[f"of_full_{batch}"][1:]) for batch in (1, 64)]
+        alone = [f"{min(row[f'of_extracted_{b}']):.2f} … {max(row[f'of_extracted_{b}']):.2f}" for b in (1, 64)]
+        sizes = ", ".join(f"{size / 1e6:.2f}" for size in row["bytes_alone"])
+        name = f"{row['network']}, {'drawn' if row['posterior'] else 'means'}"
+        lines.append(f"{name} | {' | '.join(full + alone)} | {row['bytes'] / 1e6:.2f} ({sizes})")
+    heading = "network | one example | 64 | one, to extracted | 64, to extracted | MB (of the four widths alone)"
+    return table(heading, lines)
+
+
 PAGES: dict[str, tuple[Callable[[Path], str], ...]] = {
+    "deploy.md": (export_costs,),
     "benchmarks.md": (cifar10_targets, sandwiches, limits, small_budgets),
     "codes.md": (codes, partial(code_lengths, code=4), partial(code_lengths, code=32), small_codes),
     "paper-cifar10.md": (targets, more_targets, beside_paper, other_forms),
