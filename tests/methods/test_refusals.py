@@ -29,6 +29,7 @@ from vnd.methods import (
     OrderedSegmenter,
     Plain,
     PUNet,
+    Size,
     Sizes,
     UNetEnsemble,
     USNet,
@@ -322,6 +323,10 @@ CASES: Refusals = {
         "network.dropout must be 0 for unet_ensemble; got 0.5",
     ),
     # Sizes, steps and answers
+    "a size that is no share of a code": (
+        lambda: VNDAE().length(codes.model_of(VNDAE()), Size("learned", "≤ 10 k", None)),
+        "sizes of a code are shares of its length; got '≤ 10 k', which is none",
+    ),
     "a code at a number of sizes": (
         lambda: VNDAE().sizes(codes.model_of(VNDAE()), Sizes(fractions=(), learned=3)),
         "sizes of an ordered code are fractions of its length; give fractions",

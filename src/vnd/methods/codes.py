@@ -84,7 +84,8 @@ class Coded(Single):
 
     def length(self, model: nn.Module, size: Size) -> int:
         """The length that a size is."""
-        assert size.fraction is not None
+        if size.fraction is None:
+            raise ValueError(f"sizes of a {self.called} are shares of its length; got {size.label!r}, which is none")
         return length_of(self.dimensions(model), size.fraction, self.base)
 
 
