@@ -228,7 +228,7 @@ class Network:
             ):
                 told = ", ".join(map(str, wanted))
                 raise ValueError(f"predict: {name} must have shape ({told}); got {value.shape}")
-            found[name] = np.ascontiguousarray(value, dtype)
+            found[name] = np.asarray(value, dtype, order="C")
         sizes = {len(value) for name, value in found.items() if self._batched[name]}
         if len(sizes) != 1:
             raise ValueError(f"predict: x must have as many examples in every input; got {sorted(sizes)}")

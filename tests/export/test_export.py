@@ -167,6 +167,52 @@ def test_inputs_and_parameters_may_have_any_name(tmp_path: Path) -> None:
         np.testing.assert_allclose(got.probs, want.probs, atol=1e-5)
 
 
+class Alike(nn.Module):
+    """A network whose inputs would have one name, also once it is not one that files have for other things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, width: Tensor, width_input: Tensor, more: dict[str, Tensor], more_a: Tensor) -> Tensor:
+        return self.last(self.inner(width).relu() * width_input + more["a"]) * more_a
+
+
+def test_inputs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    one, two, three = (torch.rand(5, 1) for _ in range(3))
+    given = torch.rand(5, 4), one, {"a": two}, three
+    net = vnd.to_nested(Alike(), given, num_groups=4).eval()
+    vnd.export(net, tmp_path / "any.onnx", widths=WIDTHS, posterior=True)
+    ready = vnd.runtime.load(tmp_path / "any.onnx")
+    assert len({*ready.inputs, "width", "noise"}) == 6
+    tensors = tuple(x.numpy() for x in (given[0], one, two, three))
+    for fraction in WIDTHS:
+        want = vnd.predict(net, given, fraction, samples=0)
+        np.testing.assert_allclose(ready.predict(tensors, fraction, samples=0).probs, want.probs, atol=1e-5)
+
+
+class Scalars(nn.Module):
+    """A network with an input that is a number, and one among its constants: that of the token it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm, self.last = nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, temperature: Tensor) -> Tensor:
+        return self.last(self.norm(self.inner(x))[:, 0]) / temperature
+
+
+@pytest.mark.parametrize("options", [{"width": 0.5}, {"widths": (0.5, 1.0)}], ids=str)
+def test_numbers_stay_numbers(options: dict[str, Any], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    given = torch.rand(5, 2, 4), torch.tensor(0.7)
+    net = vnd.to_nested(Scalars(), given, num_groups=4).eval()
+    assert vnd.export(net, tmp_path / "a.onnx", **options)["inputs"]["temperature"] == []
+    got = vnd.runtime.load(tmp_path / "a.onnx").predict(tuple(x.numpy() for x in given), 0.5)
+    np.testing.assert_allclose(got.probs, vnd.predict(net, given, 0.5, samples=0).probs, atol=1e-5)
+
+
 def test_what_cannot_be_traced_is_refused_in_one_line(tmp_path: Path) -> None:
     class Branching(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:

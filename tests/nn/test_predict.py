@@ -421,6 +421,27 @@ def test_arguments_by_position_and_by_name_are_split_and_repeated_alike():
             assert torch.allclose(vnd.predict(net, x, samples=3, rows=rows).probs, plain, atol=1e-5)
 
 
+class Together(Pair):
+    """The two inputs in one argument."""
+
+    def forward(self, both: Any, scale: Any = 1.0) -> Tensor:
+        a, b = (both[key] for key in ("a", "b")) if isinstance(both, dict) else both
+        return super().forward(a, b, scale)
+
+
+@pytest.mark.parametrize("form", ["tuple", "list", "dict", "named tuple"])
+def test_inputs_within_an_argument_are_split_and_repeated_too(form):
+    torch.manual_seed(0)
+    a, b, scale = torch.randn(5, 4).double(), torch.randn(5, 3).double(), torch.rand(5, 1).double() + 1
+    both = {"tuple": (a, b), "list": [a, b], "dict": {"a": a, "b": b}, "named tuple": Both(a, b)}[form]
+    net = vnd.to_nested(Together().double(), (both, scale), num_groups=4, log_alpha_init=-80.0)
+    plain = net.eval()(both, scale).softmax(1)
+    for rows in (1, 3, 100):
+        for x in ((both, scale), {"scale": scale, "both": both}):
+            assert torch.allclose(vnd.predict(net, x, samples=3, rows=rows).probs, plain, atol=1e-5)
+    assert torch.allclose(vnd.predict(net, (both,), samples=3, rows=2).probs, net(both).softmax(1), atol=1e-5)
+
+
 def test_a_further_argument_keeps_samples_from_beginning_at_the_first_layer():
     class Optional(nn.Module):
         def __init__(self) -> None:

@@ -61,7 +61,12 @@ class Inputs:
         paths, spec = _pytree.tree_flatten_with_path((args, kwargs))
         found = [(_name(net, path), leaf.detach().cpu()) for path, leaf in paths if isinstance(leaf, Tensor)]
         examples = [x.float() if x.is_floating_point() else x for _, x in found]  # as the network's copy is
-        names = ["image"] if len(found) == 1 and examples[0].dim() == 4 else [name for name, _ in found]
+        names: list[str] = []
+        for name, _ in found:
+            while name in (*OWN, *names):
+                name += "_input"
+            names.append(name)
+        names = ["image"] if len(found) == 1 and examples[0].dim() == 4 else names
         batched = [x.dim() > 0 and x.size(0) == lead.size(0) for x in examples]
         return cls(names, examples, batched, [_HERE if isinstance(x, Tensor) else x for _, x in paths], spec)
 
@@ -104,8 +109,7 @@ def _name(net: nn.Module, path: tuple[Any, ...]) -> str:
         names = []
     if first == 0:
         key = names[key] if key < len(names) else f"input_{key}"
-    name = "_".join(map(str, (key, *rest)))
-    return f"{name}_input" if name in OWN else name
+    return "_".join(map(str, (key, *rest)))
 
 
 # -- noise -------------------------------------------------------------------------------------------------------------

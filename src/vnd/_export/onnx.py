@@ -394,7 +394,7 @@ class File:
             self.helper.make_tensor_value_info(name, types(np.dtype(dtype)), shape) for name, dtype, shape in inputs
         ]
         weights = [
-            self.numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in self.weights.items()
+            self.numpy_helper.from_array(np.asarray(value, order="C"), name) for name, value in self.weights.items()
         ]
         whole = self.helper.make_graph(
             [*graph.node], "vnd", described, [self._output(graph, output)], [*weights, *graph.initializer]

@@ -20,7 +20,7 @@ class Arguments:
     """The arguments of a forward pass on a batch of B examples.
 
     The first tensor with a dimension says what B is. Tensors of that size along dimension 0 have a row for each
-    example; all other values belong to the whole batch, and are handed on as they are.
+    example, however deep they lie; all other values belong to the whole batch, and are handed on as they are.
 
     >>> inputs = Arguments.of({"tokens": torch.zeros(3, 5), "scale": torch.tensor(2.0)}, "predict")
     >>> len(inputs), len(inputs.rows(slice(0, 2))), len(inputs.repeat(4))
@@ -43,7 +43,7 @@ class Arguments:
         kwargs = dict(x) if isinstance(x, Mapping) else {}
         if not all(isinstance(name, str) for name in kwargs):
             raise ValueError(f"{who}: x must name its arguments by words; got the keys {list(kwargs)}")
-        lead = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim()), None)
+        lead = next((value for value in tensors_of((args, kwargs)) if value.dim()), None)
         if lead is None:
             raise ValueError(f"{who}: x must hold a tensor with examples along dimension 0; got {describe_value(x)}")
         if lead.layout is not torch.strided:
@@ -85,12 +85,10 @@ class Arguments:
         return self._each(lambda value: value.repeat(count, *[1] * (value.dim() - 1)))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Arguments:
-        def one(value: Any) -> Any:
-            batched = isinstance(value, Tensor) and value.dim() > 0 and value.size(0) == len(self)
-            return change(value) if batched else value
+        def one(value: Tensor) -> Tensor:
+            return change(value) if value.dim() > 0 and value.size(0) == len(self) else value
 
-        args = tuple(one(value) for value in self.args)
-        return Arguments(args, {name: one(value) for name, value in self.kwargs.items()}, one(self.lead))
+        return Arguments(each_tensor(self.args, one), each_tensor(self.kwargs, one), one(self.lead))
 
 
 # -- outputs ----------------------------------------------------------------------------------------------------------
@@ -309,6 +307,8 @@ def each_tensor(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return change(x)
     if isinstance(x, Mapping):
         return {name: each_tensor(value, change) for name, value in x.items()}
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*(each_tensor(value, change) for value in x))
     return type(x)(each_tensor(value, change) for value in x) if type(x) in (tuple, list) else x
 
 
