@@ -3,7 +3,9 @@
 Question: with VGG11 1.5× on CIFAR-sized images, how long is a training step (forward, KL, masks, backward, optimizer),
 a six-sample prediction, and a forward pass of a network extracted at a quarter of the width? Ratios within this run.
 
-- step: ours (local estimator, log α per weight, nested, coupled) against the deterministic network, both compiled;
+- step: ours (log α per weight, nested, coupled; local estimator, whole and with a `variance_share` of a quarter, and
+  weight noise) against the deterministic network, all compiled; ten steps in a row, as in a training loop, and, beside
+  it, one step from synchronization to synchronization; the most memory that was allocated;
 - predict: six samples in one batched pass against six deterministic passes, both compiled;
 - extract: full width against a quarter, eager, as deployed;
 - kl: `vnd.kl` with its gradient against the rest of a step, for a transformer of 12 layers of width 512 (38 M weights)
@@ -24,6 +26,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +55,8 @@ class Setting:
         """The plain network."""
         return vnd.models.VGG11(width=self.width).to(self.device).to(memory_format=torch.channels_last)
 
-    def time(self, run: Callable[[], Any]) -> float:
-        """Median milliseconds."""
+    def time(self, run: Callable[[], Any], row: int = 1) -> float:
+        """Median milliseconds of a run; of several in a row, with one synchronization at the end of each row."""
         synchronize = torch.cuda.synchronize if self.device == "cuda" else lambda: None
         for _ in range(max(3, self.rounds // 3)):
             run()
@@ -61,20 +64,33 @@ class Setting:
         for _ in range(self.rounds):
             synchronize()
             start = time.perf_counter()
-            run()
+            for _ in range(row):
+                run()
             synchronize()
-            times.append(1e3 * (time.perf_counter() - start))
+            times.append(1e3 * (time.perf_counter() - start) / row)
         return statistics.median(times)
 
 
-def nested(setting: Setting, estimator: str = "local") -> nn.Module:
+FORMS: dict[str, dict[str, Any]] = {
+    "local": {},
+    "local, variance_share 0.25": {"variance_share": 0.25},
+    "weight": {"estimator": "weight"},
+}
+
+
+def nested(setting: Setting, form: str = "local") -> nn.Module:
     rules = {"features.0": vnd.Rule(nest=False, log_alpha_init=-8.0), "classifier.*": vnd.Rule(nest=False)}
     plain = setting.network()
-    return vnd.to_nested(plain, setting.x[:2], num_groups=32, base=2, rules=rules, estimator=estimator)
+    return vnd.to_nested(plain, setting.x[:2], num_groups=32, base=2, rules=rules, **FORMS[form])
 
 
-def step(setting: Setting, net: nn.Module, penalty: Callable[[], Tensor] | None, groups: Any, compiled: bool) -> float:
-    """Milliseconds of one training step."""
+def step(
+    setting: Setting, net: nn.Module, penalty: Callable[[], Tensor] | None, groups: Any, compiled: bool
+) -> dict[str, float]:
+    """Milliseconds of a training step, in a row and alone, and GiB at most allocated."""
+    if setting.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() if setting.device == "cuda" else 0
     net.train()
     optimizer = torch.optim.SGD(groups, lr=0.01, momentum=0.9, nesterov=True, fused=setting.device == "cuda")
 
@@ -90,7 +106,15 @@ def step(setting: Setting, net: nn.Module, penalty: Callable[[], Tensor] | None,
         function(setting.x, setting.y).backward()
         optimizer.step()
 
-    return setting.time(run)
+    times = {"in a row": setting.time(run, row=10 if setting.device == "cuda" else 1), "alone": setting.time(run)}
+    if setting.device == "cuda":
+        held = sum(x.numel() * x.element_size() for x in net.parameters())
+        times["GiB"] = (torch.cuda.max_memory_allocated() - before + held) / 2**30
+    return times
+
+
+def scaled_kl(net: nn.Module) -> Tensor:
+    return vnd.kl(net) * 2e-8
 
 
 def predictions(setting: Setting, net: nn.Module, samples: int) -> tuple[float, float]:
@@ -158,7 +182,7 @@ def kl_share(rounds: int = 3) -> dict[str, float]:
     return result | {"ratio": result["kl"] / result["step"]}
 
 
-def peers(args: argparse.Namespace) -> dict[str, dict[str, float]]:
+def peers(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Milliseconds of a training step with other libraries' layers, where installed, each in its own process."""
     found = {}
     for name in PEERS:
@@ -170,13 +194,12 @@ def peers(args: argparse.Namespace) -> dict[str, dict[str, float]]:
             options = [] if args.rounds is None else ["--rounds", str(args.rounds)]
             options += [] if args.batch is None else ["--batch", str(args.batch)]
             command = [sys.executable, __file__, "--only", f"peer:{name}", "--out", str(out), "--device", args.device]
-            done = subprocess.run(
-                [*command, "--width", str(args.width), *options],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=300,
-            )
+            command += ["--width", str(args.width), *options]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=args.limit)
+            except subprocess.TimeoutExpired:
+                print(f"  {name}: not done after {args.limit:g} s", flush=True)
+                continue
             if done.returncode:
                 last = (done.stderr.strip().splitlines() or ["no message"])[-1]
                 print(f"  {name}: failed here ({last[:150]})", flush=True)
@@ -186,7 +209,7 @@ def peers(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     return found
 
 
-def peer_step(setting: Setting, name: str) -> dict[str, float]:
+def peer_step(setting: Setting, name: str) -> dict[str, dict[str, float]]:
     """Milliseconds of a training step with one library's layers, eager and, on a GPU, compiled."""
     net, penalty = PEERS[name](setting.network())
     net = net.to(setting.device).to(memory_format=torch.channels_last)
@@ -263,6 +286,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=None, help="512 on a GPU, 64 on a CPU")
     parser.add_argument("--width", type=float, default=1.5)
     parser.add_argument("--rounds", type=int, default=None)
+    parser.add_argument("--limit", type=float, default=300, help="seconds that a peer may take")
     parser.add_argument("--only", default="step,peers,predict,extract")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/layers.json"))
     args = parser.parse_args()
@@ -279,18 +303,22 @@ def main() -> None:
     }
     wanted = args.only.split(",")
     if "step" in wanted:
-        plain, net = setting.network(), nested(setting)
-        result["step"] = {
-            "deterministic": step(setting, plain, None, plain.parameters(), compiled=True),
-            "ours": step(setting, net, lambda: vnd.kl(net) * 2e-8, vnd.parameter_groups(net, 0.01), compiled=True),
+        plain = setting.network()
+        result["step"] = {"deterministic": step(setting, plain, None, plain.parameters(), compiled=True)}
+        for form in FORMS:
+            torch._dynamo.reset()
+            net = nested(setting, form)
+            groups = vnd.parameter_groups(net, 0.01)
+            penalty = partial(scaled_kl, net)
+            result["step"][form] = step(setting, net, penalty, groups, compiled=True)
+            del net, groups, penalty
+        base = result["step"]["deterministic"]
+        result["step ratio"] = {
+            form: {kind: row[kind] / base[kind] for kind in row} for form, row in result["step"].items()
         }
-        other = nested(setting, "weight")
-        groups = vnd.parameter_groups(other, 0.01)
-        result["step"]["ours, estimator weight"] = step(
-            setting, other, lambda: vnd.kl(other) * 2e-8, groups, compiled=True
-        )
-        result["step"]["ratio"] = result["step"]["ours"] / result["step"]["deterministic"]
-        print("step, ms:", {k: round(v, 3) for k, v in result["step"].items()}, flush=True)
+        for form, row in result["step"].items():
+            ratios = result["step ratio"][form]
+            print(f"step, {form:28}", {k: (round(v, 3), round(ratios[k], 3)) for k, v in row.items()}, flush=True)
     if "peers" in wanted:
         result["peers"] = peers(args)
     if args.only.startswith("peer:"):

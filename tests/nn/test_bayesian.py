@@ -12,6 +12,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
 
 import vnd
+import vnd.nn.bayesian as bayesian
 from vnd.distributions import LogUniform, MultiplicativeNormal
 from vnd.nn.bayesian import (
     BAYES_OF,
@@ -202,13 +203,13 @@ class BiasInVariance(BayesLinear):
     """The fault of the released code."""
 
     def _statistics(self, x, weight, std, operation):
-        mean, variance = super()._statistics(x, weight, std, operation)
-        return mean, variance + self.bias.abs()
+        mean, variance, rest = super()._statistics(x, weight, std, operation)
+        return mean, variance + self.bias.abs(), rest
 
 
 class InputNotSquared(BayesLinear):
     def _statistics(self, x, weight, std, operation):
-        return operation(x, weight, self.bias), operation(x.abs(), std * std, None)
+        return operation(x, weight, self.bias), operation(x.abs(), std * std, None), None
 
 
 @pytest.mark.parametrize("fault", [BiasInVariance, InputNotSquared])
@@ -320,11 +321,50 @@ def test_float16_squares_neither_overflow_nor_vanish(autocast):
     layer = BayesLinear(16, 8, log_alpha_init=-12.0, dtype=torch.float32 if autocast else torch.float16)
     x = torch.full((4, 16), 2000.0, dtype=layer.weight.dtype)
     with torch.autocast("cpu", dtype=torch.float16, enabled=autocast):
-        mean, variance = layer._statistics(x, layer.weight, layer._std(), nn.functional.linear)
+        mean, variance, _ = layer._statistics(x, layer.weight, layer._std(), nn.functional.linear)
         assert layer(x).isfinite().all()
     assert (mean.dtype, variance.dtype) == (torch.float16, torch.float32)
     expected = math.exp(-6) * 2000 * layer.weight.float().square().sum(1).sqrt()
     torch.testing.assert_close(variance.sqrt(), expected.expand(4, 8), rtol=2e-2, atol=0)
+
+
+SHARED = [(BayesLinear, (6, 4), (8, 6)), (BayesConv2d, (3, 4, 2), (8, 3, 4, 4)), (BayesLinear, (6, 4), (8, 5, 6))]
+
+
+@pytest.mark.parametrize(("kind", "args", "shape"), SHARED)
+@float64
+def test_a_share_of_the_variance_gradient_draws_the_same_outputs(kind, args, shape):
+    layer, x = kind(*args), torch.randn(shape)
+    whole = seeded(layer, x)
+    for layer.variance_share in (0.25, 0.3, 0.01):
+        torch.testing.assert_close(seeded(layer, x), whole, rtol=1e-13, atol=1e-13)
+
+
+def mean_gradients(layer, x, share):
+    """Gradients of input and parameters, averaged over all rotations of the batch, with noise of 1 everywhere."""
+    layer.variance_share = share
+    given = [x.clone().requires_grad_(), *layer.parameters()]
+    weight = torch.linspace(-1, 1, layer(x).numel()).view(layer(x).shape)
+    loss = sum((layer(given[0].roll(k, 0)) * weight.roll(k, 0)).square().sum() for k in range(len(x))) / len(x)
+    return torch.autograd.grad(loss, given)
+
+
+@pytest.mark.parametrize(("kind", "args", "shape"), SHARED)
+@pytest.mark.parametrize("scaled", [True, False], ids=["scaled", "planted: not scaled"])
+@float64
+def test_a_share_of_the_variance_gradient_is_right_on_average(kind, args, shape, scaled, monkeypatch):
+    monkeypatch.setattr("vnd.nn.bayesian.normal", lambda like, generator: torch.ones_like(like))
+    if not scaled:
+        add = bayesian.plain_add_noise
+
+        def constant(mean, variance, generator=None, rest=None):
+            return add(mean, variance if rest is None else torch.cat([variance, rest]), generator)
+
+        monkeypatch.setattr("vnd.nn.bayesian.plain_add_noise", constant)
+    layer, x = kind(*args), torch.randn(shape)
+    whole, part = mean_gradients(layer, x, 1.0), mean_gradients(layer, x, 0.25)
+    close = [torch.allclose(a, b, rtol=1e-9, atol=1e-9) for a, b in zip(whole, part, strict=True)]
+    assert all(close) == scaled
 
 
 def test_channels_last_stays_channels_last():
@@ -661,6 +701,8 @@ def test_the_float16_statistics_compile_to_one_graph():
     ("options", "words"),
     [
         ({"noise": "row"}, "noise must be one of weight, channel, layer; got 'row'"),
+        ({"variance_share": 0.0}, "variance_share must lie in (0, 1]; got 0.0"),
+        ({"variance_share": 0.5, "estimator": "weight"}, "variance_share below 1 needs the estimator 'local'; got 'w"),
         ({"estimator": "global"}, "estimator must be one of local, weight, flipout; got 'global'"),
         ({"log_alpha_init": math.nan}, "log_alpha_init must be finite; got nan"),
         ({"prior": "vnd"}, "prior must be a LogUniform or a scalar Normal; got 'vnd'"),

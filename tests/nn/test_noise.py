@@ -29,19 +29,22 @@ def test_outputs_have_the_given_mean_and_variance(device, dtype):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_the_gradient_is_that_of_the_noise_that_was_drawn(device, layout):
+@pytest.mark.parametrize("leading", [5, 2])
+def test_the_gradient_is_that_of_the_noise_that_was_drawn(device, layout, leading):
     mean = torch.randn(5, 7, 9, 11, device=device).to(memory_format=layout).requires_grad_()
     variance = torch.rand(5, 7, 9, 11, device=device).to(memory_format=layout)
     variance[0] = 0.0
     variance.requires_grad_()
-    out = add_noise(mean, variance)
+    rest = variance[leading:].detach() if leading < 5 else None
+    out = add_noise(mean, variance[:leading], rest=rest)
     weight = torch.randn_like(out)
     grad_mean, grad_variance = torch.autograd.grad((out * weight).sum(), (mean, variance))
     noise = (out - mean).detach() / variance.detach().clamp(min=SMALLEST_VARIANCE).sqrt()
     assert torch.equal(grad_mean, weight)
     assert torch.equal(grad_variance[0], torch.zeros_like(grad_variance[0]))
-    expected = weight * noise / (2 * variance.detach().sqrt())
-    torch.testing.assert_close(grad_variance[1:], expected[1:], rtol=1e-3, atol=1e-4)
+    expected = weight * noise / (2 * variance.detach().sqrt()) * 5 / leading
+    torch.testing.assert_close(grad_variance[1:leading], expected[1:leading], rtol=1e-3, atol=1e-4)
+    assert not grad_variance[leading:].any()
 
 
 def test_a_seed_repeats_the_noise_and_another_does_not(device):

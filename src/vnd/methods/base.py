@@ -299,6 +299,7 @@ LIMITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # option, of wha
     ("fixed_budgets", lambda x: list(x) == sorted(set(x)), "rise from the smallest to the largest"),
     ("freeze_order_after", lambda x: 0 <= x <= 1, "lie in [0, 1]"),
     ("sampled_share", lambda x: 0 < x <= 1, "lie in (0, 1]"),
+    ("variance_share", lambda x: 0 < x <= 1, "lie in (0, 1]"),
     ("uniform_share", lambda x: 0 <= x <= 1, "lie in [0, 1]"),
     ("length_kl_weight", lambda x: x >= 0, "be 0 or more"),
     ("fraction", lambda x: 0 < x <= 1, "lie in (0, 1]"),

@@ -64,6 +64,8 @@ class BN3(Sandwich):
         kl_constant: C of the log-uniform KL; 0 for the form as printed, None for that which makes the smallest KL 0.
         kl_reduction: Over the weights of an output channel: their "sum", or their mean, "fan_in"; see `vnd.kl`.
         estimator: How layers sample their weights.
+        variance_share: With the "local" estimator, share of a batch through whose output variances gradients flow; a
+            quarter makes steps faster. See `vnd.nn.BayesLayer`.
         rescale: "expected" multiplies kept units by their probability in evaluation, as the paper does.
         sampler: "released" repeats a slip of the authors' code; see `OrderingUnit`.
     """
@@ -85,6 +87,7 @@ class BN3(Sandwich):
     kl_constant: float | None = None
     kl_reduction: Reduction = "sum"
     estimator: Estimator = "local"
+    variance_share: float = 1.0
     rescale: Rescale = "none"
     sampler: Sampler = "exact"
 

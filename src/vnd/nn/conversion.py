@@ -108,6 +108,7 @@ def to_nested(
     weight_prior: LogUniformForm | float = "vnd",
     kl_constant: float | None = None,
     free_variance: bool = False,
+    variance_share: float = 1.0,
     link: Link | None = None,
     prior: BernoulliChain | float | None = None,
     temperature: float = 2.0,
@@ -161,6 +162,8 @@ def to_nested(
         kl_constant: C of the log-uniform KL, the price of a kept weight; 0 for the paper's form as it is printed, None
             for that which makes the smallest KL 0. See `vnd.functional.log_uniform_kl`.
         free_variance: A free log σ² instead of log α under a log-uniform prior; see `BayesLayer`.
+        variance_share: Share of a batch through whose output variances gradients flow, for faster steps; see
+            `BayesLayer`.
         link: What its outputs stand for, where nothing is said there; see `vnd.predict`.
         prior: Prior over a unit's lengths; this and what follows are arguments of `OrderingUnit`.
         temperature: τ of the Downhill posterior.
@@ -220,13 +223,16 @@ def to_nested(
             "weight_prior": weight_prior,
             "kl_constant": kl_constant,
         },
-        **{"free_variance": free_variance, "link": link},
+        **{"free_variance": free_variance, "variance_share": variance_share, "link": link},
     }
     defaults = Rule(None, num_groups, base, unit_options.pop("prior"), bayesian, log_alpha_init, "output")
     of_weights = (
         LogUniform(weight_prior, kl_constant) if isinstance(weight_prior, str) else Normal(0.0, float(weight_prior))
     )
-    layer_options = {"estimator": estimator, "noise": noise, "prior": of_weights, "free_variance": free_variance}
+    layer_options = {
+        **{"estimator": estimator, "noise": noise, "prior": of_weights, "free_variance": free_variance},
+        "variance_share": variance_share,
+    }
     options = {
         "residual": residual,
         "placement": placement,

@@ -175,9 +175,12 @@ def _kept_kl(
         inputs = rows if inputs is None else torch.minimum(inputs, rows)
     if outputs is None and inputs is None:
         return cost.sum() if most is None else cost.sum() * most
+    transposed = isinstance(layer, BayesConvTranspose2d)
+    if inputs is None and outputs is not None and not transposed:
+        return (cost.sum(tuple(range(1, cost.dim()))) * bounded(outputs)).sum()
     table = cost.flatten(2).sum(2) if cost.dim() > 2 else cost
     groups = getattr(layer, "groups", 1)
-    if isinstance(layer, BayesConvTranspose2d):  # (in, out / groups) to (out, in / groups)
+    if transposed:  # (in, out / groups) to (out, in / groups)
         table = table.view(groups, -1, table.size(1)).transpose(1, 2).reshape(-1, table.size(0) // groups)
     if inputs is None and outputs is not None:
         return (table.sum(1) * bounded(outputs)).sum()
