@@ -192,8 +192,8 @@ def too_fresh(self: ngd.PreconditionGroup) -> list[Any]:
     if self.step == 1:
         return TURN(self)
     gradient = self.gradient.clone()
-    for begin in TURN(self):
-        update = begin()
+    for seen in TURN(self):
+        update = ngd.PendingUpdate([seen])
         (job,) = cuda.decompose([update.gram])
         job.finish()
         update.finish()

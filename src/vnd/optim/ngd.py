@@ -14,7 +14,7 @@ from torch.optim.sgd import sgd
 
 from vnd.functional import to_float32
 from vnd.optim.cuda import EighJob, GraphCache, branch, decompose, fast_products
-from vnd.optim.fisher import Factor, PendingUpdate, identity, shrinkage_of
+from vnd.optim.fisher import Factor, Observed, PendingUpdate, by_kind, identity, shrinkage_of
 
 INITIAL_UPDATES = 10  # the factors are updated on each of the first steps, then once a period
 FIRST_ROUNDS = 3  # updates with the first gradient before its use: a power method from the regular start
@@ -170,8 +170,8 @@ class NGD(Optimizer):
 
     def _turn(self) -> list[PendingUpdate]:
         """Precondition all gradients; nothing but work on tensors that stay where they are, which can be captured."""
-        begun = branch([own.turn for own in sorted(self._groups, key=lambda own: -own.gradient.numel())])
-        return branch(list(chain.from_iterable(begun)))
+        seen = branch([own.turn for own in sorted(self._groups, key=lambda own: -own.gradient.numel())])
+        return branch([partial(PendingUpdate, alike) for alike in by_kind(chain.from_iterable(seen))])
 
     @torch.no_grad()
     def _finish(self) -> None:
@@ -266,12 +266,12 @@ class PreconditionGroup:
             runs.sort(key=lambda own: prod(sizes[axis] for axis in own) > NARROW)
         return runs
 
-    def turn(self) -> list[Callable[[], PendingUpdate]]:
-        """Put natural gradients in the place of gradients; gives the first halves of the factors' updates, if due.
+    def turn(self) -> list[Observed]:
+        """Put natural gradients in the place of gradients; gives what the factors are to be updated with, if due.
 
         A gradient that is not finite, or whose direction is not, stays what it is.
         """
-        norm, updates = _norm(self.gradient), list[Callable[[], PendingUpdate]]()
+        norm, updates = _norm(self.gradient), list[Observed]()
         unit = norm.reciprocal().clamp(1 / EXTENT, EXTENT).to(self.gradient.dtype).view(-1, 1, 1, 1)
         x, order = self.gradient, self.order
         for run in self._runs():
@@ -289,13 +289,13 @@ class PreconditionGroup:
         torch.where(sound.view(one), x, self.gradient, out=self.gradient)
         return updates
 
-    def _update(self, factor: Factor, scatter: Callable[[Tensor], Tensor], *given: Tensor) -> Any:
-        """An update, to be begun, of a factor that in the first step has been updated with the same before."""
+    def _observed(self, factor: Factor, scatter: Callable[[Tensor], Tensor], *given: Tensor) -> Observed:
+        """What to update a factor with, which in the first step has been updated with the same before."""
         for _ in range(FIRST_ROUNDS if self.step == 1 else 0):
-            update = PendingUpdate(factor, self.options, scatter(factor.basis), *given)
+            update = PendingUpdate([Observed(factor, self.options, scatter(factor.basis), *given)])
             decompose([update.gram])[0].finish()
             update.finish()
-        return partial(PendingUpdate, factor, self.options, scatter(factor.basis), *given)
+        return Observed(factor, self.options, scatter(factor.basis), *given)
 
     def _wide(self, x: Tensor, run: list[int], norm: Tensor, unit: Tensor, updates: list[Any], given: bool) -> Tensor:
         """$X - R^⊤ E (R X)$ for one axis, in place unless x was `given`."""
@@ -309,7 +309,7 @@ class PreconditionGroup:
                 return _scatter(sketch * unit, x)
 
             power = norm.square() * x.shape[2] / x[0].numel()
-            updates.append(self._update(factor, scatter, square * unit.view(-1), power))
+            updates.append(self._observed(factor, scatter, square * unit.view(-1), power))
         else:
             sketch = _times(factor.basis, x)
         return _times((factor.basis * -factor.shrinkage[:, :, None]).mT, sketch, x.clone() if given else x)
@@ -325,7 +325,7 @@ class PreconditionGroup:
                 scatter = moments.view(n, *split, *split).diagonal(dim1=1, dim2=4).diagonal(dim1=2, dim2=4).sum((3, 4))
                 square = scatter.diagonal(dim1=1, dim2=2).sum(1, dtype=torch.float64)
                 power = norm.square() * d / x[0].numel()
-                updates.append(self._update(factor, scatter.__rmatmul__, square, power))
+                updates.append(self._observed(factor, scatter.__rmatmul__, square, power))
             own = torch.baddbmm(identity(basis.mT), basis.mT, basis * factor.shrinkage[:, :, None], alpha=-1)
             for _ in range(2 if self.due and axis != run[-1] else 0):  # rows, then columns: it is symmetric
                 moments = _times(own, moments.view(n, before, d, -1)).view(n, size, size).mT.contiguous()
