@@ -20,8 +20,8 @@ def plain() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3))
 
 
-def batches() -> list[tuple[Tensor, Tensor]]:
-    return [(torch.randn(8, 1, 4, 4), torch.randint(3, (8,))) for _ in range(STEPS)]
+def batches(count: int = 8) -> list[tuple[Tensor, Tensor]]:
+    return [(torch.randn(count, 1, 4, 4), torch.randint(3, (count,))) for _ in range(STEPS)]
 
 
 def order(net: nn.Module) -> list[Tensor]:
@@ -38,9 +38,11 @@ def trained(net: nn.Module, step: Callable[[int, nn.Module, Tensor, Tensor], Ten
     return order(net)
 
 
-def both(measure: Callable[[int], bool], method: BN3) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """The order at the start, after steps of the method, and after those of a user's loop."""
-    net, data = method.build(plain(), torch.zeros(1, 1, 4, 4)).train(), batches()
+def both(
+    measure: Callable[[int], bool], method: BN3, count: int = 8, every: int = 1
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """The order at the start, after steps of the method, and after those of a user's loop on batches of `count`."""
+    net, data = method.build(plain(), torch.zeros(1, 1, 4, 4)).train(), batches(count)
     twin, start = copy.deepcopy(net), order(net)
 
     def of_method(index: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -50,7 +52,7 @@ def both(measure: Callable[[int], bool], method: BN3) -> tuple[list[Tensor], lis
 
     def of_user(index: int, net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         vnd.set_temperature(net, TEMPERATURE)
-        order = vnd.step_order(net, lambda: F.cross_entropy(net(x), y), measure=measure(index))
+        order = vnd.step_order(net, lambda: F.cross_entropy(net(x[::every]), y[::every]), measure=measure(index))
         return F.cross_entropy(net(x), y) + vnd.kl(net) / NUM_DATA + order
 
     return start, trained(net, of_method, data), trained(twin, of_user, data)
@@ -63,6 +65,20 @@ def test_a_loop_of_ones_own_trains_the_order_as_the_method_does() -> None:
         assert a.isfinite().all()
         assert not torch.equal(before, a)
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "every"),
+    [(256, 0.25, 4), (256, 0.125, 8), (256, 0.01, 8), (256, 1.0, 1), (96, 0.25, 3), (63, 0.25, 1)],
+)
+def test_a_measurement_runs_on_its_share_of_the_batch_and_on_32_images_at_least(
+    count: int, share: float, every: int
+) -> None:
+    method = BN3(num_groups=4, measure_every=2, measured_share=share)
+    for tried in (every, every + 1):
+        start, ours, theirs = both(lambda index: index % 2 == 0, method, count, tried)
+        assert not any(torch.equal(a, b) for a, b in zip(start, ours, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)) == (tried == every)
 
 
 def test_a_loop_that_does_not_measure_trains_another_order() -> None:  # or the law above would see nothing

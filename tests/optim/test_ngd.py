@@ -205,7 +205,7 @@ def too_fresh(self: ngd.PreconditionGroup) -> list[Any]:
 COUNT = ngd.PreconditionGroup.count
 TURN = ngd.PreconditionGroup.turn
 FAULTS: dict[str, tuple[Any, str, Any]] = {
-    "forgets the norm": (ngd, "_norm", lambda x: torch.ones(len(x), dtype=torch.float64)),
+    "forgets the norm": (ngd, "norms", lambda x: torch.ones(len(x), dtype=torch.float64)),
     "updates one step late": (ngd.PreconditionGroup, "count", late),
     "updates before the use": (ngd.PreconditionGroup, "turn", too_fresh),
     "updates in every step": (ngd, "INITIAL_UPDATES", 1000),

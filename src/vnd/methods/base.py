@@ -293,6 +293,7 @@ LIMITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # option, of wha
     ("label_smoothing", lambda x: 0 <= x < 1, "lie in [0, 1)"),
     ("draws", lambda x: x >= 1, "be at least 1"),
     ("measure_every", lambda x: x >= 0, "be 0 (never) or more"),
+    ("measured_share", lambda x: 0 < x <= 1, "lie in (0, 1]"),
     ("distill", lambda x: 0 <= x <= 1, "lie in [0, 1]"),
     ("full_share", lambda x: 0 < x < 1, "lie in (0, 1)"),
     ("fixed_budgets", lambda x: all(budget > 0 for budget in x), "be numbers of parameters, greater than 0"),

@@ -47,6 +47,7 @@ class BN3(Sandwich):
         gradient: How the loss reaches the order; see `OrderingUnit`.
         measure_every: With `gradient` "difference", steps between two measurements of a unit, each of two passes
             without gradient; 0 for never.
+        measured_share: Share of the batch that these run on, of 32 images at least.
         kl_keep_prob: With what probability a weight is charged; see `vnd.kl`.
         placement: "before_norm" masks before BatchNorm, as the authors' code does, and reads the network masked.
         sandwich: In every step the full and the smallest network as well, each on the whole batch, the narrower ones
@@ -74,6 +75,7 @@ class BN3(Sandwich):
     coupling: Coupling = "quantile"
     gradient: Gradient = "difference"
     measure_every: int = 4
+    measured_share: float = 0.125
     kl_keep_prob: KeepProb = "output"
     placement: Placement = "after"
     sandwich: bool = False
@@ -120,7 +122,7 @@ class BN3(Sandwich):
         if self.sandwich:
             self._cut(model, frozen=step.share >= self.freeze_order_after)
         frozen = bool(fixed_sizes(model).budgets)  # and there is nothing left to measure
-        measure_order(self, model, step, None if frozen else lambda: average(self._likelihood(model, *batch)))
+        measure_order(self, model, step, None if frozen else batch, average)
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the KL."""

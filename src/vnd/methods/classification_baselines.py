@@ -148,6 +148,7 @@ class OrderedL0(Grouped, Nested):
         coupling: One draw of the length for all layers ("quantile"), or one each ("independent").
         gradient: How the loss reaches the order; see `OrderingUnit`.
         measure_every: With `gradient` "difference", steps between two measurements of a unit.
+        measured_share: Share of the batch that a measurement runs on, of 32 images at least.
         draws: Draws of the masks in a step, each on its part of the batch.
         initial_logit: Where the keep logits start.
         charge: What is counted: "weights", d the weights of a channel, or "units", d = 1 and j in groups.
@@ -157,13 +158,14 @@ class OrderedL0(Grouped, Nested):
     coupling: Coupling = "quantile"
     gradient: Gradient = "difference"
     measure_every: int = 4
+    measured_share: float = 0.125
     draws: int = 1
     initial_logit: float = 3.0
     charge: Literal["weights", "units"] = "weights"
 
     def prepare(self, model: nn.Module, batch: Batch, step: Step, average: Callable[[Tensor], Tensor]) -> None:
         """Set the temperature, and measure what one unit is worth to the loss."""
-        measure_order(self, model, step, lambda: average(self._likelihood(model, *batch)))
+        measure_order(self, model, step, batch, average)
 
     def loss(self, model: nn.Module, batch: Batch, step: Step) -> Terms:
         """Mean negative log-likelihood of the batch, and the price of the expected width."""

@@ -22,6 +22,7 @@ from vnd.nn.profile import runs_whole
 from vnd.nn.state import Shape, state_of, unwrap
 from vnd.nn.width import Width
 
+FEWEST_MEASURED = 32  # images that a measurement of the order runs on, if the batch has as many
 Selection = tuple[Tensor | int | None, ...]  # by dimension: which entries are kept, or how many leading ones, or all
 
 
@@ -261,13 +262,20 @@ def told_apart(model: nn.Module, sizes: list[Size]) -> list[Size]:
     return list(found.values())
 
 
-def measure_order(method: Any, model: nn.Module, step: Any, loss: Callable[[], Tensor] | None) -> None:
-    """Set the temperature, and at a method's turn measure what one unit is worth to the loss; of None, nothing."""
+def measure_order(
+    method: Any, model: nn.Module, step: Any, batch: Batch | None, average: Callable[[Tensor], Tensor]
+) -> None:
+    """Set the temperature, and at a method's turn measure what one unit is worth to the loss; without a batch, nothing.
+
+    On the method's share of the batch: every so many-th image, in both passes the same ones.
+    """
     root = unwrap(model)
     nested.set_temperature(root, step.temperature)
     due = method.gradient == "difference" and method.measure_every and step.index % method.measure_every == 0
-    if due and loss is not None:
-        nested.update_differences(root, loss)
+    if due and batch is not None:
+        every = max(1, min(round(1 / method.measured_share), len(batch[1]) // FEWEST_MEASURED))
+        part = batch if every == 1 else tuple(x[::every].clone() for x in batch)  # dense, as the batch is
+        nested.update_differences(root, lambda: average(method._likelihood(model, *part)))
 
 
 def order_term(method: Any, model: nn.Module) -> Tensor | float:
@@ -406,7 +414,7 @@ class TrainableSubnet:
         places = copy.deepcopy(root)
         for parameter in places.parameters():
             parameter.data = torch.arange(parameter.numel(), dtype=torch.float64).view(parameter.shape)
-        kept = {name: value.detach().long() for name, value in small(places).named_parameters()}
+        kept = {name: value.detach().long() for name, value in small(places).named_parameters(remove_duplicate=False)}
         self.root = root
         self.skeleton = small(root).train().requires_grad_(False)
         for norm in self.skeleton.modules():
@@ -414,14 +422,16 @@ class TrainableSubnet:
                 # Nobody reads its statistics, and CUDA graphs like nothing to change.
                 norm.running_mean = norm.running_var = norm.num_batches_tracked = None
                 norm.track_running_stats = False
-        own = dict(root.named_parameters())
-        self.kept = {name: _selection(place.cpu(), own[name]) for name, place in kept.items()}
+        # Where each is found, once: torch.compile takes its time over every step of a search.
+        owners = {name: (root.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in kept}
+        self.kept = {
+            name: (*owners[name], _selection(place.cpu(), getattr(*owners[name]))) for name, place in kept.items()
+        }
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The output for a batch."""
-        own = dict(self.root.named_parameters())
-        slices = {name: _select(own[name], selection) for name, selection in self.kept.items()}
-        return functional_call(self.skeleton, slices, args, kwargs)
+        slices = {name: _select(getattr(owner, own), kept) for name, (owner, own, kept) in self.kept.items()}
+        return functional_call(self.skeleton, slices, args, kwargs, tie_weights=False)  # all names are given
 
 
 def can_be_trained_small(net: nn.Module) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import chain
 from numbers import Real
 from typing import Any, Literal, get_args
 
@@ -326,24 +327,44 @@ def update_differences(root: nn.Module, loss: Callable[[], Tensor], rate: float 
 
     buffers = [b for m in root.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) for b in m.buffers()]
     buffers += [unit.quantile.count] if unit.quantile is not None else []  # the rotation goes on undisturbed
-    before = [buffer.clone() for buffer in buffers]
+    before = _copied(buffers)
     others = [m for m in root.modules() if isinstance(m, OrderingUnit) and m is not unit]
     others = [other for other in others if unit.quantile is not None and other.quantile is unit.quantile]
     level = unit.posterior().chain.log_survival[index]
-    lengths = [other.base + (other.posterior().chain.log_survival >= level).sum() for other in others]
+    together = alike(others)  # a few kernels for many
+    lengths = [length for some in together for length in _lengths_at(some, level)]
     try:
-        with pinned([*others, unit], [*lengths, unit.base + index]):
+        with pinned([*chain.from_iterable(together), unit], [*lengths, unit.base + index]):
             with torch.random.fork_rng(devices=[unit.keep_logits.device] if unit.keep_logits.is_cuda else []):
                 without = loss()
             pin([unit], [unit.base + index + 1])
             difference = loss() - without
     finally:
-        for buffer, value in zip(buffers, before, strict=True):
-            buffer.copy_(value)
+        _copy(buffers, before)
 
     unit.difference_counts[index] += 1
     weight = (1 / unit.difference_counts[index]).clamp(min=rate)
     unit.differences[index] += weight * (difference - unit.differences[index])
+
+
+def _lengths_at(units: list[OrderingUnit], level: Tensor) -> tuple[Tensor, ...]:
+    """Groups that units alike keep at a level of the log survival."""
+    logits = torch.stack([unit.keep_logits for unit in units])
+    log_survival = BernoulliChain(logits, validate_args=False).log_survival
+    return (units[0].base + (log_survival >= level).sum(1)).unbind()
+
+
+def _copied(tensors: list[Tensor]) -> list[Tensor]:
+    copies = [torch.empty_like(x) for x in tensors]
+    _copy(copies, tensors)
+    return copies
+
+
+def _copy(places: list[Tensor], values: list[Tensor]) -> None:
+    """Fill tensors, those of a dtype by one kernel."""
+    for dtype in {x.dtype for x in places}:
+        of_dtype = [(place, value) for place, value in zip(places, values, strict=True) if place.dtype == dtype]
+        torch._foreach_copy_([place for place, _ in of_dtype], [value for _, value in of_dtype])
 
 
 def _measured_units(root: nn.Module) -> list[OrderingUnit]:

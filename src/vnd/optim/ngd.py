@@ -15,6 +15,7 @@ from torch.optim.sgd import sgd
 from vnd.functional import to_float32
 from vnd.optim.cuda import EighJob, GraphCache, branch, decompose, fast_products
 from vnd.optim.fisher import Factor, Observed, PendingUpdate, by_kind, identity, shrinkage_of
+from vnd.optim.kernels import narrow_product, norms, put_scaled
 
 INITIAL_UPDATES = 10  # the factors are updated on each of the first steps, then once a period
 FIRST_ROUNDS = 3  # updates with the first gradient before its use: a power method from the regular start
@@ -271,7 +272,7 @@ class PreconditionGroup:
 
         A gradient that is not finite, or whose direction is not, stays what it is.
         """
-        norm, updates = _norm(self.gradient), list[Observed]()
+        norm, updates = norms(self.gradient), list[Observed]()
         unit = norm.reciprocal().clamp(1 / EXTENT, EXTENT).to(self.gradient.dtype).view(-1, 1, 1, 1)
         x, order = self.gradient, self.order
         for run in self._runs():
@@ -282,11 +283,9 @@ class PreconditionGroup:
             flat, use = x.view(len(x), x.shape[1:at].numel(), size, -1), self._wide if size > NARROW else self._narrow
             with torch.autocast(x.device.type, enabled=False), fast_products(size > NARROW):
                 x = use(flat, run, norm, unit, updates, x is self.gradient).view(x.shape)
-        scale = norm / _norm(x)  # not finite for zeros
-        sound, one = scale.isfinite(), (-1, *[1] * (x.ndim - 1))
-        x *= torch.where(sound, scale, 1.0).to(x.dtype).view(one)
+        scale = norm / norms(x)  # not finite for zeros
         x = x.permute(0, *(1 + order.index(axis) for axis in self.order))
-        torch.where(sound.view(one), x, self.gradient, out=self.gradient)
+        put_scaled(x, scale, self.gradient)
         return updates
 
     def _observed(self, factor: Factor, scatter: Callable[[Tensor], Tensor], *given: Tensor) -> Observed:
@@ -301,7 +300,7 @@ class PreconditionGroup:
         """$X - R^⊤ E (R X)$ for one axis, in place unless x was `given`."""
         factor, sketch = self.factors[run[0]], torch.empty(0)
         if self.due:
-            square = norm.square() if given else _norm(x).square()  # its norm is to be the gradient's
+            square = norm.square() if given else norms(x).square()  # its norm is to be the gradient's
 
             def scatter(basis: Tensor) -> Tensor:
                 nonlocal sketch
@@ -331,7 +330,8 @@ class PreconditionGroup:
                 moments = _times(own, moments.view(n, before, d, -1)).view(n, size, size).mT.contiguous()
             matrix = (matrix[:, :, None, :, None] * own[:, None, :, None, :]).view(n, before * d, before * d)
             before *= d
-        return _times(matrix, x)
+        product = narrow_product(matrix, x)
+        return _times(matrix, x) if product is None else product
 
 
 def _move(group: dict[str, Any], parameters: list[Tensor], along: list[Tensor], states: dict[Tensor, Any]) -> None:
@@ -377,13 +377,6 @@ def _scatter(y: Tensor, x: Tensor) -> Tensor:
     if x.shape[3] == 1:
         return torch.bmm(y.squeeze(3).mT, x.squeeze(3))
     return torch.matmul(y, x.mT).sum(1)
-
-
-def _norm(x: Tensor) -> Any:
-    """The norm of each tensor of a batch, whatever its scale."""
-    if x.is_cuda:  # one pass over memory, summed in float64
-        return torch.stack(torch._foreach_norm(x.unbind(), 2, torch.float64))
-    return torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=torch.float64)
 
 
 def _check(group: dict[str, Any]) -> None:
