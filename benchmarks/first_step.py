@@ -82,7 +82,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def measure(recipe: Any, device: str, batch: int, steps: int) -> dict[str, Any]:
-    """What a run takes, in this process."""
+    """Seconds and milliseconds of a run, in this process."""
     found: dict[str, Any] = {"imports": time.perf_counter() - START}
     if device == "cuda":
         torch.zeros(1, device=device)  # the driver
@@ -102,7 +102,7 @@ def measure(recipe: Any, device: str, batch: int, steps: int) -> dict[str, Any]:
 
 
 def in_own_process(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """What a run takes in a process of its own, with empty caches."""
+    """The same in a process of its own, with empty caches."""
     with tempfile.TemporaryDirectory() as folder:
         caches = {key: f"{folder}/{key}" for key in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
         command = [sys.executable, __file__, *sys.argv[1:], "--run", name, "--out", f"{folder}/found.json"]

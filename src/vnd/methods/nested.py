@@ -423,14 +423,12 @@ class TrainableSubnet:
                 norm.running_mean = norm.running_var = norm.num_batches_tracked = None
                 norm.track_running_stats = False
         # Where each is found, once: torch.compile takes its time over every step of a search.
-        owners = {name: (root.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in kept}
-        self.kept = {
-            name: (*owners[name], _selection(place.cpu(), getattr(*owners[name]))) for name, place in kept.items()
-        }
+        found_at = {name: (root.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in kept}
+        self.kept = {name: (*found, _selection(kept[name].cpu(), getattr(*found))) for name, found in found_at.items()}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The output for a batch."""
-        slices = {name: _select(getattr(owner, own), kept) for name, (owner, own, kept) in self.kept.items()}
+        slices = {name: _select(getattr(layer, last), kept) for name, (layer, last, kept) in self.kept.items()}
         return functional_call(self.skeleton, slices, args, kwargs, tie_weights=False)  # all names are given
 
 

@@ -15,7 +15,7 @@ Factor = namedtuple("Factor", ("basis", "strength", "rest", "shrinkage"))
 
 
 class Observed(NamedTuple):
-    """What a factor is updated with: $R X X^⊤$, the square of the norm of X, on any scale, and the trace of S."""
+    """An observation that a factor learns from: $R X X^⊤$, the square of the norm of X, on any scale, and the trace of S."""
 
     factor: Factor
     options: Any

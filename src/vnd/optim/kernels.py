@@ -18,7 +18,8 @@ NARROWEST, MOST = 16, 16  # the kernel for narrow products: entries that follow 
 def norms(x: Tensor) -> Tensor:
     """The norm of each tensor of a batch, (n, …), whatever its scale: its squares are summed in float64."""
     if not _suits_kernels(x):
-        return torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=torch.float64)
+        found: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=torch.float64)
+        return found
     count = x[0].numel()
     partial = x.new_empty(len(x), triton.cdiv(count, BLOCK), dtype=torch.float64)
     _squares[partial.shape[1], len(x)](x, partial, count, partial.shape[1], BLOCK=BLOCK)
