@@ -15,7 +15,7 @@ Factor = namedtuple("Factor", ("basis", "strength", "rest", "shrinkage"))
 
 
 class Observed(NamedTuple):
-    """An observation that a factor learns from: $R X X^⊤$, the square of the norm of X, on any scale, and the trace of S."""
+    """An observation for a factor: $R X X^⊤$, the square of the norm of X, on any scale, and the trace of S."""
 
     factor: Factor
     options: Any

@@ -289,7 +289,7 @@ class PreconditionGroup:
         return updates
 
     def _observed(self, factor: Factor, scatter: Callable[[Tensor], Tensor], *given: Tensor) -> Observed:
-        """An observation that a factor learns from, which in the first step it has learned from before."""
+        """An observation for a factor, which in the first step it has learned from before."""
         for _ in range(FIRST_ROUNDS if self.step == 1 else 0):
             update = PendingUpdate([Observed(factor, self.options, scatter(factor.basis), *given)])
             decompose([update.gram])[0].finish()
