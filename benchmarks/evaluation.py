@@ -39,11 +39,10 @@ from vnd.tasks.classification import ClassificationEvaluation, measure
 FRACTIONS = tuple(round(0.1 * tenth, 1) for tenth in range(1, 11))
 # Parts that follow each other, of an evaluation and of a method; what is left is the evaluation's own.
 PARTS = {
-    "answer": module,
+    "Pass": module,
     "scores": module,
     "latency": module,
     "recalibrate": BN3,
-    "cut": BN3,
     "extract": BN3,
     "cost": BN3,
 }
@@ -169,7 +168,7 @@ def main() -> None:
     with timed_parts(args.device, parts):
         total = seconds(lambda: whole_evaluation(recalibrated, args, test), args.device)
     parts["the rest"] = total - sum(parts.values())
-    parts["making batches, in answer"] = len(FRACTIONS) * seconds(
+    parts["making batches, in passes"] = len(FRACTIONS) * seconds(
         lambda: torch.stack([x.sum() for x in in_order(test, bare.normalise, args.device)]), args.device
     )
     passes = statistics.median(turn["passes"] for turn in turns)

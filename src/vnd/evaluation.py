@@ -31,7 +31,7 @@ from vnd.nn import BayesLayer, Prediction, Shape
 from vnd.nn.arguments import Arguments, Output, batch_inputs, check_output, describe_value, split_labels, to_device
 from vnd.nn.extract import extract
 from vnd.nn.predict import Link, evaluating, predict
-from vnd.nn.profile import latency, profile
+from vnd.nn.profile import TIMED, latency, profile
 from vnd.nn.recalibrate import is_altered
 from vnd.nn.state import NestedState, batch_norms, lock_of, nested_part, state_of, unwrap
 from vnd.nn.width import Width, as_shape
@@ -643,15 +643,17 @@ class _Evaluated:
 
     def _cost(self, one: _Contestant, example: Any) -> dict[str, Any]:
         """Cost of the network of a size with the means of its weights."""
-        net, width = self.net, one.size.width  # not the one cut out, whose bits of weights are floats
-        cost: dict[str, Any]
+        net, width, cost = self.net, one.size.width, dict[str, Any]()
+        state: NestedState | None = getattr(nested_part(net), "_vnd_state", None)
+        if state is not None and not state.bits and one.width is None and not one.samples:
+            net, width = one.network, None  # cut out already; bits of its weights would be floats
         try:
             cost = dataclasses.asdict(profile(net, width, example))
-            cost["latency_ms"] = latency(net, width, example)
+            cost["latency_ms"] = latency(net, width, example, TIMED)
         except ValueError:
-            if width is None:
+            if one.size.width is None:
                 raise
-            cost = dataclasses.asdict(profile(net, width, count_macs=False))  # of one that cannot be run cut
+            cost = dataclasses.asdict(profile(self.net, one.size.width, count_macs=False))  # cannot be run cut
             cost |= {"macs": None, "latency_ms": None}
         return cost | {"latency_batch": 1, "machine": machine(self.device)}
 

@@ -12,6 +12,8 @@ from scipy import stats
 from torch import Tensor
 
 from vnd import metrics
+from vnd.metrics.calibration import ties
+from vnd.metrics.uncertainty import score_vector
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=6)  # few values: ties are the rule
 MEASURES = (
@@ -174,3 +176,68 @@ def hoped(probs: Tensor, labels: Tensor, uncertainty: Tensor) -> float:
 def test_a_promise_is_kept_as_often_as_it_says() -> None:
     most = stats.binom.ppf(1 - 1e-6, 100, 0.1)  # one false alarm in a million if the promise holds
     assert broken_promises(promised, 100) <= most < broken_promises(hoped, 100)
+
+
+def predictions(rows: int, classes: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities of which some are tied, labels, and uncertainties of which some are equal."""
+    generator = torch.Generator().manual_seed(seed)
+    probs = (torch.randn(rows, classes, generator=generator) * 3).softmax(1)
+    probs[::7], probs[1::7] = 1 / classes, torch.eye(classes)[0]
+    uncertainty = torch.special.entr(probs).sum(1).mul(20).round()
+    return probs, torch.randint(classes, (rows,), generator=generator), uncertainty
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(1, 2), (63, 3), (500, 10), (130, 1)])
+def test_all_scores_at_once_are_those_of_each_function(rows: int, classes: int) -> None:
+    probs, labels, uncertainty = predictions(rows, classes, seed=rows)
+    assert metrics.classification_scores(probs, labels, uncertainty, 12) == {
+        "accuracy": float(metrics.accuracy(probs, labels)),
+        "nll": float(metrics.negative_log_likelihood(probs, labels)),
+        "brier": float(metrics.brier_score(probs, labels)),
+        "ece": float(metrics.expected_calibration_error(probs, labels, 12)),
+        "classwise_ece": float(metrics.classwise_calibration_error(probs, labels, 12)),
+        "adaptive_ece": float(metrics.adaptive_calibration_error(probs, labels, 12)),
+        "batch_ece": float(metrics.batch_calibration_error(probs, labels)),
+        "aurc": float(metrics.area_under_risk_coverage(probs, labels, uncertainty)),
+    }
+
+
+VALUES = st.lists(st.sampled_from([-math.inf, -1.0, -0.0, 0.0, 1e-300, 1.0, math.inf]), min_size=1, max_size=9)
+
+
+def places_by_hand(ordered: list[float]) -> list[tuple[int, int]]:
+    likes = [[place for place, other in enumerate(ordered) if other == value] for value in ordered]
+    return [(min(like), max(like)) for like in likes]
+
+
+@given(VALUES)
+def test_ties_have_the_first_and_the_last_place_of_their_like(values: list[float]) -> None:
+    ordered = torch.tensor(sorted(values), dtype=torch.float64)
+    first, last = ties(ordered)
+    assert list(zip(first.tolist(), last.tolist(), strict=True)) == places_by_hand(ordered.tolist())
+
+
+@pytest.mark.parametrize("change", ["labels", "probs", "sum", "nan", "uncertainty"])
+def test_what_the_scores_refuse_is_marked_in_their_vector(change: str) -> None:
+    probs, labels, uncertainty = predictions(50, 3, seed=0)
+    assert score_vector(probs, labels, uncertainty, 15)[-1] == 1
+    if change == "labels":
+        labels[3] = 3
+    elif change == "uncertainty":
+        uncertainty[3] = math.nan
+    else:
+        probs[3, :2] = {"probs": torch.tensor([1.5, -0.5]), "sum": torch.ones(2), "nan": torch.full((2,), math.nan)}[
+            change
+        ]
+    assert score_vector(probs, labels, uncertainty, 15)[-1] == 0
+    with pytest.raises(ValueError, match="classification_scores: "):
+        metrics.classification_scores(probs, labels, uncertainty)
+
+
+def test_the_scores_of_a_device_are_those_of_a_cpu(device: str) -> None:
+    probs, labels, uncertainty = predictions(1000, 10, seed=1)
+    here = score_vector(probs, labels, uncertainty, 12)
+    there = score_vector(probs.to(device), labels.to(device), uncertainty.to(device), 12).cpu()
+    assert torch.allclose(here, there, rtol=1e-13, atol=1e-15)
+    again = score_vector(probs.to(device), labels.to(device), uncertainty.to(device), 12).cpu()
+    assert torch.equal(there, again)  # no sum in an order of chance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from vnd.tasks import classification as sweep_module
 from vnd.tasks.classification import (
     Answers,
     ClassificationEvaluation,
+    _one_ahead,
     accuracy_of,
     answer,
     at_temperature,
@@ -326,3 +328,39 @@ def test_what_is_no_run_is_refused(checkpoint: Any, run: TrainedRun, tmp_path: P
     (tmp_path / "recipe.yaml").write_text(run.recipe.to_yaml())
     with pytest.raises(ValueError, match=f"has no {checkpoint} network yet; go on with vnd train --resume"):
         open_run(tmp_path, checkpoint)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_a_measurement_is_read_when_the_next_has_begun_and_none_is_lost(count: int) -> None:
+    events: list[str] = []
+
+    def read(index: int) -> int:
+        events.append(f"read {index}")
+        return index
+
+    def begun() -> Any:
+        for index in range(count):
+            events.append(f"begin {index}")
+            yield partial(read, index)
+
+    found: list[Any] = list(_one_ahead(begun()))
+    assert found == list(range(count))
+    if count == 4:
+        assert events == ["begin 0", "begin 1", "read 0", "begin 2", "read 1", "begin 3", "read 2", "read 3"]
+
+
+def test_an_evaluation_that_reads_one_behind_gives_the_same_rows(run: TrainedRun, monkeypatch: Any) -> None:
+    options = replace(OPTIONS, inference=("mean", "mc", "temperature_scaled"), samples=2, repeats=2)
+    times = {"test_seconds", "latency_ms"}
+
+    def rows() -> list[dict[str, Any]]:
+        found = measure(run, options, run.test(), validation=run.splits.validation)
+        return [{key: x for key, x in one.row.items() if key not in times} for one in found]
+
+    in_turn = rows()
+    begun = sweep_module._Measurements.all
+    monkeypatch.setattr(
+        sweep_module._Measurements, "all", lambda self: (partial(lambda x: x, x) for x in _one_ahead(begun(self)))
+    )
+    assert rows() == in_turn
+    assert len({json.dumps(row) for row in in_turn}) == len(in_turn)

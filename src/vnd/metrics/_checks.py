@@ -22,6 +22,9 @@ def checked_predictions(name: str, probs: Tensor, labels: Tensor) -> tuple[Tenso
     if probs.numel() == 0:
         raise ValueError(f"{name}: probs must not be empty; got shape {tuple(probs.shape)}")
     probs, labels = probs.detach().cpu().double(), labels.detach().cpu().long()
+    near = (probs.sum(1) - 1).abs() <= SUM_TOLERANCE  # not so of a row with NaN or infinity
+    if near.all() and probs.min() >= 0 and labels.min() >= 0 and labels.max() < probs.size(1):
+        return probs, labels
     if (row := _first(~probs.isfinite().all(1))) is not None:
         raise ValueError(f"{name}: probs must be finite; row {row} holds NaN or infinity")
     if (row := _first((probs < 0).any(1))) is not None:

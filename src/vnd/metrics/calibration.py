@@ -2,7 +2,7 @@
 
 All take `probs` of shape (N, C), each row a distribution over C classes, and `labels` of shape (N,), whole numbers in
 0 … C − 1; those of calibration also a number of `bins`. All are pooled over the N rows and computed in float64 on the
-CPU, whatever the device of the input.
+CPU, whatever the device of the input; what is unchecked runs where its input is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def accuracy(probs: Tensor, labels: Tensor) -> Tensor:
     tensor(0.5000, dtype=torch.float64)
     """
     probs, labels = checked_predictions("accuracy", probs, labels)
-    return (probs.argmax(1) == labels).double().mean()
+    return TopClass.of(probs, labels).hit.double().mean()
 
 
 def negative_log_likelihood(probs: Tensor, labels: Tensor) -> Tensor:
@@ -50,7 +50,11 @@ def negative_log_likelihood(probs: Tensor, labels: Tensor) -> Tensor:
     >>> negative_log_likelihood(torch.tensor([[0.5, 0.5]]), torch.tensor([1]))
     tensor(0.6931, dtype=torch.float64)
     """
-    probs, labels = checked_predictions("negative_log_likelihood", probs, labels)
+    return log_likelihood(*checked_predictions("negative_log_likelihood", probs, labels))
+
+
+def log_likelihood(probs: Tensor, labels: Tensor) -> Tensor:
+    """The mean negative log-likelihood, unchecked."""
     of_labels = probs.gather(1, labels[:, None])
     return -of_labels.clamp_min(torch.finfo(torch.float64).tiny).log().mean()
 
@@ -65,7 +69,11 @@ def brier_score(probs: Tensor, labels: Tensor) -> Tensor:
     >>> brier_score(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([1, 1]))
     tensor(1.2500, dtype=torch.float64)
     """
-    probs, labels = checked_predictions("brier_score", probs, labels)
+    return squared_distance(*checked_predictions("brier_score", probs, labels))
+
+
+def squared_distance(probs: Tensor, labels: Tensor) -> Tensor:
+    """The Brier score, unchecked."""
     one_hot = torch.nn.functional.one_hot(labels, probs.size(1))
     return (probs - one_hot).square().sum(1).mean()
 
@@ -84,8 +92,11 @@ def expected_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) ->
     >>> expected_calibration_error(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0]))
     tensor(0.4500, dtype=torch.float64)
     """
-    probs, labels = checked_predictions("expected_calibration_error", probs, labels)
-    return _error(_reliability("expected_calibration_error", probs, labels, bins))
+    name = "expected_calibration_error"
+    probs, labels = checked_predictions(name, probs, labels)
+    check_count(name, "bins", bins)
+    top = TopClass.of(probs, labels)
+    return binned_error(equal_width(top.confidence, bins), top.gap, bins)
 
 
 def classwise_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) -> Tensor:
@@ -105,10 +116,13 @@ def classwise_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) -
     """
     probs, labels = checked_predictions("classwise_calibration_error", probs, labels)
     check_count("classwise_calibration_error", "bins", bins)
-    classes = probs.size(1)
-    index = equal_width(probs, bins) + bins * torch.arange(classes)  # of class c: c · bins … (c + 1) · bins − 1
-    hit = torch.nn.functional.one_hot(labels, classes)
-    return _error(_per_bin(index.flatten(), probs.flatten(), hit.flatten(), bins * classes))
+    return classwise(probs, labels, bins)
+
+
+def classwise(probs: Tensor, labels: Tensor, bins: int) -> Tensor:
+    """The calibration error of each class's own probability, unchecked."""
+    gap = probs - torch.nn.functional.one_hot(labels, probs.size(1))
+    return binned_error(equal_width(probs, bins).T, gap.T, bins).mean()
 
 
 def adaptive_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) -> Tensor:
@@ -127,12 +141,15 @@ def adaptive_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) ->
     """
     probs, labels = checked_predictions("adaptive_calibration_error", probs, labels)
     check_count("adaptive_calibration_error", "bins", bins)
-    confidence, top = probs.max(1)
-    _, group, count = confidence.unique(return_inverse=True, return_counts=True)
-    last = count.cumsum(0) - 1
-    twice_middle = 2 * last - count + 1  # first place + last place, whole, so that no rounding decides
-    index = (twice_middle * bins // (2 * len(labels)))[group]
-    return _error(_per_bin(index, confidence, top == labels, bins))
+    return adaptive(TopClass.of(probs, labels), bins)
+
+
+def adaptive(top: TopClass, bins: int) -> Tensor:
+    """The calibration error of bins of equally many rows, unchecked."""
+    ordered, order = top.confidence.sort()
+    first, last = ties(ordered)
+    index = (first + last) * bins // (2 * len(order))  # twice the middle place, whole, so that no rounding decides
+    return binned_error(index, top.gap[order], bins)
 
 
 def batch_calibration_error(probs: Tensor, labels: Tensor, batch: int = 64, bins: int = 15) -> Tensor:
@@ -153,12 +170,16 @@ def batch_calibration_error(probs: Tensor, labels: Tensor, batch: int = 64, bins
     probs, labels = checked_predictions(name, probs, labels)
     check_count(name, "batch", batch)
     check_count(name, "bins", bins)
-    confidence, top = probs.max(1)
-    row = torch.arange(len(labels)) // batch  # all batches at once, the bins of each after those of the one before
-    batches = int(row[-1]) + 1
-    index = row * bins + equal_width(confidence, bins)
-    gap = torch.bincount(index, confidence - (top == labels).double(), minlength=batches * bins).abs()
-    return (gap.view(batches, bins).sum(1) / torch.bincount(row)).mean()
+    return batchwise(TopClass.of(probs, labels), batch, bins)
+
+
+def batchwise(top: TopClass, batch: int, bins: int) -> Tensor:
+    """The mean calibration error of batches, unchecked."""
+    index, gap = equal_width(top.confidence, bins), top.gap
+    whole = len(gap) // batch * batch
+    errors = [binned_error(index[:whole].view(-1, batch), gap[:whole].view(-1, batch), bins)] if whole else []
+    errors += [binned_error(index[whole:], gap[whole:], bins)[None]] if whole < len(gap) else []
+    return torch.cat(errors).mean()
 
 
 def reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
@@ -168,18 +189,49 @@ def reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
     tensor([0, 2])
     """
     probs, labels = checked_predictions("reliability", probs, labels)
-    return _reliability("reliability", probs, labels, bins)
+    check_count("reliability", "bins", bins)
+    top = TopClass.of(probs, labels)
+    return _per_bin(equal_width(top.confidence, bins), top.confidence, top.hit, bins)
 
 
-def _reliability(name: str, probs: Tensor, labels: Tensor, bins: int) -> Reliability:
-    check_count(name, "bins", bins)
-    confidence, top = probs.max(1)
-    return _per_bin(equal_width(confidence, bins), confidence, top == labels, bins)
+@dataclass(frozen=True, eq=False)
+class TopClass:
+    """The most probable class of each row: its probability, and whether it is the label; (N,) each."""
+
+    confidence: Tensor
+    hit: Tensor
+
+    @classmethod
+    def of(cls, probs: Tensor, labels: Tensor) -> TopClass:
+        """Those of probabilities and labels that were checked."""
+        confidence, top = probs.max(1)
+        return cls(confidence, top == labels)
+
+    @property
+    def gap(self) -> Tensor:
+        """Excess of the confidence over what is right."""
+        return self.confidence - self.hit.double()
+
+
+def ties(ordered: Tensor) -> tuple[Tensor, Tensor]:
+    """The first and the last place of each value's like in rising order."""
+    return torch.searchsorted(ordered, ordered), torch.searchsorted(ordered, ordered, right=True) - 1
+
+
+def binned_error(index: Tensor, gap: Tensor, bins: int) -> Tensor:
+    r"""Calibration error $\frac 1N \sum_b | \sum_{n: i_n = b} g_n |$ of gaps in bins, (…, N) each; (…)."""
+    rows, count = gap.shape[:-1], gap.size(-1)
+    if gap.is_cuda:  # in an order that is always the same, and without waiting for the device
+        sums = [torch.where(index == number, gap, 0.0).sum(-1).abs() for number in range(bins)]
+        return torch.stack(sums).sum(0) / count
+    offset = bins * torch.arange(rows.numel()).view(*rows, 1)  # each row has bins of its own
+    sums_of = torch.bincount((index + offset).flatten(), gap.flatten(), minlength=rows.numel() * bins)
+    return sums_of.abs().view(*rows, bins).sum(-1) / count
 
 
 def equal_width(confidence: Tensor, bins: int) -> Tensor:
     """Bin of each confidence, 0 … bins − 1: of B bins, b holds those in (b/B, (b + 1)/B], the first also 0."""
-    return torch.bucketize(confidence, torch.arange(1, bins, dtype=torch.float64) / bins)
+    return torch.bucketize(confidence, torch.arange(1, bins, dtype=torch.float64, device=confidence.device) / bins)
 
 
 def _per_bin(index: Tensor, confidence: Tensor, hit: Tensor, bins: int) -> Reliability:
@@ -191,9 +243,3 @@ def _per_bin(index: Tensor, confidence: Tensor, hit: Tensor, bins: int) -> Relia
         torch.bincount(index, confidence, minlength=bins) / share,
         torch.bincount(index, hit.double(), minlength=bins) / share,
     )
-
-
-def _error(per_bin: Reliability) -> Tensor:
-    """The mean gap over all entries; where each class has bins of its own, that is the mean over classes too."""
-    gap = (per_bin.accuracy - per_bin.confidence).abs()
-    return (per_bin.count * gap).sum() / per_bin.count.sum()

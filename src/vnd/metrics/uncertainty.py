@@ -21,7 +21,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vnd.metrics._checks import check_number, check_tensor, checked_predictions, checked_rows, checked_scores
+from vnd.metrics import calibration
+from vnd.metrics._checks import (
+    SUM_TOLERANCE,
+    check_count,
+    check_number,
+    check_tensor,
+    checked_predictions,
+    checked_rows,
+    checked_scores,
+)
+from vnd.metrics.calibration import TopClass, ties
 from vnd.metrics.statistics import error_bound
 
 COVERAGES = 20  # thresholds that are tried where a confidence is asked for: at coverages of 5 %, 10 % … 100 %
@@ -76,7 +86,9 @@ def area_under_risk_coverage(probs: Tensor, labels: Tensor, uncertainty: Tensor)
     >>> area_under_risk_coverage(torch.eye(2)[[0, 0]], torch.tensor([0, 1]), torch.tensor([0.1, 0.3]))
     tensor(0.2500, dtype=torch.float64)
     """
-    return _area(_grouped("area_under_risk_coverage", probs, labels, uncertainty))
+    name = "area_under_risk_coverage"
+    probs, labels = checked_predictions(name, probs, labels)
+    return _area(TopClass.of(probs, labels).hit, _checked_uncertainty(name, uncertainty, labels))
 
 
 def excess_area_under_risk_coverage(probs: Tensor, labels: Tensor, uncertainty: Tensor) -> Tensor:
@@ -88,9 +100,9 @@ def excess_area_under_risk_coverage(probs: Tensor, labels: Tensor, uncertainty: 
     tensor(0., dtype=torch.float64)
     """
     name = "excess_area_under_risk_coverage"
-    area = _area(_grouped(name, probs, labels, uncertainty))
-    wrong = probs.argmax(1).cpu() != labels.cpu()
-    return area - _area(_grouped(name, probs, labels, wrong))
+    probs, labels = checked_predictions(name, probs, labels)
+    hit = TopClass.of(probs, labels).hit
+    return _area(hit, _checked_uncertainty(name, uncertainty, labels)) - _area(hit, hit.logical_not().double())
 
 
 def threshold_for_risk(
@@ -164,24 +176,75 @@ class _Groups:
 
 def _grouped(name: str, probs: Tensor, labels: Tensor, uncertainty: Tensor) -> _Groups:
     probs, labels = checked_predictions(name, probs, labels)
+    uncertainty = _checked_uncertainty(name, uncertainty, labels)
+    threshold, group, size = uncertainty.unique(return_inverse=True, return_counts=True)
+    wrong = torch.bincount(group[TopClass.of(probs, labels).hit.logical_not()], minlength=len(size))
+    return _Groups(threshold, size.cumsum(0), wrong.cumsum(0))
+
+
+def _checked_uncertainty(name: str, uncertainty: Tensor, labels: Tensor) -> Tensor:
     uncertainty = checked_scores(name, "uncertainty", uncertainty)
     if len(uncertainty) != len(labels):
         raise ValueError(
             f"{name}: uncertainty must have one number for each row of probs, {len(labels)}; got {len(uncertainty)}"
         )
-    threshold, group, size = uncertainty.unique(return_inverse=True, return_counts=True)
-    wrong = torch.bincount(group[probs.argmax(1) != labels], minlength=len(size))
-    return _Groups(threshold, size.cumsum(0), wrong.cumsum(0))
+    return uncertainty
 
 
-def _area(groups: _Groups) -> Tensor:
-    size, wrong = (torch.diff(total, prepend=total.new_zeros(1)) for total in (groups.accepted, groups.errors))
-    group = torch.arange(len(size)).repeat_interleave(size)
-    place = torch.arange(1, len(group) + 1)
+def _area(hit: Tensor, uncertainty: Tensor) -> Tensor:
+    ordered, order = uncertainty.sort()
+    first, last = ties(ordered)
+    wrong = hit[order].logical_not().long()
+    errors = wrong.cumsum(0)
+    before = (errors - wrong)[first]
+    place = torch.arange(1, len(order) + 1, device=order.device)
     # Of the rows of a group, those up to this place have their share of its errors, on average over their order.
-    into = place - (groups.accepted - size)[group]
-    expected = (groups.errors - wrong)[group] + (into * wrong[group]).double() / size[group]
+    expected = before + ((place - first) * (errors[last] - before)).double() / (last - first + 1)
     return (expected / place).mean()
+
+
+SCORES = ("accuracy", "nll", "brier", "ece", "classwise_ece", "adaptive_ece", "batch_ece", "aurc")
+
+
+def classification_scores(probs: Tensor, labels: Tensor, uncertainty: Tensor, bins: int = 15) -> dict[str, float]:
+    """All scores of class probabilities at once: what the function of each gives, for one check and one look at them.
+
+    `accuracy`, `nll`, `brier`, `ece`, `classwise_ece`, `adaptive_ece`, `batch_ece` and `aurc`.
+
+    >>> scores = classification_scores(torch.eye(2)[[0, 0]], torch.tensor([0, 1]), torch.tensor([0.1, 0.3]))
+    >>> scores["accuracy"], scores["aurc"]
+    (0.5, 0.25)
+    """
+    name = "classification_scores"
+    probs, labels = checked_predictions(name, probs, labels)
+    uncertainty = _checked_uncertainty(name, uncertainty, labels)
+    check_count(name, "bins", bins)
+    return dict(zip(SCORES, score_vector(probs, labels, uncertainty, bins)[:-1].tolist(), strict=True))
+
+
+def score_vector(probs: Tensor, labels: Tensor, uncertainty: Tensor, bins: int) -> Tensor:
+    """The numbers of `classification_scores`, and 1 if it takes what they are of, 0 if it refuses it; float64.
+
+    On the device of the probabilities, which nothing waits for: equal to those of a CPU up to the rounding of float64.
+    """
+    probs, uncertainty = probs.double(), uncertainty.double()
+    good = (
+        ((probs.sum(1) - 1).abs() <= SUM_TOLERANCE).all() & (probs.min() >= 0) & uncertainty.isnan().logical_not().all()
+    )
+    good = good & (labels.min() >= 0) & (labels.max() < probs.size(1))
+    labels, uncertainty = labels.clamp(0, probs.size(1) - 1), uncertainty.nan_to_num(0.0, torch.inf, -torch.inf)
+    top = TopClass.of(probs, labels)
+    found = (
+        top.hit.double().mean(),
+        calibration.log_likelihood(probs, labels),
+        calibration.squared_distance(probs, labels),
+        calibration.binned_error(calibration.equal_width(top.confidence, bins), top.gap, bins),
+        calibration.classwise(probs, labels, bins),
+        calibration.adaptive(top, bins),
+        calibration.batchwise(top, 64, 15),
+        _area(top.hit, uncertainty),
+    )
+    return torch.stack((*found, good.double()))
 
 
 POINTS = 50  # thresholds of the default curve, besides the one that accepts nothing

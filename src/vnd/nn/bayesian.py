@@ -16,6 +16,7 @@ from vnd.distributions.kl import gaussian_prior_kl, log_uniform_prior_kl
 from vnd.functional import to_float32
 from vnd.nn.bits import log_sizes, quantize
 from vnd.nn.context import Draw, here, remade
+from vnd.nn.draws import draw_outputs
 
 try:
     import triton
@@ -32,7 +33,7 @@ Operation = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of input, weigh
 SMALLEST_VARIANCE = 1e-16
 
 _OPTIONS = {"prior", "log_alpha_init", "noise", "estimator", "bayesian", "sampling", "expansion"}
-_OPTIONS |= {"free_variance", "variance_share", "_input_mask", "_weight_mask", "_bits"}
+_OPTIONS |= {"free_variance", "variance_share", "_input_mask", "_weight_mask", "_bits", "_pooled"}
 
 
 class BayesLayer(nn.Module):
@@ -89,6 +90,7 @@ class BayesLayer(nn.Module):
     log_alpha: nn.Parameter | None
     log_variance: nn.Parameter | None
     log_scale: nn.Parameter | None  # of weights whose bits are ordered
+    _pooled: tuple[int, int] | None = None  # see `Draw`
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class BayesLayer(nn.Module):
         self.variance_share = variance_share
         self.sampling: bool | None = None
         self.expansion = 1
+        self._pooled = None
         self._input_mask: tuple[Callable[[], Tensor]] | None = None  # in a tuple, so that it is never a submodule
         self._weight_mask: tuple[Callable[[], Tensor]] | None = None
         self._bits: tuple[Callable[[], Tensor]] | None = None
@@ -219,9 +222,10 @@ class BayesLayer(nn.Module):
     def _run(self, x: Tensor, operation: Operation) -> Tensor:
         """A sample in training, the mean in evaluation, unless `sampling` says otherwise."""
         sampling, expansion, generator, estimator = self.sampling, self.expansion, None, self.estimator
+        pooled = self._pooled
         draw: Draw | None = None if torch.compiler.is_compiling() else here(self)
         if draw is not None:
-            sampling, expansion, generator = draw.sampling, draw.expansion, draw.generator
+            sampling, expansion, generator, pooled = draw.sampling, draw.expansion, draw.generator, draw.pooled
             estimator = draw.estimator or estimator  # type: ignore[assignment]
         if expansion != 1 and (expansion < 1 or x.dim() < self.weight.dim()):
             raise ValueError(
@@ -242,7 +246,14 @@ class BayesLayer(nn.Module):
         if std is None:
             draws = [operation(x, weight, self.bias)] * expansion
         elif estimator == "local":
+            shared = pooled[0] if pooled is not None and expansion == 1 and x.size(0) % pooled[1] == 0 else 1
+            if shared > 1:
+                mean = operation(x, weight, self.bias)
+                variance = self._variance(x, std, operation, mean.dtype, shared)
+                return draw_outputs(mean, variance, shared, SMALLEST_VARIANCE, generator)
             mean, variance, rest = self._statistics(x, weight, std, operation)
+            if expansion > 1 and not torch.is_grad_enabled():
+                return draw_outputs(mean, variance, expansion, SMALLEST_VARIANCE, generator)
             draws = [add_noise(mean, variance, generator, rest) for _ in copies]
         elif estimator == "weight":
             draws = [operation(x, weight + std * normal(weight, generator), self.bias) for _ in copies]
@@ -267,13 +278,17 @@ class BayesLayer(nn.Module):
         return mean, variance, rest
 
     @staticmethod
-    def _variance(x: Tensor, std: Tensor, operation: Operation, dtype: torch.dtype) -> Tensor:
-        """Variance of each output, for outputs of a dtype."""
+    def _variance(x: Tensor, std: Tensor, operation: Operation, dtype: torch.dtype, samples: int = 1) -> Tensor:
+        """Variance of each output, for outputs of a dtype; of samples one after the other, the mean of theirs."""
+
+        def pooled(square: Tensor) -> Tensor:
+            return square if samples == 1 else square.unflatten(0, (samples, -1)).mean(0)
+
         if dtype == torch.float16:  # squares leave its range
             with torch.autocast(x.device.type, enabled=False):
-                return operation(x.float().square(), std.float().square(), None)
+                return operation(pooled(x.float().square()), std.float().square(), None)
         # Products, since autocast would make a float32 copy for the square.
-        return operation(x * x, std * std, None)
+        return operation(pooled(x * x), std * std, None)
 
     def _std(self) -> Tensor:
         """√α θ, or σ, of the shape of `weight`: the standard deviation up to its sign, smooth in θ also at 0."""

@@ -40,6 +40,7 @@ class Draw:
     generator: torch.Generator | None = None  # the source of the noise; None for torch's global one
     expansion: int = 1
     estimator: str | None = None  # None for the layer's own
+    pooled: tuple[int, int] | None = None  # samples whose variances are averaged, and their rows; "local" alone
 
 
 def here(owner: Any) -> Any:

@@ -58,7 +58,7 @@ def predict(
     rows: int | None = None,
     dim: int | None = None,
     output: Output | None = None,
-    estimator: Estimator | None = None,
+    estimator: Estimator | Literal["pooled"] | None = None,
 ) -> Prediction:
     r"""Predict at a width with several draws of the weights, averaging probabilities.
 
@@ -89,7 +89,10 @@ def predict(
         output: The tensor that counts, where the network gives several: a key or an attribute, an index, or a function
             of what the network gives. None for the only tensor, or the one named `logits`.
         estimator: How layers draw in this call, as they take it; None for their own. With "weight" a draw is the same
-            for all examples and positions: see `vnd.predict_masks`.
+            for all examples and positions: see `vnd.predict_masks`. With "pooled" it is as with "local", but all
+            samples of an example have one variance at each output, the mean of theirs, and a layer takes little more
+            than one convolution for each sample instead of two: their variance over draws is the same, and what one
+            sample's inputs say of its own is left out. Samples in one pass share it; see `rows`.
 
     >>> import vnd
     >>> net = nn.Linear(4, 3)
@@ -100,10 +103,11 @@ def predict(
     torch.Size([2, 3])
     """
     inputs = _checked(net, x, samples, link, seed, rows, dim, output)
-    if estimator is not None and estimator not in get_args(Estimator):
-        raise ValueError(
-            f"predict: estimator must be one of {', '.join(map(repr, get_args(Estimator)))}; got {estimator!r}"
-        )
+    pooled = estimator == "pooled"
+    if estimator is not None and not pooled and estimator not in get_args(Estimator):
+        known = ", ".join(map(repr, (*get_args(Estimator), "pooled")))
+        raise ValueError(f"predict: estimator must be one of {known}; got {estimator!r}")
+    own: Estimator | None = "local" if pooled else estimator  # type: ignore[assignment]
     root, part = unwrap(net), nested_part(net)
     if net is not root and any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in net.modules()):
         raise ValueError("predict: nn.DataParallel runs a network in threads, which no width reaches; give its .module")
@@ -127,10 +131,10 @@ def predict(
             generator = torch.Generator(inputs.lead.device).manual_seed(int(seed))
         if state is not None:
             setting = setting_of(net, width)
-            stack.enter_context(saying(state.said(part, replace(setting, sampled=drawing))))
-        stack.enter_context(sampling(root, drawing, generator, estimator))
+            stack.enter_context(saying(state.said(part, replace(setting, sampled=drawing), again=False)))
+        stack.enter_context(sampling(root, drawing, generator, own, pooled))
         try:
-            parts = _run(net, inputs, count, rows or ROWS, reading, estimator)
+            parts = _run(net, inputs, count, rows or ROWS, reading, own)
         except (RuntimeError, ValueError) as error:
             if (explained := _explained(error, inputs, root)) is error:
                 raise
@@ -258,18 +262,24 @@ def _run(
     """Outputs after the link, (samples, batch, …); halves the chunk when the device's memory does not suffice."""
     while True:
         try:
-            at_once = max(1, min(samples, rows // max(1, min(rows, len(x))))) if _separable(net, estimator) else 1
+            together = samples > 1 and _separable(net, estimator)
+            at_once = max(1, min(samples, rows // max(1, min(rows, len(x))))) if together else 1
             counts = [min(at_once, samples - done) for done in range(0, samples, at_once)]
-            chunks = [
-                torch.cat([reading(_draw(net, part, count), count, len(part)) for count in counts])
-                for part in x.split(max(1, min(len(x), rows)))
-            ]
-            return torch.cat(chunks, 1)
+            with as_defaults(net) if at_once == 1 and is_compiled(net) else nullcontext():  # once for all draws
+                chunks = [
+                    _cat([reading(_draw(net, part, count), count, len(part)) for count in counts])
+                    for part in x.split(max(1, min(len(x), rows)))
+                ]
+            return _cat(chunks, 1)
         except RuntimeError as error:  # CUDA has a kind of its own, a CPU has not
             if rows <= 1 or not (isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)):
                 raise
             rows = max(1, min(rows, samples * len(x)) // 2)
             torch.cuda.empty_cache()
+
+
+def _cat(parts: list[Tensor], dim: int = 0) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 def _separable(net: nn.Module, estimator: Estimator | None = None) -> bool:
@@ -283,19 +293,21 @@ def _draw(net: nn.Module, x: Arguments, count: int) -> Any:
     """One pass with `count` draws for every example, (count · batch, …), samples first."""
     root, said = unwrap(net), dict[nn.Module, Draw]()
     if count > 1:
+        draws = {m: here(m) for m in root.modules() if isinstance(m, BayesLayer)}
+        said |= {m: replace(draw, pooled=(count, count * len(x))) for m, draw in draws.items() if draw and draw.pooled}
         state: NestedState | None = getattr(root, "_vnd_state", None)
         first = [] if state is None or not x.single else [root.get_submodule(name) for name in state.first_consumers]
         if len(first) == 1 and isinstance(first[0], BayesLayer) and first[0].bayesian:
-            said = {first[0]: replace(here(first[0]), expansion=count)}
+            said[first[0]] = replace(here(first[0]), expansion=count)
         else:
             x = x.repeat(count)
-    with saying(said), as_defaults(net) if is_compiled(net) else nullcontext():
+    with saying(said), as_defaults(net) if count > 1 and is_compiled(net) else nullcontext():
         return x.run(net)
 
 
 def _summarize(parts: Tensor, link: Link, samples: int, dim: int | None = None) -> Prediction:
-    probs = parts.mean(0)
-    variance = parts.var(0, correction=0)
+    probs = parts[0] if samples == 1 and link != "identity" else parts.mean(0)  # never the network's own memory
+    variance = parts.var(0, correction=0) if samples > 1 else torch.zeros_like(probs)
     if link == "identity":
         return Prediction(probs, None, None, variance, samples)
     if link == "sigmoid":
@@ -305,6 +317,8 @@ def _summarize(parts: Tensor, link: Link, samples: int, dim: int | None = None) 
     if link == "dirichlet":
         return _summarize_dirichlet(parts, samples, classes)
     entropy = torch.special.entr(probs).sum(classes)
+    if samples == 1:
+        return Prediction(probs, entropy, torch.zeros_like(entropy), variance, samples)
     inner = torch.special.entr(parts).sum(classes + 1).mean(0)
     return Prediction(probs, entropy, (entropy - inner).clamp(min=0.0), variance, samples)
 

@@ -31,6 +31,7 @@ from vnd.nn.state import Shape, arguments_of, nested_part, state_of, unwrap
 from vnd.nn.width import Width, as_shape, setting_of
 
 NOISE = ("log_alpha", "log_variance")
+TIMED = 5  # passes whose median is the latency that an evaluation has of each size
 CONTRACTIONS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm"}  # whose multiply-accumulates are counted
 Size = Callable[[Mapping[str, int]], int]  # along a dimension, of how many groups each unit keeps
 Kept = Callable[[Mapping[str, int]], int]  # 1 where a block is kept, 0 where not
@@ -270,7 +271,7 @@ def latency(net: nn.Module, width: Width = None, example_input: Any = None, repe
         setting = saying(state_of(net).said(nested_part(net), setting_of(net, width), warn=False))
     with evaluating(small), setting, torch.inference_mode():
         _run(small, args, kwargs)
-        for _ in range(repeats + 1):
+        for _ in range(repeats):
             if cuda:
                 torch.cuda.synchronize()
             start = time.perf_counter()
@@ -278,7 +279,7 @@ def latency(net: nn.Module, width: Width = None, example_input: Any = None, repe
             if cuda:
                 torch.cuda.synchronize()
             times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times[1:])
+    return statistics.median(times)
 
 
 def _small(net: nn.Module, width: Width) -> nn.Module:

@@ -283,9 +283,13 @@ def _collecting(root: nn.Module, norms: dict[str, Any]) -> Any:
 
 @contextmanager
 def sampling(
-    root: nn.Module, on: bool, generator: torch.Generator | None = None, estimator: Estimator | None = None
+    root: nn.Module,
+    on: bool,
+    generator: torch.Generator | None = None,
+    estimator: Estimator | None = None,
+    pooled: bool = False,
 ) -> Any:
     """Let Bayesian layers sample, or use their means, in the caller's context, whatever the mode of the network."""
-    draw = Draw(on, generator, estimator=estimator)
+    draw = Draw(on, generator, estimator=estimator, pooled=(1, 1) if pooled else None)
     with saying({module: draw for module in root.modules() if isinstance(module, BayesLayer)}):
         yield

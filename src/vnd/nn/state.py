@@ -157,6 +157,9 @@ class Setting:
         return self.shape, self.sampled
 
 
+MOST_PLACES = 4096  # answers of `NestedState.kept` that are remembered
+
+
 @dataclass(eq=False)
 class NestedState:
     """The units of a nested network by name, and the layouts of all that they reach."""
@@ -196,6 +199,7 @@ class NestedState:
     loading: tuple[Tensor | None, ...] | None = None  # what a state dict that is being loaded says of statistics
     shortened: bool = False  # whether it was cut out of a wider nested network, as `extract(keep="nested")` does
     positions: tuple[list[Fraction], ...] | None = None  # at which weights are applied to the example; see `profile`
+    places: dict[tuple[Any, ...], Tensor] = field(default_factory=dict)  # what `kept` has answered
     origin: dict[str, Any] | None = None  # what its plain network was cut from; as in `extract.ORIGINS`
 
     def __post_init__(self) -> None:
@@ -211,6 +215,7 @@ class NestedState:
             "blocks": 0,
             "unseen": False,
             "collecting": None,
+            "places": {},
         }
 
     @property
@@ -236,7 +241,10 @@ class NestedState:
 
     def stamp(self, root: nn.Module) -> int:
         """Number of batches that BatchNorm was trained on."""
-        return max((int(norm.num_batches_tracked) for _, norm in batch_norms(root)), default=0)
+        counts: dict[torch.device, list[Tensor]] = {}
+        for _, norm in batch_norms(root):
+            counts.setdefault(norm.num_batches_tracked.device, []).append(norm.num_batches_tracked)
+        return max((int(torch.stack(own).max()) for own in counts.values()), default=0)  # one look a device
 
     def valid_statistics(self, root: nn.Module, key: Key) -> Statistics | None:
         """The statistics of a width, unless the network was trained since they were collected."""
@@ -309,9 +317,10 @@ class NestedState:
         for norm, held in self.look_up(root, self.default, warn=warn).items():
             norm.activate(held)
 
-    def said(self, root: nn.Module, setting: Setting, warn: bool = True) -> dict[Any, Any]:
-        """Entries of the context for the network to run at a width."""
-        return {self: setting, **self._groups(setting), **self.look_up(root, setting, warn=warn and not root.training)}
+    def said(self, root: nn.Module, setting: Setting, warn: bool = True, again: bool = True) -> dict[Any, Any]:
+        """Entries of the context for the network to run at a width; see `look_up`."""
+        table = self.look_up(root, setting, again, warn and not root.training)
+        return {self: setting, **self._groups(setting), **table}
 
     def _groups(self, setting: Setting) -> dict[OrderingUnit, int]:
         """Numbers of groups that units keep at a width; −1 for as many as are drawn."""
@@ -486,18 +495,26 @@ class NestedState:
         return unit.spread(unit.survival())[place[1]]
 
     def kept(self, layout: Layout | None, groups: Mapping[str, int]) -> Tensor | None:
-        """Indices of the channels of a layout that a shape keeps, in order; None if the layout has no unit."""
+        """Indices of the channels of a layout that a shape keeps, in order; None if the layout has no unit.
+
+        They are looked up where the same were asked for before: do not change them in place.
+        """
         if layout is None:
             return None
+        units = [None if s.unit is None else (self.units[s.unit], groups[s.unit]) for s in layout]
+        key = layout, *(None if x is None else (x[0].channels, x[0].num_groups, x[0].tiles, x[1]) for x in units)
+        if (found := self.places.get(key)) is not None:
+            return found
         pieces, start = [], 0
-        for segment in layout:
+        for segment, kept in zip(layout, units, strict=True):
             own = torch.arange(start, start + segment.size)
-            if segment.unit is not None:
-                channels = self.units[segment.unit].kept_channels(groups[segment.unit])
-                own = own[torch.isin(segment.places, channels.cpu())]
+            if kept is not None:
+                own = own[torch.isin(segment.places, kept[0].kept_channels(kept[1]).cpu())]
             pieces.append(own)
             start += segment.size
-        return torch.cat(pieces)
+        if len(self.places) >= MOST_PLACES:
+            self.places.clear()
+        return self.places.setdefault(key, torch.cat(pieces))
 
 
 class _Pass:
@@ -588,7 +605,7 @@ def nested_part(net: nn.Module) -> nn.Module:
     root = unwrap(net)
     if hasattr(root, "_vnd_state"):
         return root
-    parts = [module for module in root.modules() if hasattr(module, "_vnd_state")]
+    parts = [module for module in root.modules() if "_vnd_state" in vars(module)]
     return parts[0] if len(parts) == 1 else root
 
 

@@ -18,7 +18,7 @@ from numbers import Real
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vnd.functional import log_survival
 from vnd.nn import context
@@ -324,26 +324,28 @@ def _set(root: nn.Module, undo: list[Callable[[], Any]]) -> None:
     if state is not None and state.unseen:
         undo.append(lambda: setattr(state, "unseen", bool(state.blocks)))
         state.unseen = False
+    buffers: list[tuple[Tensor, Any]] = []  # and what they are to hold
     for module in root.modules():
         said = context.here(module)
         if isinstance(module, OrderingUnit) and said is not None:
-            undo.append(_copying(module.fixed_groups))
             undo.append(partial(setattr, module, "current", module.current))
             if isinstance(said, int):
-                module.fixed_groups.fill_(said)
+                buffers.append((module.fixed_groups, said))
             else:
                 module.current = said
         elif isinstance(module, WidthNorm) and said is not None:
-            undo += map(_copying, (module.active_mean, module.active_var, module.active_at))
-            module.activate(said)
+            active: Any = zip((module.active_mean, module.active_var, module.active_at), said, strict=True)
+            buffers += active if said else [(module.active_at, -1)]
         elif isinstance(module, BayesLayer) and said is not None:
-            undo.append(partial(setattr, module, "sampling", module.sampling))
-            undo.append(partial(setattr, module, "expansion", module.expansion))
-            undo.append(partial(setattr, module, "estimator", module.estimator))
-            module.sampling, module.expansion = said.sampling, said.expansion
-            module.estimator = said.estimator or module.estimator
-
-
-def _copying(buffer: Any) -> Callable[[], Any]:
-    value = buffer.clone()
-    return lambda: buffer.copy_(value)
+            asked = {"sampling": said.sampling, "expansion": said.expansion, "_pooled": said.pooled}
+            asked["estimator"] = said.estimator or module.estimator
+            own = vars(module)  # no parameters, which alone need the much slower setattr
+            undo.append(partial(own.update, {name: own[name] for name in asked}))
+            own.update(asked)
+    kinds: dict[Any, list[tuple[Tensor, Any]]] = {}
+    for buffer, value in buffers:
+        kinds.setdefault((buffer.device, buffer.dtype, isinstance(value, int)), []).append((buffer, value))
+    for (device, dtype, whole), pairs in kinds.items():  # few kernels for all of them
+        held, values = [buffer for buffer, _ in pairs], [value for _, value in pairs]
+        undo.append(partial(torch._foreach_copy_, held, torch._foreach_mul(held, 1)))
+        torch._foreach_copy_(held, [*torch.tensor(values, device=device, dtype=dtype)] if whole else values)

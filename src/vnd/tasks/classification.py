@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -21,12 +22,13 @@ from vnd.data.registry import check_name
 from vnd.methods import Method, Size
 from vnd.methods.base import refuse_unless
 from vnd.methods.classification_baselines import fit_temperature, scaled
+from vnd.metrics.uncertainty import SCORES, score_vector
 from vnd.models.autoencoder import CodedNetwork
 from vnd.nn import BayesLayer, OrderingUnit, Prediction
 from vnd.nn.arguments import class_dim, describe_value
 from vnd.nn.correlation import UncertaintyCorrelation
 from vnd.nn.extract import Keep
-from vnd.nn.profile import latency, profile
+from vnd.nn.profile import TIMED, latency, profile
 from vnd.nn.state import Shape, unwrap
 from vnd.nn.width import sample_shapes
 from vnd.tasks.base import (
@@ -111,14 +113,75 @@ class Measured:
 
 def answer(method: Method, network: nn.Module, batches: Iterable[Tensor], samples: int, seed: int = 0) -> Answers:
     """Predict all batches by what `method.extract` gave, with the same draws each time."""
-    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the faster layout
-    with repeatable(seed):
-        found = [method.predict(network, x, samples) for x in batches]
-    return Answers(
-        torch.cat([p.probs for p in found]).cpu(),
-        torch.cat([torch.as_tensor(p.entropy) for p in found]).cpu(),
-        torch.cat([torch.as_tensor(p.mutual_information) for p in found]).cpu(),
-    )
+    return Pass(method, network, batches, samples, seed).answers()
+
+
+class Pass:
+    """A pass over all batches, which is under way on a GPU when this is made: in a stream of its own, beside others.
+
+    There `score` gives a vector of the probabilities and their entropy, as `score_vector` does.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        network: nn.Module,
+        batches: Iterable[Tensor],
+        samples: int,
+        seed: int = 0,
+        score: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        self.held = network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the faster
+        like = next(network.parameters(), None)
+        self.stream = _beside(like.device) if like is not None and like.is_cuda else None
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        with torch.cuda.stream(self.stream), repeatable(seed):
+            start = self._now()
+            found = [method.predict(network, x, samples) for x in batches]
+            entropy, information = ([torch.as_tensor(getattr(p, key)) for p in found] for key in UNSURE)
+            parts = [torch.cat(part) for part in ([p.probs for p in found], entropy, information)]
+            if self.stream is not None and score is not None:  # there, without waiting for the pass
+                parts.append(score(parts[0], parts[1]))
+            self.found = [part.to("cpu", non_blocking=self.stream is not None) for part in parts]
+            self.ends = start, self._now()
+
+    def answers(self) -> Answers:
+        """The answers, once they are there."""
+        if self.stream is not None:
+            self.stream.synchronize()
+        self.held = None  # what other streams may write to again
+        return Answers(*self.found[:3])
+
+    def scores(self, *options: Any) -> dict[str, float]:
+        """The scores of the answers: those of the device, if it has given any, or `scores` of these options."""
+        said = self.answers()
+        if len(self.found) > 3 and self.found[3][-1] == 1:  # 0 for what a CPU refuses in words
+            return dict(zip(SCORES, self.found[3].tolist(), strict=False))
+        return scores(said.probs, said.entropy, *options)
+
+    @property
+    def seconds(self) -> float:
+        """Time that it took, once the answers are there."""
+        start, end = self.ends
+        return end - start if self.stream is None else start.elapsed_time(end) / 1e3  # type: ignore[no-any-return]
+
+    def _now(self) -> Any:
+        """The time; of a stream an event that it has yet to come to."""
+        if self.stream is None:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+UNSURE = ("entropy", "mutual_information")
+
+
+@cache
+def _beside(device: torch.device) -> torch.cuda.Stream:
+    """The stream of a GPU that passes run in: always the same one, so that its memory is used again."""
+    return torch.cuda.Stream(device)
 
 
 def accuracy_of(
@@ -132,7 +195,8 @@ def accuracy_of(
 
 def row_of(method: Method, small: nn.Module, size: Size, example: Tensor) -> dict[str, Any]:
     """Describe a size and its cost: of the network that was extracted, with its time for one image here and now."""
-    return {**_about(size), **method.cost(small, example), "latency_ms": latency(small, example_input=example)}
+    cost = method.cost(small, example)  # first, for a GPU can still be at other work
+    return {**_about(size), **cost, "latency_ms": latency(small, example_input=example, repeats=TIMED)}
 
 
 def _about(size: Size) -> dict[str, Any]:
@@ -156,14 +220,18 @@ def measure(
     if test.labels is None:
         raise ValueError("evaluate: the test images have no labels to be right about; give a set that has")
     measurements = _Measurements(run, options, test, outside, validation)
-    first, *others = dict.fromkeys(run.bn_images(count) for count in (options.bn_images, *options.bn_images_sweep))
-    for repeat in range(options.repeats):
-        for size in run.method.sizes(run.model, options.sizes):
-            yield from measurements.read(size, options.inference, first, repeat)
-            for count in others:
-                yield from measurements.read(size, options.inference[:1], count, repeat)
-        if "mc_mask" in options.inference:
-            yield measurements.read_masks(first, repeat)
+    return _one_ahead(measurements.all()) if run.device.type == "cuda" else (one() for one in measurements.all())
+
+
+def _one_ahead(begun: Iterator[Callable[[], Measured]]) -> Iterator[Measured]:
+    """Measurements that were begun, each read when the next one has begun: a GPU runs that while this one is scored."""
+    before = next(begun, None)
+    for one in begun:
+        assert before is not None  # or there would be no next one
+        yield before()
+        before = one
+    if before is not None:
+        yield before()
 
 
 def check_inference(model: nn.Module, options: ClassificationEvaluation) -> None:
@@ -193,31 +261,45 @@ class _Measurements:
         self.outside = None if outside is None else passes(outside)
         self.validation = None if validation is None else passes(validation)
         self.labels = torch.as_tensor(test.labels)
+        there = self.labels.to(run.device)
+        self.score = lambda probs, entropy: score_vector(probs, there, entropy, options.bins)
         self.example = next(iter(in_order(test, run.normalise, run.device, batch=1)))
         self.costs: dict[Size, dict[str, Any]] = {}
 
-    def read(self, size: Size, wanted: Sequence[Inference], bn_images: int, repeat: int) -> Iterator[Measured]:
-        """One size in the ways of inference that are wanted of it: with samples or means, as such and scaled."""
+    def all(self) -> Iterator[Callable[[], Measured]]:
+        """All that is wanted, one after the other; see `read`."""
+        run, options = self.run, self.options
+        first, *others = dict.fromkeys(run.bn_images(count) for count in (options.bn_images, *options.bn_images_sweep))
+        for repeat in range(options.repeats):
+            for size in run.method.sizes(run.model, options.sizes):
+                yield from self.read(size, options.inference, first, repeat)
+                for count in others:
+                    yield from self.read(size, options.inference[:1], count, repeat)
+            if "mc_mask" in options.inference:
+                yield partial(self.read_masks, first, repeat)
+
+    def read(
+        self, size: Size, wanted: Sequence[Inference], bn_images: int, repeat: int
+    ) -> Iterator[Callable[[], Measured]]:
+        """One size in the ways of inference that are wanted of it: with samples or means, as such and scaled.
+
+        Each is given as soon as its passes have begun, as a function that waits for them and scores them.
+        """
         for way in dict.fromkeys("mc" if one == "temperature_scaled" else one for one in wanted if one != "mc_mask"):
             samples = 0 if way == "mean" else self.options.samples
             network = self.run.extract(size, "posterior" if samples else "mean", bn_images, repeat)
             cost = self._cost(size, network)
-            start = time.perf_counter()
-            said = self._answer(network, self.test, samples, repeat)
-            seconds = time.perf_counter() - start
-            strange = None if self.outside is None else self._answer(network, self.outside, samples, repeat)
-            about = {"repeat": repeat, "bn_images": bn_images, **cost, "test_seconds": seconds}
+            said = self._pass(network, self.test, samples, repeat, self.score)
+            strange = None if self.outside is None else self._pass(network, self.outside, samples, repeat)
+            about = {"repeat": repeat, "bn_images": bn_images, **cost}
             if way in wanted:
-                yield self._measured({"inference": way, **about}, size, said, strange)
+                yield partial(self._measured, {"inference": way, **about}, size, said, strange)
             if way == "mc" and "temperature_scaled" in wanted:
                 if self.validation is None:
                     none = "needs validation images to fit a temperature on; got none"
                     raise ValueError(f"inference: temperature_scaled {none}")
-                known = self._answer(network, self.validation, samples, repeat)
-                temperature = fit_temperature(known.probs, torch.as_tensor(self.validation.images.labels))
-                about |= {"inference": "temperature_scaled", "temperature": temperature}
-                strange = None if strange is None else at_temperature(strange, temperature)
-                yield self._measured(about, size, at_temperature(said, temperature), strange)
+                known = self._pass(network, self.validation, samples, repeat)
+                yield partial(self._scaled, about, size, said, strange, known)
 
     def read_masks(self, bn_images: int, repeat: int) -> Measured:
         """An average over networks of random masks, as many as there are samples."""
@@ -229,11 +311,11 @@ class _Measurements:
             one = min(1, options.samples)
             network = self.run.extract(Size("sampled", "", shape), "posterior" if one else "mean", bn_images, repeat)
             seed = repeat * len(shapes) + index  # another draw of the weights for each
-            start = time.perf_counter()
-            said.append(self._answer(network, self.test, one, seed))
-            seconds += time.perf_counter() - start
+            run = self._pass(network, self.test, one, seed)
+            said.append(run.answers())
+            seconds += run.seconds
             if self.outside is not None:
-                strange.append(self._answer(network, self.outside, one, seed))
+                strange.append(self._pass(network, self.outside, one, seed).answers())
             costs.append(method.cost(method.extract(self.run.model, shape), self.example))
         sizes = torch.tensor([cost["parameters"] for cost in costs]).double()
         row = {
@@ -243,7 +325,7 @@ class _Measurements:
             "usage_std": float(sizes.std(correction=0)),
             "test_seconds": seconds,
         }
-        return self._measured(row, size, _mixed(said), _mixed(strange) if strange else None)
+        return self._scored(row, size, _mixed(said), _mixed(strange) if strange else None)
 
     def _cost(self, size: Size, network: nn.Module) -> dict[str, Any]:
         """Cost of a size, measured once; by the network that was cut, where that is a plain one."""
@@ -253,10 +335,25 @@ class _Measurements:
             self.costs[size] = row_of(self.run.method, own, size, self.example)
         return self.costs[size]
 
-    def _answer(self, network: nn.Module, images: Passes, samples: int, seed: int) -> Answers:
-        return answer(self.run.method, network, images, samples, seed)
+    def _pass(self, network: nn.Module, images: Passes, samples: int, seed: int, score: Any = None) -> Pass:
+        return Pass(self.run.method, network, images, samples, seed, score)
 
-    def _measured(self, row: dict[str, Any], size: Size, said: Answers, strange: Answers | None) -> Measured:
+    def _measured(self, row: dict[str, Any], size: Size, said: Pass, strange: Pass | None) -> Measured:
+        answers, outside = said.answers(), None if strange is None else strange.answers()
+        found = {"test_seconds": said.seconds} | said.scores(self.labels, self.options.bins)
+        if outside is not None:
+            found |= {name: float(x) for name, x in detection(answers.entropy, outside.entropy).items()}
+        return Measured(row | found, size, answers, outside)
+
+    def _scaled(self, row: dict[str, Any], size: Size, said: Pass, strange: Pass | None, known: Pass) -> Measured:
+        assert self.validation is not None  # `read` had it predicted
+        temperature = fit_temperature(known.answers().probs, torch.as_tensor(self.validation.images.labels))
+        answers = at_temperature(said.answers(), temperature)
+        outside = None if strange is None else at_temperature(strange.answers(), temperature)
+        row = row | {"test_seconds": said.seconds, "inference": "temperature_scaled", "temperature": temperature}
+        return self._scored(row, size, answers, outside)
+
+    def _scored(self, row: dict[str, Any], size: Size, said: Answers, strange: Answers | None) -> Measured:
         pair = None if strange is None else (said.entropy, strange.entropy)
         measured = scores(said.probs, said.entropy, self.labels, self.options.bins, pair)
         return Measured(row | measured, size, said, strange)
@@ -283,19 +380,8 @@ def scores(
 
     What the entropy is worth is measured on `domains`, entropies of images in and out of domain, if there are such.
     """
-    measured = {
-        "accuracy": metrics.accuracy(probs, labels),
-        "nll": metrics.negative_log_likelihood(probs, labels),
-        "brier": metrics.brier_score(probs, labels),
-        "ece": metrics.expected_calibration_error(probs, labels, bins),
-        "classwise_ece": metrics.classwise_calibration_error(probs, labels, bins),
-        "adaptive_ece": metrics.adaptive_calibration_error(probs, labels, bins),
-        "batch_ece": metrics.batch_calibration_error(probs, labels),
-        "aurc": metrics.area_under_risk_coverage(probs, labels, entropy),
-    }
-    if domains is not None:
-        measured |= detection(*domains)
-    return {name: float(value) for name, value in measured.items()}
+    measured = metrics.classification_scores(probs, labels, entropy, bins)
+    return measured if domains is None else measured | {name: float(x) for name, x in detection(*domains).items()}
 
 
 LEFT_OUT = -100  # as torch has it: the label of what nobody is to be right about, such as padding

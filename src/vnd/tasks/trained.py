@@ -6,7 +6,8 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vnd.data.batches import Batches, Normalise, in_order, key
+from vnd.data.batches import ROOM, Batches, Normalise, in_order, key
 from vnd.data.images import Images, digest, fit_to, hold_out
 from vnd.data.registry import find, is_own, load
 from vnd.methods import Method, Size
@@ -145,6 +146,7 @@ class TrainedRun:
         recipe: All that decided it, a `vnd.train.recipe.Recipe`.
         folder: Where it is kept, and
         checkpoint: which of its networks this is.
+        kept: The batches for BatchNorm's statistics that were made last, where they have room: every size has the same.
     """
 
     method: Method
@@ -156,6 +158,7 @@ class TrainedRun:
     recipe: Any = None
     folder: Path = Path()
     checkpoint: BestOrLast = "best"
+    kept: dict[Any, list[Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def device(self) -> torch.device:
@@ -213,11 +216,26 @@ class TrainedRun:
 
     def recalibrate(self, size: Size, samples: bool, bn_images: int, repeat: int = 0) -> None:
         """Give BatchNorm the statistics of a size, as if it were the only one."""
-        if (batches := self.bn_batches) is not None:
+        if self.bn_batches is not None:
             with repeatable(repeat):
-                self.method.recalibrate(
-                    self.model, lambda: batches(bn_images, repeat, self.augmented), [size.width], samples=samples
-                )
+                batches = partial(self._bn_batches, bn_images, repeat)
+                self.method.recalibrate(self.model, batches, [size.width], samples=samples)
+
+    def _bn_batches(self, bn_images: int, repeat: int) -> Iterator[Tensor]:
+        """Batches of so many images; made once, if they have room."""
+        assert self.bn_batches is not None  # `recalibrate` has looked
+        key = self.bn_batches, bn_images, repeat, self.augmented
+        if key in self.kept:
+            yield from self.kept[key]
+            return
+        held, size = list[Tensor](), 0
+        for batch in self.bn_batches(bn_images, repeat, self.augmented):
+            size += batch.nbytes
+            held = [*held, batch] if size <= ROOM else []
+            yield batch
+        self.kept.clear()
+        if size <= ROOM:
+            self.kept[key] = held
 
     def extract(self, size: Size, keep: Keep = "mean", bn_images: int | None = None, repeat: int = 0) -> nn.Module:
         """The network of a size, with its statistics from so many images; None for what the recipe says."""
