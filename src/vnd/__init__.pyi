@@ -11,6 +11,7 @@ from vnd import report as report
 from vnd import runtime as runtime
 from vnd import train as train
 from vnd._export import export as export
+from vnd._page import page as page
 from vnd.distributions import BernoulliChain as BernoulliChain
 from vnd.distributions import Downhill as Downhill
 from vnd.distributions import OrderedNormal as OrderedNormal
