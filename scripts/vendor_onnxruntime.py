@@ -1,9 +1,8 @@
 """Fetch the runtime of `vnd.page` anew: onnxruntime-web of one version, compressed, with its license.
 
 From npm come the module and its WebAssembly, from PyPI, of the same version of onnxruntime, the license and the notices
-of third parties, which npm's package lacks. Each file must have its SHA-256; to move to
-another version, change `VERSION`, run with `--show` and write what it prints into `SHA256`. The same files give the same
-bytes, on every machine with the same zlib.
+of third parties, which npm's package lacks. Each file must have its SHA-256. To move on, change `VERSION`,
+run with `--show`, and write what it prints into `SHA256`. The same files give the same bytes wherever zlib is the same.
 
     python scripts/vendor_onnxruntime.py           # writes src/vnd/_page/runtime; needs npm, and pip
 """

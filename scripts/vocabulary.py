@@ -58,7 +58,7 @@ FIRST = re.compile(r"(What|Whether|How|Which|Who|Whose|Where)\b")  # word of a d
 SECTIONS = {key.partition(".")[0] for key in KEYS}
 # Packages that must have none; "" is the top.
 CLEAN = (
-    "", "_export", "cli", "data", "distributions", "methods", "metrics", "models", "nn", "optim", "pretrained",
+    "", "_export", "_page", "cli", "data", "distributions", "methods", "metrics", "models", "nn", "optim", "pretrained",
     "recipes", "report", "sweeps", "tasks", "train",
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -186,10 +187,16 @@ class _Drawing(TorchFunctionMode):
             return torch.zeros_like(like)
         site, kept = self.sites[key], self.kept.get(name)
         if site.weight:
-            drawn = self.noise[0, site.start : site.stop].reshape(site.weight)
-            for along, line in enumerate(self.weights.get(f"{name}.weight", ())):
-                if len(line) < site.weight[along]:
-                    drawn = drawn.index_select(along, torch.tensor(line))
+            lines = self.weights.get(f"{name}.weight", ())
+            rows = 1 + max(lines[0]) if lines and lines[0] else site.weight[0]  # those behind are not even copied
+            columns = self.noise[0, site.start : site.start + rows * math.prod(site.weight[1:])]
+            drawn = columns.reshape(rows, *site.weight[1:])
+            for along, line in enumerate(lines):
+                if len(line) < drawn.size(along):
+                    prefix = line == [*range(len(line))]
+                    drawn = (
+                        drawn.narrow(along, 0, len(line)) if prefix else drawn.index_select(along, torch.tensor(line))
+                    )
             return drawn.to(like.dtype)
         whole = [*like.shape]
         whole[dim] = site.channels

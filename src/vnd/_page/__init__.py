@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from vnd import __version__
 from vnd._export.coded import is_coded
 from vnd._page import coded, document, pictures
-from vnd._page.classifier import Classifier, of_network, of_run
+from vnd._page.classifier import of_network, of_run
 from vnd.evaluation import open_run
 from vnd.nn.state import unwrap
 from vnd.nn.width import Width
@@ -69,8 +68,8 @@ def page(
         "bytes" of the page and of the networks in it, "kind", and "widths" as the page tells them.
 
     >>> import tempfile, torch, vnd
-    >>> plain = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
-    >>> net = vnd.to_nested(plain, torch.zeros(1, 1, 8, 8), num_groups=4).eval()
+    >>> layers = torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)
+    >>> net = vnd.to_nested(torch.nn.Sequential(*layers), torch.zeros(1, 1, 8, 8), num_groups=4).eval()
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     told = vnd.page(net, f"{folder}/page.html", widths=(1.0, 0.5))
     >>> told["kind"], [width["kept"] for width in told["widths"]]
@@ -93,26 +92,26 @@ def page(
         run = open_run(Path(run_or_net))
         net, data, shown = run.model, run.recipe.data.name, images
     if is_coded(unwrap(net)):
-        subject: Any = coded.of(net, run, samples, tell)
+        made: Any = coded.of(net, run, samples, example_input, tell)
     elif run is None:
-        subject = of_network(net, widths, check, validation, risk, samples, classes, example_input, tell)
+        made = of_network(net, widths, check, validation, risk, samples, classes, example_input, tell)
     else:
-        subject = of_run(run, risk, samples, tell)
+        made = of_run(run, risk, samples, tell)
     if shown is True and run is not None:
         shown = run.test().take(range(min(10, len(run.test()))))
     elif isinstance(shown, bool):
         raise ValueError(f"page: images of a network must be pictures to show, (N, C, H, W); got {shown}")
-    image = subject.facts["image"]
+    image = made.facts["image"]
     found, credits = ([], list[str]()) if shown is None else (pictures.given(shown, image), [])
-    for some, whose in (pictures.of_training(data, image) if data else ([], []), subject.others(data)):
+    for some, whose in (pictures.of_training(data, image) if data else ([], []), made.others(data)):
         found, credits = found + some, credits + whose
     name = title or (run.recipe.about if run is not None else "") or type(unwrap(net)).__name__
     facts = {
-        **subject.facts, "title": name, "vnd": __version__, "credits": credits, "pictures": pictures.encoded(found)
+        **made.facts, "title": name, "vnd": __version__, "credits": credits, "pictures": pictures.encoded(found)
     }  # fmt: skip
     tell("writing the page")
-    size = document.write(path, f"{name}: at every size", facts, subject.networks)
+    size = document.write(path, f"{name}: at every size", facts, made.networks)
     return {
-        "kind": facts["kind"], "bytes": size, "networks": {name: len(x) for name, x in subject.networks.items()},
+        "kind": facts["kind"], "bytes": size, "networks": {name: len(x) for name, x in made.networks.items()},
         "widths": facts.get("widths"),
     }  # fmt: skip

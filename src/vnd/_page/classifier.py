@@ -221,6 +221,7 @@ def _examples(what: str, given: Any) -> Examples | None:
 
 def _data_name(name: str) -> str:
     """A data set's name for people."""
-    return {"fashion": "pictures of clothing, Fashion-MNIST", "fashion-mnist": "pictures of clothing, Fashion-MNIST"}.get(
-        name, name
-    )
+    return {
+        "fashion": "pictures of clothing, Fashion-MNIST",
+        "fashion-mnist": "pictures of clothing, Fashion-MNIST",
+    }.get(name, name)

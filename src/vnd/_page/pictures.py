@@ -25,6 +25,7 @@ CREDITS = {  # data whose license allows it → what a page that shows some of t
     ),
     "synthetic_graders": "Blobs: made by vnd, Apache 2.0.",
 }
+BLOBS = "synthetic_graders"
 SAME = {"fashion-mnist": "fashion"}  # data sets of which a part comes with the package
 DRAWN = "Shapes: made by vnd, Apache 2.0."
 UNLIKE = 3  # pictures of each other kind
@@ -57,6 +58,17 @@ def unlike(trained_on: str | None, image: Sequence[int]) -> tuple[list[Picture],
     return found, [*credits, DRAWN]
 
 
+def blobs(trained_on: str | None, image: Sequence[int]) -> tuple[list[Picture], list[str]]:
+    """Pictures to mark: blobs, unless the network was trained on them, and shapes."""
+    found = [] if trained_on == BLOBS else _pictures(fitted(load(BLOBS, "test").take(range(6)), image), "unlike")
+    drawn = [
+        {"name": name, "kind": "unlike", "label": None, "pixels": pixels}
+        for name, pixels in shapes(image).items()
+        if name != "checkerboard"
+    ]
+    return found + drawn, [*([] if trained_on == BLOBS else [CREDITS[BLOBS]]), DRAWN]
+
+
 def given(images: Any, image: Sequence[int], classes: Sequence[str] | None = None) -> list[Picture]:
     """Pictures of the user's own: `Images`, uint8, or floats between 0 and 1, (N, C, H, W)."""
     if isinstance(images, Images):
@@ -64,7 +76,9 @@ def given(images: Any, image: Sequence[int], classes: Sequence[str] | None = Non
     values = np.asarray(images.detach().cpu() if isinstance(images, torch.Tensor) else images)
     if values.ndim != 4 or values.dtype.kind not in "fu" or list(values.shape[1:]) != list(image):
         told = ", ".join(map(str, image))
-        raise ValueError(f"page: images must be uint8, or floats of 0 … 1, (N, {told}); got {values.dtype} {values.shape}")
+        raise ValueError(
+            f"page: images must be uint8, or floats of 0 … 1, (N, {told}); got {values.dtype} {values.shape}"
+        )
     if values.dtype != np.uint8:
         if not bool(np.all((values >= 0) & (values <= 1))):
             raise ValueError(f"page: images must lie between 0 and 1; got {values.min():.4g} … {values.max():.4g}")
@@ -113,5 +127,6 @@ def _pictures(images: Images, kind: str) -> list[Picture]:
     found = []
     for index, pixels in enumerate(images.pixels):
         label = None if images.labels is None or not images.classes else str(images.classes[int(images.labels[index])])
-        found.append({"name": label or f"image {index}", "kind": kind, "label": label, "pixels": np.array(pixels)})
+        name = f"image {index}" if label is None else f"digit {label}" if label.isdecimal() else label
+        found.append({"name": name, "kind": kind, "label": label, "pixels": np.array(pixels)})
     return found

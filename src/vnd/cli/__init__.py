@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[2]
 
 COMMANDS = {  # the words of a command → its function, in the file of its first word
     **{name: name for name in ("demo", "recipes", "train", "sweep", "evaluate", "report", "extract", "push")},
-    **{name: name for name in ("generate", "segment", "distill", "export")},
+    **{name: name for name in ("generate", "segment", "distill", "export", "page")},
     "data list": "list_sets",
     "data fetch": "fetch",
     "data check": "check",

@@ -10,6 +10,7 @@ from typing import Any
 
 import rich
 
+from vnd._page import page as write_page
 from vnd._text import say
 from vnd.evaluation import choose, open_run, results_of, write
 from vnd.methods import Size
@@ -23,6 +24,7 @@ from vnd.train.loop import fit
 from vnd.train.run import LOCK, lock
 
 MARK = ".vnd-demo"  # in the folder of a demo, which the next one may remove
+PAGE = "page.html"
 MARGIN = 0.01  # what the extracted network may lose of the full accuracy, on the validation images
 
 
@@ -30,7 +32,8 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
     """Train one nested Bayesian CNN on the embedded data, evaluate it at many sizes, and extract a small one.
 
     Out of domain are handwritten digits, which it has never seen. Everything is in the folder afterwards: the run, the
-    extracted network for `vnd.load`, the numbers (results.json) and a page with figures (report.html).
+    extracted network for `vnd.load`, the numbers (results.json), a page with figures (report.html) and one that runs
+    the network in the browser (page.html).
 
     Example: vnd demo --out runs/demo
 
@@ -43,10 +46,11 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
     recipe = parse("demo", words + ([] if limit is None else [f"--data.limit={limit}"]))
     if limit is not None and limit < recipe.train.batch:
         raise ValueError(f"demo: limit must be at least a batch, {recipe.train.batch}; got {limit}")
-    if find_spec("matplotlib") is None:
-        raise ModuleNotFoundError(
-            "the demo's report needs matplotlib; pip install 'variational-nested-dropout[report]'"
-        )
+    for package, extra, what in (("matplotlib", "report", "report"), ("onnxscript", "export", "page")):
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(
+                f"the demo's {what} needs {package}; pip install 'variational-nested-dropout[{extra}]'"
+            )
     _make_room(out)
     start = time.perf_counter()
     say("Training one nested Bayesian network on Fashion-MNIST ...")
@@ -60,6 +64,8 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
     results["chosen"] = chosen
     results["seconds"] |= {"train": round(trained, 1), "total": round(time.perf_counter() - start, 1)}
     report = html.write_run(write(results, out), out)
+    say("Writing a page that runs it in the browser ...")
+    write_page(out, out / PAGE)
 
     title = f"One training, {len(results['rows'])} sizes: {results['data']['test']:,} test images of Fashion-MNIST"
     rich.print(sizes_table(results["rows"], title, chosen["label"]))
@@ -67,6 +73,7 @@ def demo(out: Path = Path("runs/demo"), epochs: int | None = None, limit: int | 
         f"percentages: the same share of every layer; ≤: the learned shape with so many parameters\n"
         f"latency: one image, {results['machine']}; AUROC: entropy tells fashion from handwritten digits\n"
         f"← {chosen['reason']}: {chosen['parameters']:,} parameters\n\n"
+        f"page:    {(out / PAGE).resolve()} (open it in a browser)\n"
         f"report:  {report.resolve()}\nnetwork: {(out / 'extracted').resolve()}"
     )
 

@@ -130,7 +130,7 @@ export class View {
     const width = this.widths[stop], whole = this.widths.at(-1);
     const rows = [
       ["Parameters", commas(width.parameters), width === whole ? "the whole network" : `${percent(width.parameters / whole.parameters, 0)} of ${commas(whole.parameters)}`],
-      ["One answer takes", ms(this.times[stop]), "measured in your browser"],
+      ["Time", ms(this.times[stop]), "for an answer, in your browser"],
     ];
     if (width.accuracy !== null) rows.push(["Right", percent(width.accuracy), `of ${this.facts.accuracy_of}`]);
     return rows;

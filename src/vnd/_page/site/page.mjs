@@ -15,7 +15,7 @@ const kinds = { classes: classes.View, codes: codes.View, masks: masks.View };
 const pictures = [...facts.pictures];
 
 /** All that can be chosen: the stop of the slider, the picture, and the seed of the draws. */
-export const state = { stop: 0, picture: 0, seed: 0 };
+export const state = { stop: 0, picture: 0, seed: 0, drawn: false };
 export let view;
 
 async function begin() {
@@ -49,7 +49,7 @@ async function begin() {
   stop.disabled = view.stops.length < 2;
   state.stop = stop.value = view.stops.length - 1;
   stop.addEventListener("input", () => change({ stop: Number(stop.value) }));
-  place("again").addEventListener("click", () => change({ seed: state.seed + 1 }));
+  place("again").addEventListener("click", () => change({ seed: state.seed + 1, drawn: true }));
   place("file").addEventListener("change", ({ target }) => target.files[0] && own(target.files[0]));
   listenForDrops();
   pictures.forEach((_, index) => offer(index));
@@ -71,12 +71,13 @@ export function change(some) {
   running = running.then(async () => {
     if (turn !== wanted) return;
     state.pixels = pixelsOf(pictures[state.picture]);
-    state.image = fed(state.pixels, facts.image, facts.mean, facts.std);
+    if (state.fed !== state.pixels) state.image = fed(state.pixels, facts.image, facts.mean, facts.std);
+    state.fed = state.pixels;
     state.chosen = pictures[state.picture];
     const found = await view.show(state);
     figures(view.figures(state));
     bars(view.bars(state));
-    place("code").textContent = view.python(state);
+    place("code").textContent = `import numpy, vnd\n${view.python(state)}`;
     place("stop").setAttribute("aria-valuetext", view.stops[state.stop]);
     place("stop").style.setProperty("--done", `${(100 * state.stop) / Math.max(1, view.stops.length - 1)}%`);
     Object.assign(document.documentElement.dataset, { shown: `${state.stop} ${state.picture} ${state.seed}` });
@@ -98,6 +99,7 @@ function figures(rows) {
 /** Bars, {height, lit, words}: made once, then moved. */
 function bars({ label, rows }) {
   const holder = place("bars"), few = rows.length <= 8;
+  holder.style.gap = rows.length > 60 ? "0" : rows.length > 24 ? "1px" : "";
   while (holder.children.length < rows.length) {
     const track = tag("div", { class: "track" }, tag("div", { class: "fill" }));
     holder.append(tag("div", { class: "bar" }, track, ...(few ? [tag("span"), tag("span")] : [])));
@@ -117,7 +119,7 @@ function offer(index) {
   if (before && before.kind !== picture.kind) place("strip").append(tag("hr"));
   const radio = tag("input", { type: "radio", name: "picture", "aria-label": `${picture.name}${kindOf[picture.kind]}` });
   radio.checked = index === state.picture;
-  radio.addEventListener("change", () => change({ picture: index }));
+  radio.addEventListener("change", () => change({ picture: index, drawn: false }));
   place("strip").append(tag("label", { title: picture.name }, radio, thumbnail(pixelsOf(picture), facts.image)));
   return radio;
 }
@@ -131,7 +133,7 @@ export async function own(file) {
     const bytes = await read(file, facts.image);
     pictures.push({ name: file.name, kind: "own", label: null, bytes });
     offer(pictures.length - 1).checked = true;
-    await change({ picture: pictures.length - 1 });
+    await change({ picture: pictures.length - 1, drawn: false });
   } catch (error) {
     place("problem").textContent = error.message;
   }
