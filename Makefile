@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-long test-slurm lint docs-check zoo clean
+.PHONY: demo test test-long test-slurm test-page lint docs-check zoo clean
 
 demo: .venv/installed-all
 	$(BIN)/vnd demo
@@ -21,6 +21,10 @@ test-long: .venv/installed-dev
 test-slurm: .venv/installed-dev
 	$(PIP) submitit
 	$(BIN)/python -m pytest -q -n 0 -m slurm tests/slurm
+
+# The page in a real browser, its network off, and the documentation's pictures of it: with node, npm and Chromium.
+test-page: .venv/installed-dev
+	PYTHONPATH=tests/page $(BIN)/python tests/page/browser.py
 
 lint: .venv/installed-dev
 	$(BIN)/ruff format --check .

@@ -66,6 +66,10 @@ BY_HAND: dict[str, dict[str, str]] = {  # page → heading of its tables, or fig
     "docs/equations.md": {"| paper | here |": WORDS, "| paper | in words | symbol | function | test |": WORDS},
     "docs/errata.md": {"| place | says | should be |": WORDS},
     "docs/evaluation.md": {"| keys | what |": WORDS},
+    "docs/page.md": {
+        "| kind | slider | of a picture | Python |": WORDS,
+        **{f"page-{name}.png": "screenshots of the demo's page: make test-page" for name in ("light", "dark", "phone")},
+    },
     "docs/reproduction.md": {
         "| figure or table | recipes | commands | status |": WORDS, "| what | recipes | commands | status |": WORDS,
     },

@@ -90,6 +90,19 @@ def test_the_page_stands_alone(shown: tuple[Path, str, dict[str, Any]]) -> None:
     assert all(row["label"] in told for row in results["rows"])
 
 
+def test_a_page_runs_the_network_in_a_browser(shown: tuple[Path, str, dict[str, Any]]) -> None:
+    folder, printed, results = shown
+    assert str(folder / "page.html") in printed
+    found = re.search(r'id="facts">(.*?)</script>', (folder / "page.html").read_text(), re.DOTALL)
+    assert found is not None
+    told = json.loads(found[1])
+    shown_rows = [row for row in results["rows"] if row["kind"] == "learned" or row["fraction"] == 1]
+    wanted = {row["parameters"]: row["accuracy"] for row in shown_rows}
+    assert {row["parameters"]: row["accuracy"] for row in told["widths"]} == wanted
+    assert told["samples"] == 2
+    assert told["rule"]["images"] == 200
+
+
 def test_the_extracted_network_is_the_smallest_that_loses_little(shown: tuple[Path, str, dict[str, Any]]) -> None:
     folder, printed, results = shown
     chosen, rows = results["chosen"], {row["label"]: row for row in results["rows"]}
@@ -109,6 +122,7 @@ def test_a_second_demo_replaces_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(html, "write_run", lambda results, folder: folder / "report.html")  # the figures take long
+    monkeypatch.setattr(MODULE, "write_page", lambda run, path: {})
     old = tmp_path / "demo"
     old.mkdir()
     (old / ".vnd-demo").touch()  # a demo that was killed

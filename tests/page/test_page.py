@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
+import os
 import re
 import threading
 import urllib.error
@@ -26,14 +27,16 @@ import vnd
 from refusals import fails
 from train.small import recipe, write_blobs
 from vnd._page import document, pictures
-from vnd._page.classifier import of_run
+from vnd._page.classifier import _evaluated, of_run
 from vnd.cli import main
 from vnd.data.images import Images
 from vnd.evaluation import open_run
+from vnd.nn import Shape
 from vnd.report import html
 from vnd.train.loop import fit
 
 pytest.importorskip("onnxscript", reason="the extra [export] is not installed")
+MODULE = import_module("vnd._page.classifier")
 OWN = 5_500_000  # bytes of a page without a network
 
 
@@ -267,6 +270,28 @@ def test_what_is_refused(call: Any, words: refusals.Words) -> None:
 def test_the_command_refuses_in_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "port must lie in 0 … 65535; got 70000" in fails(capsys, "page", run, "--port", "70000")
     assert "path must end in .html" in fails(capsys, "page", run, "--out", "page.txt")
+
+
+def test_an_accuracy_is_that_of_the_evaluation_of_the_same_network(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = open_run(run)
+    shapes = [dict(size.width) for size in opened.method.sizes(opened.model, opened.recipe.evaluate.sizes)]
+    rows = [{"shape": shape, "accuracy": 0.25} for shape in shapes]
+    results = {"checkpoint": opened.checkpoint, "samples": 3, "rows": rows}
+    monkeypatch.setattr(MODULE, "read", lambda path: results)
+    file, network = run / "results.json", (run / opened.checkpoint / "network.json").stat().st_mtime
+    file.touch()
+    try:
+        os.utime(file, (network + 9, network + 9))
+        assert set(_evaluated(opened, 3).values()) == {0.25}
+        assert {Shape(shape) for shape in shapes} == {*_evaluated(opened, 3)}
+        assert _evaluated(opened, 6) == {}  # of other draws
+        monkeypatch.setitem(results, "checkpoint", "another")
+        assert _evaluated(opened, 3) == {}
+        monkeypatch.setitem(results, "checkpoint", opened.checkpoint)
+        os.utime(file, (network - 9, network - 9))  # of the network before it was trained on
+        assert _evaluated(opened, 3) == {}
+    finally:
+        file.unlink()
 
 
 def test_a_run_without_classes_to_measure_on_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

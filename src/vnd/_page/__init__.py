@@ -13,8 +13,7 @@ from vnd._export.coded import is_coded
 from vnd._page import coded, document, pictures
 from vnd._page.classifier import of_network, of_run
 from vnd.evaluation import open_run
-from vnd.nn.state import unwrap
-from vnd.nn.width import Width
+from vnd.nn.state import Shape, unwrap
 
 __all__ = ["page"]
 
@@ -24,13 +23,13 @@ Tell = Callable[[str], object]
 def page(
     run_or_net: str | Path | nn.Module,
     path: str | Path,
-    widths: Sequence[Width] | None = None,
+    widths: Sequence[Shape | float] | None = None,
     *,
     images: Any = None,
     check: tuple[Tensor, Tensor] | None = None,
     validation: tuple[Tensor, Tensor] | None = None,
     risk: float = 0.05,
-    samples: int = 6,
+    samples: int | None = None,
     classes: Sequence[str] | None = None,
     title: str | None = None,
     example_input: Tensor | None = None,
@@ -58,7 +57,8 @@ def page(
         check: Inputs and classes (N,) to measure the accuracy on, of a network.
         validation: Inputs and classes to fit the threshold on, of a network; without it nothing is withheld.
         risk: Largest share of wrong ones among the answers that are given.
-        samples: Draws of the weights for an answer, and of masks for a picture.
+        samples: Draws of the weights for an answer, or masks of a picture; None for as many as a run's evaluation has,
+            else 6.
         classes: Names of the classes; None for those that the network has, else numbers.
         title: Of the page.
         example_input: An input of a network without a conversion of its own.
@@ -78,7 +78,7 @@ def page(
     path = Path(path)
     if path.suffix not in (".html", ".htm"):
         raise ValueError(f"page: path must end in .html; got {path.name}")
-    if isinstance(samples, bool) or not isinstance(samples, int) or not 2 <= samples <= 64:
+    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or not 2 <= samples <= 64):
         raise ValueError(f"page: samples must be a whole number in 2 … 64; got {samples!r}")
     if isinstance(risk, bool) or not isinstance(risk, float | int) or not 0 <= risk <= 1:
         raise ValueError(f"page: risk must lie in [0, 1]; got {risk!r}")
@@ -91,6 +91,9 @@ def page(
             raise ValueError(f"page: a run has its own {', '.join(told)}; leave out what it has")
         run = open_run(Path(run_or_net))
         net, data, shown = run.model, run.recipe.data.name, images
+    if samples is None:
+        evaluated = 0 if run is None else getattr(run.recipe.evaluate, "samples", 0)
+        samples = evaluated if 2 <= evaluated <= 64 else 6
     if is_coded(unwrap(net)):
         made: Any = coded.of(net, run, samples, example_input, tell)
     elif run is None:

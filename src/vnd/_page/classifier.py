@@ -21,9 +21,10 @@ from vnd.data.images import Images
 from vnd.methods import Size
 from vnd.nn import BayesLayer
 from vnd.nn.state import NestedState, Shape, nested_part, unwrap
-from vnd.nn.width import Width, as_shape
+from vnd.nn.width import as_shape
 from vnd.nn.width import shape as shape_of
 from vnd.pretrained import FromPixels
+from vnd.report.results import RESULTS, read
 from vnd.tasks import TrainedRun, task_of
 
 FILE = "network.onnx"
@@ -61,16 +62,22 @@ def of_run(run: TrainedRun, risk: float, samples: int, tell: Callable[[str], obj
     classes = [str(name) for name in splits.train.classes]
     net = FromPixels(unwrap(run.model).cpu(), about | {"classes": classes, "card": run.about()}).eval()
     check, validation = _some(test), _some(splits.validation)
-    widths = [size.width for size in sizes] if nested else None
-    words = f"{len(check[1]):,} test images"
-    made = _of(net, widths, draws, check, words, validation, risk, samples, classes, None, about["image"], tell)
+    widths = [size.width for size in sizes if isinstance(size.width, Shape)] if nested else None
+    known = _evaluated(run, samples if draws else 1)
+    wanted: set[Shape | None] = {*widths} if widths else {None}
+    every = wanted <= {*known}
+    words = f"{len(test) if every else len(check[1]):,} test images"
+    asked = None if every else check
+    made = _of(net, widths, draws, asked, words, validation, risk, samples, classes, None, about["image"], tell)
+    for row in made.facts["widths"] if every else []:
+        row["accuracy"] = known[None if row["shape"] is None else Shape(row["shape"])]
     made.facts["data"] = _data_name(run.recipe.data.name)
     return made
 
 
 def of_network(
     net: nn.Module,
-    widths: Sequence[Width] | None,
+    widths: Sequence[Shape | float] | None,
     check: tuple[Tensor, Tensor] | None,
     validation: tuple[Tensor, Tensor] | None,
     risk: float,
@@ -98,7 +105,7 @@ def of_network(
 
 def _of(
     net: nn.Module,
-    widths: Sequence[Width] | None,
+    widths: Sequence[Shape | float] | None,
     draws: bool,
     check: Examples | None,
     check_words: str,
@@ -179,6 +186,17 @@ def _row(
         rule = runtime.selective(ready, *validation, risk=risk, width=shape, samples=samples, seed=0)
         made |= {"threshold": rule.threshold if np.isfinite(rule.threshold) else None, "coverage": rule.coverage}
     return made
+
+
+def _evaluated(run: TrainedRun, samples: int) -> dict[Shape | None, float]:
+    """Accuracy on all test images by shape, where this very network was evaluated with as many draws."""
+    path, network = run.folder / RESULTS, run.folder / run.checkpoint / "network.json"
+    if not path.exists() or path.stat().st_mtime < network.stat().st_mtime:
+        return {}
+    found = read(path)
+    if found["checkpoint"] != run.checkpoint or found.get("samples") != samples:
+        return {}
+    return {Shape(row["shape"]) if row.get("shape") else None: row["accuracy"] for row in found["rows"]}
 
 
 def _sizes(run: TrainedRun) -> list[Size]:

@@ -20,7 +20,7 @@ def page(
     port: int = 8000,
     images: bool = False,
     risk: float = 0.05,
-    samples: int = 6,
+    samples: int | None = None,
 ) -> None:
     """Write a page that runs a trained run's network in the browser, at every size: one HTML file, no requests.
 
@@ -37,7 +37,8 @@ def page(
         port: Where it is served, on 127.0.0.1; 0 for a free one.
         images: Show ten of the run's test images too: they are in the file, for everyone who has it.
         risk: Largest share of wrong answers among those that a classifier gives; it withholds the others.
-        samples: Draws of the weights for an answer, and masks of a picture.
+        samples: Draws of the weights for an answer, or masks of a picture; as many as the run's evaluation has, else 6,
+            if not given.
     """
     if not 0 <= port <= 65535:
         raise ValueError(f"page: port must lie in 0 … 65535; got {port}")

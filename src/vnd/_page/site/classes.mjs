@@ -56,9 +56,8 @@ export class View {
   /** Time of one answer at each size, measured here. */
   async measure() {
     const image = new Float32Array(this.facts.image.reduce((a, b) => a * b));
-    for (const [index, { number }] of this.widths.entries()) {
-      this.times[index] = await milliseconds(() => this.classifier.predict(image, number, this.facts.samples, 0));
-    }
+    const { samples } = this.facts;
+    this.times = await milliseconds(this.widths.map(({ number }) => () => this.classifier.predict(image, number, samples, 0)));
   }
 
   lay() {

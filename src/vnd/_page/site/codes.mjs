@@ -41,7 +41,7 @@ export class View {
 
   async measure() {
     const code = new Float32Array(this.facts.length);
-    const time = await milliseconds(() => this.decode(code, this.facts.length));
+    const [time] = await milliseconds([() => this.decode(code, this.facts.length)]);
     this.times = this.stops.map(() => time);
   }
 

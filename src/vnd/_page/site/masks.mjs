@@ -41,9 +41,7 @@ export class View {
   async measure() {
     const { image } = this.facts;
     await this.look(new Float32Array(image[0] * image[1] * image[2]));
-    for (const index of this.stops.keys()) {
-      this.times[index] = await milliseconds(() => this.draw(index + 1, 0), 3);
-    }
+    this.times = await milliseconds(this.stops.map((_, index) => () => this.draw(index + 1, 0)));
   }
 
   lay() {
