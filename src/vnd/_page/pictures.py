@@ -60,7 +60,10 @@ def unlike(trained_on: str | None, image: Sequence[int]) -> tuple[list[Picture],
 
 def blobs(trained_on: str | None, image: Sequence[int]) -> tuple[list[Picture], list[str]]:
     """Pictures to mark: blobs, unless the network was trained on them, and shapes."""
-    found = [] if trained_on == BLOBS else _pictures(fitted(load(BLOBS, "test").take(range(6)), image), "unlike")
+    found = list[Picture]()
+    if trained_on != BLOBS:
+        made = _pictures(fitted(load(BLOBS, "test").take(range(6)), image), "unlike")
+        found = [{**picture, "name": f"blob {number + 1}"} for number, picture in enumerate(made)]
     drawn = [
         {"name": name, "kind": "unlike", "label": None, "pixels": pixels}
         for name, pixels in shapes(image).items()

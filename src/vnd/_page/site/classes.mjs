@@ -153,7 +153,8 @@ export class View {
     return [
       `ready = vnd.runtime.load("network.onnx")`,
       `image = numpy.load("picture.npy")  # as the network is fed: ${["1", ...this.facts.image].join(" × ")}`,
-      `ready.predict(image, ${width}${draws}).probs.round(4)  # ${this.answer.probs.slice(0, 4).map((p) => p.toFixed(4)).join(", ")} …`,
+      `ready.predict(image, ${width}${draws}).probs.round(4)`,
+      `# ${this.answer.probs.slice(0, 10).map((p) => p.toFixed(4)).join(", ")}${this.answer.probs.length > 10 ? " …" : ""}`,
     ].join("\n");
   }
 
