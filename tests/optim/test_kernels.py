@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vnd.optim import kernels
-from vnd.optim.kernels import narrow_product, norms, put_scaled
+from vnd.optim.kernels import narrow_moments, narrow_product, norms, put_scaled
 
 SHAPES = ((3, 5, 7, 401), (2, 96, 9, 96), (4, 1, 1, 4096), (2, 3, 1, 4099))
 
@@ -52,5 +52,20 @@ def test_a_narrow_product_is_that_of_float64(size: int, after: int) -> None:
     assert float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
+@pytest.mark.skipif(not torch.cuda.is_available() or kernels.triton is None, reason="the kernel needs a GPU and Triton")
+@pytest.mark.parametrize("size", [2, 3, 9, 16])
+@pytest.mark.parametrize("after", [16, 96, 401])
+def test_narrow_moments_are_those_of_float64(size: int, after: int) -> None:
+    torch.manual_seed(0)
+    x = 1e18 * torch.randn(3, 5, size, after, device="cuda")
+    unit = torch.linalg.vector_norm(x.flatten(1), dim=1).reciprocal().view(-1, 1, 1, 1)
+    found = narrow_moments(x, unit)
+    assert found is not None
+    expected = torch.einsum("nbia,nbja,n->nij", x.double(), x.double(), unit.double().flatten())
+    assert expected.isfinite().all()
+    assert float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
 def test_there_is_no_narrow_product_where_no_kernel_suits() -> None:
     assert narrow_product(torch.eye(9).expand(2, 9, 9), torch.zeros(2, 3, 9, 20)) is None
+    assert narrow_moments(torch.zeros(2, 3, 9, 20), torch.ones(2, 1, 1, 1)) is None

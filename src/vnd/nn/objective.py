@@ -383,8 +383,8 @@ def step_order(net: nn.Module, loss_fn: Callable[[], Tensor], measure: bool = Tr
 
     Args:
         net: A nested network in training mode, whose units have `gradient` "difference", as `to_nested` makes them.
-        loss_fn: Computes the loss of the current batch, or of a part of it, by calling `net`, without the KL. The method
-            `bn3` takes an eighth of the batch, every eighth example, but 32 of them at least.
+        loss_fn: Computes the loss of the current batch, or of a part of it, by calling `net`, without the KL. The
+            method `bn3` takes an eighth of the batch, every eighth example, but 32 of them at least.
         measure: Whether to measure in this step; every fourth is enough, `measure=step % 4 == 0`.
 
     Returns:

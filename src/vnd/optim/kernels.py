@@ -48,6 +48,16 @@ def narrow_product(matrix: Tensor, x: Tensor) -> Tensor | None:
     return out
 
 
+def narrow_moments(x: Tensor, unit: Tensor) -> Tensor | None:
+    """$u X X^⊤$ along d, (n, d, d), of (n, before, d, after) and u, (n, …) of one entry each; None as above."""
+    n, before, size, after = x.shape
+    if not (_suits_kernels(x, unit) and size <= MOST and after >= NARROWEST and n <= 65535):
+        return None
+    partial = x.new_empty(n, before, size, size)
+    _moments[before, n](x, unit, partial, before, size, after, SIZE=MOST, WIDE=128)
+    return partial.sum(1)
+
+
 def _suits_kernels(*tensors: Tensor) -> bool:
     """Tell if all are on a GPU, of float32, and lie in memory alike and without gaps."""
     if triton is None:
@@ -87,3 +97,18 @@ if triton is not None:
         inside = inside & (columns[None, :] < after)
         value = tl.load(x + at, mask=inside, other=0.0)
         tl.store(out + at, tl.dot(weights, value, input_precision="ieee"), mask=inside)
+
+    @kernel  # type: ignore[untyped-decorator]
+    def _moments(x, unit, partial, before, size, after, SIZE: tl.constexpr, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+        which = tl.program_id(1)
+        own = which * before + tl.program_id(0)
+        rows = tl.arange(0, SIZE)
+        inside, sums = rows[:, None] < size, tl.zeros((SIZE, SIZE), dtype=tl.float32)
+        factor = tl.load(unit + which)
+        for begin in range(0, after, WIDE):
+            columns = begin + tl.arange(0, WIDE)
+            at = own.to(tl.int64) * size * after + rows[:, None] * after + columns[None, :]
+            value = tl.load(x + at, mask=inside & (columns[None, :] < after), other=0.0)
+            sums += tl.dot(value * factor, tl.trans(value), input_precision="ieee")
+        at = own * size * size + rows[:, None] * size + rows[None, :]
+        tl.store(partial + at, sums, mask=inside & (rows[None, :] < size))

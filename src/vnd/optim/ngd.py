@@ -15,7 +15,7 @@ from torch.optim.sgd import sgd
 from vnd.functional import to_float32
 from vnd.optim.cuda import EighJob, GraphCache, branch, decompose, fast_products
 from vnd.optim.fisher import Factor, Observed, PendingUpdate, by_kind, identity, shrinkage_of
-from vnd.optim.kernels import narrow_product, norms, put_scaled
+from vnd.optim.kernels import narrow_moments, narrow_product, norms, put_scaled
 
 INITIAL_UPDATES = 10  # the factors are updated on each of the first steps, then once a period
 FIRST_ROUNDS = 3  # updates with the first gradient before its use: a power method from the regular start
@@ -316,7 +316,8 @@ class PreconditionGroup:
     def _narrow(self, x: Tensor, run: list[int], norm: Tensor, unit: Tensor, updates: list[Any], given: bool) -> Tensor:
         """The same for a run of narrow axes by one product; what they learn is in the run's second moments."""
         n, size, before = len(x), x.shape[2], 1
-        matrix, moments = x.new_ones(1, 1, 1), _scatter(x * unit, x) if self.due else x
+        matrix, moments = x.new_ones(1, 1, 1), narrow_moments(x, unit) if self.due else x
+        moments = _scatter(x * unit, x) if moments is None else moments
         for axis in run:
             factor, basis, d = self.factors[axis], self.factors[axis].basis, self.factors[axis].basis.shape[2]
             if self.due:
