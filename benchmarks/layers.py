@@ -3,9 +3,9 @@
 Question: with VGG11 1.5× on CIFAR-sized images, how long is a training step (forward, KL, masks, backward, optimizer),
 a six-sample prediction, and a forward pass of a network extracted at a quarter of the width? Ratios within this run.
 
-- step: ours (log α per weight, nested, coupled; local estimator, whole and with a `variance_share` of a quarter, and
-  weight noise) against the deterministic network, all compiled; ten steps in a row, as in a training loop, and, beside
-  it, one step from synchronization to synchronization; the most memory that was allocated;
+- step: ours (log α per weight, nested, coupled; local estimator, whole and with a `variance_share` of a quarter and an
+  eighth, and weight noise) against the deterministic network, all compiled; ten steps in a row, as in a training loop,
+  and, beside it, one step from synchronization to synchronization; the most memory that was allocated;
 - predict: six samples against six deterministic passes, both compiled: in one batched pass by the local estimator, as
   it is and with one variance for all samples ("pooled"), and in six passes by the weight estimator;
 - extract: full width against a quarter, eager, as deployed;
@@ -75,6 +75,7 @@ class Setting:
 FORMS: dict[str, dict[str, Any]] = {
     "local": {},
     "local, variance_share 0.25": {"variance_share": 0.25},
+    "local, variance_share 0.125": {"variance_share": 0.125},
     "weight": {"estimator": "weight"},
 }
 
@@ -207,7 +208,7 @@ def peers(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
                 continue
             if done.returncode:
                 last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-                print(f"  {name}: failed here ({last[:150]})", flush=True)
+                print(f"  {name}: failed here, exit code {done.returncode} ({last[:150]})", flush=True)
                 continue
             found[name] = json.loads(out.read_text())["step"]
             print(f"  {name}, ms: {found[name]}", flush=True)

@@ -12,11 +12,9 @@ from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
 
 import vnd
-import vnd.nn.bayesian as bayesian
 from vnd.distributions import LogUniform, MultiplicativeNormal
 from vnd.nn.bayesian import (
     BAYES_OF,
-    SMALLEST_VARIANCE,
     BayesConv1d,
     BayesConv2d,
     BayesConv3d,
@@ -24,6 +22,7 @@ from vnd.nn.bayesian import (
     BayesLayer,
     BayesLinear,
 )
+from vnd.nn.noise import SMALLEST_VARIANCE, plain_add_noise
 
 CASES = [
     (BayesLinear, (6, 4), {}, (3, 6)),
@@ -283,7 +282,7 @@ def test_zero_inputs_have_finite_outputs_and_gradients(dtype, autocast, estimato
 
 
 def test_without_a_smallest_variance_the_gradients_of_zero_inputs_are_lost(monkeypatch):
-    monkeypatch.setattr("vnd.nn.bayesian.SMALLEST_VARIANCE", 0.0)
+    monkeypatch.setattr("vnd.nn.noise.SMALLEST_VARIANCE", 0.0)
     assert not all(value.isfinite().all() for value in zero_gradients(torch.float32, False))
 
 
@@ -353,14 +352,13 @@ def mean_gradients(layer, x, share):
 @pytest.mark.parametrize("scaled", [True, False], ids=["scaled", "planted: not scaled"])
 @float64
 def test_a_share_of_the_variance_gradient_is_right_on_average(kind, args, shape, scaled, monkeypatch):
-    monkeypatch.setattr("vnd.nn.bayesian.normal", lambda like, generator: torch.ones_like(like))
+    monkeypatch.setattr("vnd.nn.noise.normal", lambda like, generator: torch.ones_like(like))
     if not scaled:
-        add = bayesian.plain_add_noise
 
         def constant(mean, variance, generator=None, rest=None):
-            return add(mean, variance if rest is None else torch.cat([variance, rest]), generator)
+            return plain_add_noise(mean, variance if rest is None else torch.cat([variance, rest]), generator)
 
-        monkeypatch.setattr("vnd.nn.bayesian.plain_add_noise", constant)
+        monkeypatch.setattr("vnd.nn.noise.plain_add_noise", constant)
     layer, x = kind(*args), torch.randn(shape)
     whole, part = mean_gradients(layer, x, 1.0), mean_gradients(layer, x, 0.25)
     close = [torch.allclose(a, b, rtol=1e-9, atol=1e-9) for a, b in zip(whole, part, strict=True)]

@@ -7,8 +7,8 @@ from structures import make
 from torch import Tensor, nn
 
 import vnd
-from vnd.nn.bayesian import SMALLEST_VARIANCE, BayesLayer
-from vnd.nn.draws import draw_outputs, plain_draw_outputs
+from vnd.nn.bayesian import BayesLayer
+from vnd.nn.noise import draw_outputs, plain_draw_outputs
 
 SAMPLES = 3
 
@@ -20,7 +20,7 @@ def drawn(device: str, dtype: torch.dtype, layout: torch.memory_format, shared: 
     variance = torch.rand(8, 16, 9, 7, device=device, dtype=dtype) + 1
     mean, variance = (x.to(memory_format=layout) for x in (mean, variance))
     with torch.no_grad():
-        out = draw_outputs(mean, variance, SAMPLES, SMALLEST_VARIANCE)
+        out = draw_outputs(mean, variance, SAMPLES)
     means = mean.repeat(SAMPLES, 1, 1, 1) if shared else mean
     noise = (out.double() - means.double()) / variance.double().sqrt().repeat(SAMPLES, 1, 1, 1)
     return out, noise.reshape(SAMPLES, -1).cpu()
@@ -47,7 +47,7 @@ def test_the_noise_of_one_sample_in_all_is_caught(device, monkeypatch):
     kept = torch.randn(8, 16, 9, 7, device=device)
     monkeypatch.setattr(torch, "randn_like", lambda x, **_: kept)
     mean, variance = torch.zeros(8, 16, 9, 7, device=device), torch.ones(8, 16, 9, 7, device=device)
-    noise = plain_draw_outputs(mean, variance, SAMPLES, SMALLEST_VARIANCE).view(SAMPLES, -1)
+    noise = plain_draw_outputs(mean, variance, SAMPLES).view(SAMPLES, -1)
     assert float(torch.corrcoef(noise)[0, 1]) > 0.99
 
 

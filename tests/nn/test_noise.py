@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from vnd.nn.bayesian import SMALLEST_VARIANCE, add_noise, plain_add_noise
+from vnd.nn.noise import SMALLEST_VARIANCE, add_noise, plain_add_noise
 
 
 def assert_standard_normal(noise: torch.Tensor) -> None:

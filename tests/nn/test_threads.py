@@ -159,7 +159,7 @@ def test_what_callers_share_is_caught(fault, monkeypatch):
     if fault == "one width for all":
         monkeypatch.setattr(context, "_HERE", OfTheModule())
     else:
-        monkeypatch.setattr("vnd.nn.bayesian.source", lambda generator: {})
+        monkeypatch.setattr("vnd.nn.noise.source", lambda generator: {})
     calls = [prediction(net, x, width, samples) for width in WIDTHS for samples in (0, 3)]
     for _ in range(20):  # threads need not meet in the first attempt
         try:

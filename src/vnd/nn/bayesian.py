@@ -16,21 +16,11 @@ from vnd.distributions.kl import gaussian_prior_kl, log_uniform_prior_kl
 from vnd.functional import to_float32
 from vnd.nn.bits import log_sizes, quantize
 from vnd.nn.context import Draw, here, remade
-from vnd.nn.draws import draw_outputs
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # no Triton on this machine: the plain form everywhere
-    triton = None
+from vnd.nn.noise import add_noise, draw_outputs, normal, source
 
 Noise = Literal["weight", "channel", "layer"]
 Estimator = Literal["local", "weight", "flipout"]
 Operation = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of input, weight and bias; linear in each
-
-# Smallest variance of an output. It keeps d√δ/dδ finite where the input is all zero, and √δ real where a fast
-# convolution rounds a zero to a little less; outputs of any size that float32 can tell from zero are well above it.
-SMALLEST_VARIANCE = 1e-16
 
 _OPTIONS = {"prior", "log_alpha_init", "noise", "estimator", "bayesian", "sampling", "expansion"}
 _OPTIONS |= {"free_variance", "variance_share", "_input_mask", "_weight_mask", "_bits", "_pooled"}
@@ -233,16 +223,14 @@ class BayesLayer(nn.Module):
                 f"with an input of shape {tuple(x.shape)}"
             )
         sampling = self.bayesian and (self.training if sampling is None else sampling)
-        weight, std = self.weight, self._std() if sampling else None
-        if self._bits is not None:
-            weight = self.quantized(self._bits[0]())
+        copies = range(expansion)
+        weight = self.weight if self._bits is None else self.quantized(self._bits[0]())
+        std = self._std() if sampling else None
         if self._weight_mask is not None:
             mask = self._weight_mask[0]().view(weight.shape).to(weight.dtype)
             weight, std = weight * mask, None if std is None else std * mask
         if self.input_mask is not None:
             x, weight, std = self._masked(x, weight, std, self.input_mask())
-
-        copies = range(expansion)
         if std is None:
             draws = [operation(x, weight, self.bias)] * expansion
         elif estimator == "local":
@@ -250,10 +238,10 @@ class BayesLayer(nn.Module):
             if shared > 1:
                 mean = operation(x, weight, self.bias)
                 variance = self._variance(x, std, operation, mean.dtype, shared)
-                return draw_outputs(mean, variance, shared, SMALLEST_VARIANCE, generator)
+                return draw_outputs(mean, variance, shared, generator)
             mean, variance, rest = self._statistics(x, weight, std, operation)
             if expansion > 1 and not torch.is_grad_enabled():
-                return draw_outputs(mean, variance, expansion, SMALLEST_VARIANCE, generator)
+                return draw_outputs(mean, variance, expansion, generator)
             draws = [add_noise(mean, variance, generator, rest) for _ in copies]
         elif estimator == "weight":
             draws = [operation(x, weight + std * normal(weight, generator), self.bias) for _ in copies]
@@ -476,113 +464,3 @@ def bayes_of(kind: type[nn.Module]) -> type[BayesLayer] | None:
 
 def _reduce(layer: BayesLayer, protocol: Any) -> tuple[Any, ...]:
     return remade(layer, bayes_of, layer.plain)
-
-
-def add_noise(
-    mean: Tensor, variance: Tensor, generator: torch.Generator | None = None, rest: Tensor | None = None
-) -> Tensor:
-    r"""Draw outputs $b = γ + \sqrt{\max(δ, δ_0)}\; ε$ of the given mean and variance, of the shape and dtype of `mean`.
-
-    The square root and the noise are float32 or wider; the noise is `generator`'s, or torch's global one. The plain
-    form is a few lines of torch. On CUDA a Triton kernel does the same with less memory traffic: it draws ε where it
-    is used, from a seed, and draws it again in the backward pass instead of keeping it.
-
-    Args:
-        mean: γ.
-        variance: δ, of all examples, or of the leading ones.
-        generator: Where noise comes from; None for torch's global one.
-        rest: δ of the other examples, a constant; the gradient of `variance` is scaled to stand for all of them.
-    """
-    if triton is None or not _suits_kernel(mean, variance) or not (rest is None or _suits_kernel(mean, rest)):
-        return plain_add_noise(mean, variance, generator, rest)
-    seed = torch.randint(2**31 - 1, (1,), device=mean.device, **source(generator))
-    drawn: Tensor = torch.ops.vnd.add_noise(mean, variance, rest, seed)
-    return drawn
-
-
-def plain_add_noise(
-    mean: Tensor, variance: Tensor, generator: torch.Generator | None = None, rest: Tensor | None = None
-) -> Tensor:
-    """The plain form of `add_noise`: its reference, and what runs where there is no Triton."""
-    if rest is not None:
-        constant = variance.detach()
-        variance = torch.cat([constant + len(mean) / len(variance) * (variance - constant), rest])
-    scale = to_float32(variance).clamp(min=SMALLEST_VARIANCE).sqrt()
-    return (to_float32(mean) + scale * normal(scale, generator)).to(mean.dtype)
-
-
-def normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal noise of the shape, dtype and place of a tensor."""
-    return torch.randn_like(like, **source(generator))
-
-
-def source(generator: torch.Generator | None) -> dict[str, Any]:
-    """The argument that says where noise comes from; none for the global generator, which alone `vmap` knows."""
-    return {} if generator is None else {"generator": generator}
-
-
-def _suits_kernel(mean: Tensor, variance: Tensor) -> bool:
-    """Tell if both lie alike in memory, without gaps, on a GPU, in a dtype that the kernel has."""
-    dense = mean.is_contiguous() or (mean.dim() == 4 and mean.is_contiguous(memory_format=torch.channels_last))
-    alike = mean.dtype == variance.dtype and mean.stride() == variance.stride()
-    return mean.is_cuda and dense and alike and mean.dtype in (torch.bfloat16, torch.float16, torch.float32)
-
-
-if triton is not None:
-    BLOCK = 512  # each program draws four normals for every entry of its block
-
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _kernel(given, head, rest, out, seed, count, split, floor, slope, BACKWARD: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
-        program = tl.program_id(0)
-        lane = tl.arange(0, BLOCK)
-        e0, e1, e2, e3 = tl.randn4x(tl.load(seed), program * BLOCK + lane)
-        start = program.to(tl.int64) * BLOCK * 4 + lane
-        for part in tl.static_range(4):
-            at = start + part * BLOCK
-            inside = at < count
-            delta = tl.load(head + at, mask=at < split, other=0.0).to(tl.float32)
-            if not BACKWARD:
-                delta += tl.load(rest + (at - split), mask=inside & (at >= split), other=0.0).to(tl.float32)
-            scale = tl.sqrt(tl.maximum(delta, floor))
-            noise = e0 if part == 0 else (e1 if part == 1 else (e2 if part == 2 else e3))
-            value = tl.load(given + at, mask=inside).to(tl.float32)
-            result = tl.where(delta >= floor, value * noise * slope / scale, 0.0) if BACKWARD else value + scale * noise
-            tl.store(out + at, result.to(out.dtype.element_ty), mask=inside)
-
-    def _launch(given: Tensor, variance: Tensor, rest: Tensor, out: Tensor, seed: Tensor, slope: float | None) -> None:
-        count, split = out.numel(), variance.numel()
-        sizes = (count, split, SMALLEST_VARIANCE, slope or 0.0, slope is not None)
-        _kernel[triton.cdiv(count, 4 * BLOCK),](given, variance, rest, out, seed, *sizes, BLOCK=BLOCK)
-
-    @torch.library.custom_op("vnd::add_noise", mutates_args=())
-    def _add_noise(mean: Tensor, variance: Tensor, rest: Tensor | None, seed: Tensor) -> Tensor:
-        out = torch.empty_like(mean)
-        _launch(mean, variance, variance if rest is None else rest, out, seed, None)
-        return out
-
-    @torch.library.custom_op("vnd::noise_slope", mutates_args=())
-    def _noise_slope(grad: Tensor, variance: Tensor, seed: Tensor, scale: float) -> Tensor:
-        out = torch.empty_like(variance)
-        _launch(grad, variance, variance, out, seed, 0.5 * scale)
-        return out
-
-    @_add_noise.register_fake
-    def _(mean: Tensor, variance: Tensor, rest: Tensor | None, seed: Tensor) -> Tensor:
-        return torch.empty_like(mean)
-
-    @_noise_slope.register_fake
-    def _(grad: Tensor, variance: Tensor, seed: Tensor, scale: float) -> Tensor:
-        return torch.empty_like(variance)
-
-    def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1], inputs[3])
-
-    def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        variance, seed = ctx.saved_tensors
-        leading = grad[: len(variance)]
-        if leading.stride() != variance.stride():
-            leading = torch.empty_like(variance).copy_(leading)
-        slope = torch.ops.vnd.noise_slope(leading, variance, seed, len(grad) / len(variance))
-        return grad, slope, None, None
-
-    _add_noise.register_autograd(_backward, setup_context=_keep)
