@@ -206,7 +206,7 @@ def test_codes_and_masks_have_pages(kind: str, make: Any, tmp_path: Path) -> Non
 def test_a_plain_network_has_a_page_of_one_size(tmp_path: Path) -> None:
     plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     told = vnd.page(plain, tmp_path / "page.html", example_input=torch.zeros(1, *made.IMAGE))
-    assert [row["parameters"] for row in told["widths"]] == [195]
+    assert [(row["parameters"], row["kept"]) for row in told["widths"]] == [(195, [])]
     facts = made.facts_of(tmp_path / "page.html")
     assert (facts["samples"], facts["rule"], facts["classes"]) == (0, None, ["0", "1", "2"])
 
@@ -246,7 +246,10 @@ REFUSED: refusals.Refusals = {
     "classes": (small(widths=(1.0,), classes=["a"]), "classes must be the 5 of the network's outputs; got 1"),
     "image size": (small(widths=(1.0,), images=torch.rand(1, 1, 9, 9)), ("images must be uint8", "(1, 1, 9, 9)")),
     "image values": (small(widths=(1.0,), images=torch.full((1, *made.IMAGE), 7.0)), "lie between 0 and 1; got 7 … 7"),
-    "images of a network": (small(widths=(1.0,), images=True), "must be pictures to show"),
+    "images of a network": (
+        small(widths=(1.0,), images=True),
+        "must be pictures to show, (N, C, H, W), or of a run True; got True",
+    ),
     "no image": (
         lambda: vnd.page(nn.Linear(4, 3), "unwritten.html", example_input=torch.zeros(1, 4)),
         "must take one image, (batch, 1 or 3, height, width)",

@@ -82,6 +82,8 @@ def page(
         raise ValueError(f"page: samples must be a whole number in 2 … 64; got {samples!r}")
     if isinstance(risk, bool) or not isinstance(risk, float | int) or not 0 <= risk <= 1:
         raise ValueError(f"page: risk must lie in [0, 1]; got {risk!r}")
+    if isinstance(images, bool) and (not images or isinstance(run_or_net, nn.Module)):
+        raise ValueError(f"page: images must be pictures to show, (N, C, H, W), or of a run True; got {images}")
     if isinstance(run_or_net, nn.Module):
         net, run, shown = run_or_net, None, images
         data = None
@@ -102,8 +104,6 @@ def page(
         made = of_run(run, risk, samples, tell)
     if shown is True and run is not None:
         shown = run.test().take(range(min(10, len(run.test()))))
-    elif isinstance(shown, bool):
-        raise ValueError(f"page: images of a network must be pictures to show, (N, C, H, W); got {shown}")
     image = made.facts["image"]
     found, credits = ([], list[str]()) if shown is None else (pictures.given(shown, image), [])
     for some, whose in (pictures.of_training(data, image) if data else ([], []), made.others(data)):

@@ -18,6 +18,7 @@ from vnd._export import export
 from vnd._page import pictures
 from vnd._text import short
 from vnd.data.images import Images
+from vnd.data.registry import find, is_own
 from vnd.methods import Size
 from vnd.nn import BayesLayer
 from vnd.nn.state import NestedState, Shape, nested_part, unwrap
@@ -72,6 +73,7 @@ def of_run(run: TrainedRun, risk: float, samples: int, tell: Callable[[str], obj
     for row in made.facts["widths"] if every else []:
         row["accuracy"] = known[None if row["shape"] is None else Shape(row["shape"])]
     made.facts["data"] = _data_name(run.recipe.data.name)
+    made.facts["learned"] = any(size.kind == "learned" for size in sizes)
     return made
 
 
@@ -148,7 +150,7 @@ def _of(
         "kind": "classes", "data": None, "image": list(image_shape[1:]), "classes": names,
         "samples": samples if ready.columns else 0, "accuracy_of": check_words,
         "rule": None if validation is None else {"risk": risk, "images": len(validation[1])},
-        "layers": [{"name": layer, "channels": unit.channels} for layer, unit in layers.items()] or WHOLE,
+        "layers": [{"name": layer, "channels": unit.channels} for layer, unit in layers.items()], "learned": False,
         "widths": sorted(rows, key=lambda row: (row["parameters"], row["macs"])),
         "network": {
             "input": name, "columns": ready.columns, "shared": ready._shared, "numbered": bool(ready._numbered),
@@ -159,7 +161,6 @@ def _of(
 
 
 OWN = ("width", "noise")  # inputs of an exported file that are not the network's
-WHOLE = [{"name": "network", "channels": 1}]
 
 
 def _row(
@@ -174,7 +175,7 @@ def _row(
 ) -> dict[str, Any]:
     """A width as the page has it, its accuracy and its threshold by the draws of seed 0."""
     shape = row["shape"]
-    kept = [len(unit.kept_channels(shape[name])) for name, unit in layers.items()] if shape else [1]
+    kept = [len(unit.kept_channels(shape[name])) for name, unit in layers.items()] if shape else []
     made: dict[str, Any] = {
         "number": number, "shape": shape, "parameters": row["parameters"], "macs": row["macs"], "kept": kept,
         "accuracy": None, "threshold": None, "coverage": None,
@@ -237,9 +238,8 @@ def _examples(what: str, given: Any) -> Examples | None:
     return x.astype(np.float32), y.astype(np.int64)
 
 
-def _data_name(name: str) -> str:
-    """A data set's name for people."""
-    return {
-        "fashion": "pictures of clothing, Fashion-MNIST",
-        "fashion-mnist": "pictures of clothing, Fashion-MNIST",
-    }.get(name, name)
+def _data_name(name: str) -> str | None:
+    """A data set's name for people; None where it is the user's own."""
+    if pictures.SAME.get(name, name) == "fashion":
+        return "pictures of clothing, Fashion-MNIST"
+    return None if is_own(name) else find(name, "page").about.partition(",")[0]

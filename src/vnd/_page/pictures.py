@@ -75,7 +75,7 @@ def blobs(trained_on: str | None, image: Sequence[int]) -> tuple[list[Picture], 
 def given(images: Any, image: Sequence[int], classes: Sequence[str] | None = None) -> list[Picture]:
     """Pictures of the user's own: `Images`, uint8, or floats between 0 and 1, (N, C, H, W)."""
     if isinstance(images, Images):
-        return _pictures(images, "given")
+        return _pictures(fitted(images, image), "given")
     values = np.asarray(images.detach().cpu() if isinstance(images, torch.Tensor) else images)
     if values.ndim != 4 or values.dtype.kind not in "fu" or list(values.shape[1:]) != list(image):
         told = ", ".join(map(str, image))

@@ -25,22 +25,28 @@ export class View {
         `the largest at which at most ${percent(facts.rule.risk, 0)} of the answers given were wrong. Other kinds of pictures are ` +
         `not covered by that: it may be sure of one, and wrong.`
       : "";
+    const several = this.widths.length > 1;
+    const lead = several
+      ? `Trained once${facts.data ? ` on ${facts.data}` : ""}, this network runs at ${this.widths.length} sizes. Drag the slider ` +
+        "to the left: it gets smaller and faster. See how long its answers hold."
+      : "This network runs in your browser.";
     this.words = {
-      heading: "One network, every size",
-      lead:
-        `Trained once${facts.data ? ` on ${facts.data}` : ""}, this network runs at ${this.widths.length} sizes. Drag the ` +
-        `slider to the left: it gets smaller and faster, and is nearly as often right.` +
-        (facts.rule ? " Show it something that it does not know, and it would rather not say." : ""),
-      size: "How much of it runs",
+      heading: several ? "One network, every size" : "A network in your browser",
+      lead: lead + (facts.rule ? " Show it something that it does not know, and it would rather not say." : ""),
+      size: several ? "How much of it runs" : "What it costs",
       sight: "What it sees, and what it says",
       stop: "Size of the network",
-      least: "smaller, faster",
-      most: "whole",
-      note: `Each bar is a layer, lit as far as its channels are kept. Training has learned which layers can spare most.`,
+      least: several ? "smaller, faster" : "",
+      most: several ? "larger" : "",
+      note:
+        (facts.layers.length ? "Each bar is a layer, lit as far as its channels are kept." : "") +
+        (facts.learned ? " Training has learned which layers can spare most." : ""),
       again: facts.samples ? "Draw again" : "",
       explained: [
-        "In training, the channels of each layer were put in an order and dropped from the end at random. So the first ones " +
-          "learn to do without the rest, and the network can be cut at any of many sizes, without training again.",
+        several
+          ? "The channels of each layer are in an order, which was learned while some were dropped from its end at random. So the " +
+            "first ones do without the rest, and the network can be cut at any of many sizes, without training again."
+          : "",
         draws,
         rule,
         "All of this happens in this page. It sends nothing anywhere, your pictures neither.",
@@ -79,7 +85,7 @@ export class View {
     this.image = image;
     paint(this.large, pixels, this.facts.image);
     this.large.setAttribute("aria-label", chosen.name);
-    this.caption.textContent = told[chosen.kind](chosen);
+    this.caption.textContent = told[chosen.kind](chosen, this.facts);
     const best = answer.probs.indexOf(Math.max(...answer.probs)), name = this.facts.classes[best];
     const given = !this.facts.rule || (width.threshold !== null && answer.entropy <= width.threshold);
     this.verdict.className = `verdict ${this.facts.rule ? (given ? "" : "withheld") : "plain"}`;
@@ -127,8 +133,9 @@ export class View {
 
   figures({ stop }) {
     const width = this.widths[stop], whole = this.widths.at(-1);
+    const kept = this.facts.layers.every(({ channels }, index) => channels === whole.kept[index]);
     const rows = [
-      ["Parameters", commas(width.parameters), width === whole ? "the whole network" : `${percent(width.parameters / whole.parameters, 0)} of ${commas(whole.parameters)}`],
+      ["Parameters", commas(width.parameters), width === whole ? (kept ? "the whole network" : "the largest here") : `${percent(width.parameters / whole.parameters, 0)} of ${commas(whole.parameters)}`],
       ["Time", ms(this.times[stop]), "for an answer, in your browser"],
     ];
     if (width.accuracy !== null) rows.push(["Right", percent(width.accuracy), `of ${this.facts.accuracy_of}`]);
@@ -168,7 +175,7 @@ export class View {
 
 const told = {
   like: ({ label }) => (label ? `It is: ${label}. Not among the training images.` : "Not among the training images."),
-  unlike: ({ name }) => `${name}: nothing like the training images`,
+  unlike: ({ name }, { data }) => (data ? `${name}: not from its training data` : name),
   given: ({ name, label }) => (label ? `It is: ${label}.` : name),
   own: ({ name }) => `Yours: ${name}. It stays in your browser.`,
 };

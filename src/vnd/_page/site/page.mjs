@@ -46,7 +46,7 @@ async function begin() {
   }
   const stop = place("stop");
   stop.max = view.stops.length - 1;
-  stop.disabled = view.stops.length < 2;
+  stop.disabled = stop.hidden = view.stops.length < 2;
   state.stop = stop.value = view.stops.length - 1;
   stop.addEventListener("input", () => change({ stop: Number(stop.value) }));
   place("again").addEventListener("click", () => change({ seed: state.seed + 1, drawn: true }));
@@ -99,6 +99,7 @@ function figures(rows) {
 /** Bars, {height, lit, words}: made once, then moved. */
 function bars({ label, rows }) {
   const holder = place("bars"), few = rows.length <= 8;
+  holder.hidden = !rows.length;
   holder.style.gap = rows.length > 60 ? "0" : rows.length > 24 ? "1px" : "";
   while (holder.children.length < rows.length) {
     const track = tag("div", { class: "track" }, tag("div", { class: "fill" }));
@@ -117,14 +118,12 @@ function bars({ label, rows }) {
 function offer(index) {
   const picture = pictures[index], before = pictures[index - 1];
   if (before && before.kind !== picture.kind) place("strip").append(tag("hr"));
-  const radio = tag("input", { type: "radio", name: "picture", "aria-label": `${picture.name}${kindOf[picture.kind]}` });
+  const radio = tag("input", { type: "radio", name: "picture", "aria-label": picture.name });
   radio.checked = index === state.picture;
   radio.addEventListener("change", () => change({ picture: index, drawn: false }));
   place("strip").append(tag("label", { title: picture.name }, radio, thumbnail(pixelsOf(picture), facts.image)));
   return radio;
 }
-
-const kindOf = { like: "", unlike: ", unlike the training data", given: "", own: ", yours" };
 
 /** Show a picture of the visitor's own, or a sentence where the file is none. */
 export async function own(file) {
