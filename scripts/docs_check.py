@@ -31,7 +31,7 @@ import numpy as np
 from PIL import Image
 
 import zoo
-from docs_tables import PAGES, bits_figure, short_figure, table
+from docs_tables import PAGES, bits_figure, serving_figure, short_figure, table
 from vnd import pretrained
 from vnd._text import short
 from vnd.cli import main as vnd
@@ -123,6 +123,7 @@ def make(root: Path, folder: Path) -> tuple[list[str], dict[str, list[str]]]:
     downhill().savefig(folder / "docs/images/downhill.png", dpi=DPI)
     short_figure(root).savefig(folder / "docs/images/cifar10-accuracy.png", dpi=DPI)
     bits_figure(root).savefig(folder / "docs/images/weight-bits.png", dpi=DPI)
+    serving_figure(root).savefig(folder / "docs/images/serving-load.png", dpi=DPI)
     return made + [f"docs/images/{path.name}" for path in sorted((folder / "docs" / "images").iterdir())], headings
 
 

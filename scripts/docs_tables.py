@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -21,7 +22,7 @@ from vnd.metrics import Interval, confidence_interval
 from vnd.report.curves import over_sizes
 from vnd.report.results import Column, Run
 from vnd.report.series import group
-from vnd.report.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, legend, panels, plot, title
+from vnd.report.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, legend, panels, plot, size_axis, title
 from vnd.tasks.classification import COLUMNS
 
 Row = dict[str, Any]
@@ -767,8 +768,63 @@ def export_costs(root: Path) -> str:
     return table(heading, lines)
 
 
+SERVICES = {"any width": (BLUE, "o", "-"), "full width": (ORANGE, "s", "--"), "quarter width": (GREEN, "^", "-.")}
+
+
+def _served(root: Path) -> dict[tuple[str, float], Row]:
+    """Medians over turns of what each service did with each load."""
+    found: dict[tuple[str, float], Rows] = {}
+    for row in measured(root, "serving-cpu")["rows"]:
+        found.setdefault((row["service"], row["load"]), []).append(row)
+
+    def middle(rows: Rows, key: str) -> float | None:
+        known = [row[key] for row in rows if row[key] is not None]
+        return median(known) if known else None
+
+    keys = ("rate", "right", "wrong", "withheld", "late", "accuracy", "p50_ms", "p99_ms", "width")
+    return {place: {key: middle(rows, key) for key in keys} for place, rows in found.items()}
+
+
+def serving(root: Path) -> str:
+    """What becomes of the requests at some loads, by service."""
+    lines = []
+    for (name, load), row in sorted(_served(root).items(), key=lambda item: item[0][1]):
+        if load in (0.5, 1, 2, 4):
+            shares = [f"{100 * row[key]:.1f}" for key in ("right", "wrong", "withheld", "late")]
+            accuracy = "–" if row["accuracy"] is None else f"{100 * row['accuracy']:.1f}"
+            times = [f"{row[key]:.0f}" for key in ("p50_ms", "p99_ms")]
+            lines.append(f"{load:g} | {row['rate']:.0f} | {name} | {' | '.join([*shares, accuracy, *times])}")
+    heading = "load | a second | service | right, % | wrong | withheld | late | right of the answers, % | p50, ms | p99"
+    return table(heading, lines)
+
+
+def serving_figure(root: Path) -> Figure:
+    """Right answers in time, accuracy and latency against load."""
+    found = _served(root)
+    figure, axes = panels(3, 3, 3.4)
+    shown = [("right before the deadline", "of all requests, %", "right", 100)]
+    shown += [("right of the answers", "of the answers in time, %", "accuracy", 100)]
+    shown += [("latency: p99, and hollow the median", "ms (log scale)", "p99_ms", 1)]
+    for axis, (heading, label, key, factor) in zip(axes, shown, strict=True):
+        for name, look in SERVICES.items():
+            points = {load: row for (service, load), row in found.items() if service == name and row[key] is not None}
+            plot(axis, [*points], [factor * row[key] for row in points.values()], look, name)
+            if key == "p99_ms":
+                plot(axis, [*points], [row["p50_ms"] for row in points.values()], look, hollow=True)
+        axis.set_ylabel(label)
+        if key == "p99_ms":
+            axis.set_yscale("log")
+            axis.yaxis.set_major_formatter("{x:g}")
+        elif key == "accuracy":
+            axis.set_ylim(80, 100)
+        size_axis(axis, [load for _, load in found], "load (log scale)")
+        title(axis, heading)
+    return legend(figure, *axes, row=0.15)
+
+
 PAGES: dict[str, tuple[Callable[[Path], str], ...]] = {
     "deploy.md": (export_costs,),
+    "serving.md": (serving,),
     "benchmarks.md": (cifar10_targets, sandwiches, limits, small_budgets),
     "codes.md": (codes, partial(code_lengths, code=4), partial(code_lengths, code=32), small_codes),
     "paper-cifar10.md": (targets, more_targets, beside_paper, other_forms),

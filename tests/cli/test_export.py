@@ -13,6 +13,7 @@ import torch
 import vnd
 from refusals import fails
 from train.small import recipe, write_blobs
+from vnd._export import int8
 from vnd.cli import main
 from vnd.report import html
 from vnd.train.loop import fit
@@ -53,6 +54,18 @@ def test_a_run_is_exported_for_pixels(run: Path, tmp_path: Path, capsys: pytest.
     with torch.no_grad():
         logits = vnd.load(extracted).eval()(normal)
     np.testing.assert_allclose(small.predict(images).probs, logits.softmax(1), atol=1e-4)
+
+
+def test_eight_bits_that_cost_too_much_are_refused_and_all_else_is_written(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter((1.0, 0.5, 0.9, 0.9))  # in floating point and eight bits, at two widths
+    monkeypatch.setattr(int8, "accuracy", lambda *_: next(found))
+    said = fails(capsys, "export", run, "--widths", "1,0.5", "--int8", "--images", "50", "--out", tmp_path)
+    assert "w-1-int8.onnx: int8 must cost at most 0.01 of the accuracy; it costs 0.5000 of 1.0000" in said
+    told = json.loads((tmp_path / "export.json").read_text())["files"]
+    assert set(told) == {"any.onnx", "w-1.onnx", "w-0.5.onnx", "w-0.5-int8.onnx"}
+    assert told["w-0.5-int8.onnx"]["widths"][0]["time_to_float"] > 0
 
 
 def test_what_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

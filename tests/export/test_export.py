@@ -192,6 +192,18 @@ def test_inputs_of_one_name_are_told_apart(tmp_path: Path) -> None:
         np.testing.assert_allclose(ready.predict(tensors, fraction, samples=0).probs, want.probs, atol=1e-5)
 
 
+@pytest.mark.parametrize("posterior", [False, True], ids=["means", "draws"])
+def test_volumes_are_convolved_without_a_bias(posterior: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layers = nn.Conv3d(1, 8, 3, bias=False), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(8, 3)
+    x = torch.rand(7, 1, 4, 5, 6)
+    net = vnd.to_nested(nn.Sequential(*layers), x[:2], num_groups=4).eval()
+    for options in ({"widths": WIDTHS}, {"width": 0.5}):
+        vnd.export(net, tmp_path / "a.onnx", posterior=posterior, **options)
+        got = vnd.runtime.load(tmp_path / "a.onnx").predict(x.numpy(), 0.5, samples=0)
+        np.testing.assert_allclose(got.probs, vnd.predict(net, x, 0.5, samples=0).probs, atol=1e-5)
+
+
 class Scalars(nn.Module):
     """A network with an input that is a number, and one among its constants: that of the token it reads."""
 
@@ -352,7 +364,51 @@ def test_int8_is_refused_where_it_costs_more_than_allowed(tmp_path: Path, monkey
     ):  # all is cut off
         vnd.export(net, tmp_path / "bad.onnx", int8=[x[:50] * 1e-3], loss=0.2, **given)
     assert not (tmp_path / "bad.onnx").exists()
-    assert int8.OPTIONS["reduce_range"]
+
+
+class Overflowing:
+    """A session of one linear layer in eight bits on a CPU that adds pairs of products in 16 bits, as with AVX2."""
+
+    def __init__(self, content: bytes) -> None:
+        import onnx as package
+
+        graph = package.load_from_string(content).graph
+        self.held = {x.name: package.numpy_helper.to_array(x).astype(np.float64) for x in graph.initializer}
+
+    def get_inputs(self) -> Any:
+        return [type("Value", (), {"name": "input"})]
+
+    def run(self, _: None, given: dict[str, Any]) -> list[Any]:
+        scale, zero = self.held["input_scale"], self.held["input_zero_point"]
+        x = np.clip(np.round(given["input"] / scale) + zero, 0, 255)
+        weight = self.held["0.weight_quantized"].T
+        pairs = (x[:, :, None] * weight).reshape(len(x), -1, 2, weight.shape[1]).sum(2)
+        products = np.clip(pairs, -(2**15), 2**15 - 1).sum(1) - zero * weight.sum(0)
+        bias = self.held["0.bias_quantized"] * self.held["0.bias_quantized_scale"]
+        return [(products * scale * self.held["0.weight_scale"] + bias).astype(np.float32)]
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["reduced range", "planted: whole range"])
+def test_weights_of_the_whole_range_are_refused_where_products_overflow(
+    whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(64, 16)), torch.rand(500, 64)
+    with torch.no_grad():
+        signs = torch.where(torch.rand(16, 64) < 0.5, -1.0, 1.0)
+        net[0].weight.copy_(signs + 0.1 * torch.randn(16, 64))
+        net[0].bias.copy_(-net[0].weight.sum(1) / 2)
+        y = net(x).argmax(1)
+    real = int8.engine
+    monkeypatch.setattr(int8, "engine", lambda model: Overflowing(model) if b"QuantizeLinear" in model else real(model))
+    given: dict[str, Any] = {"int8": [x[:100]], "check": (x, y), "example_input": x[:2]}
+    if whole:
+        monkeypatch.setitem(int8.OPTIONS, "reduce_range", False)
+        with pytest.raises(ValueError, match=r"costs 0\.2\d+ of 1\.0000 and leaves 0\.7\d+ on 500 examples"):
+            vnd.export(net, tmp_path / "a.onnx", loss=0.05, **given)
+    else:
+        assert vnd.export(net, tmp_path / "a.onnx", loss=0.05, **given)["accuracy_int8"] > 0.95
+    assert (tmp_path / "a.onnx").exists() != whole
 
 
 # -- codes and masks ---------------------------------------------------------------------------------------------------

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 OPTIONS: dict[str, Any] = {"per_channel": True, "reduce_range": True}
 
 
+class AccuracyError(ValueError):
+    """Eight bits cost more accuracy than they may."""
+
+
 def quantize(job: Job, content: bytes, batches: Iterable[Any], loss: float) -> tuple[bytes, dict[str, Any]]:
     """The file in eight bits, and what is known of it; refused where it costs more accuracy than `loss`.
 
@@ -65,7 +69,7 @@ def quantize(job: Job, content: bytes, batches: Iterable[Any], loss: float) -> t
     before, after = accuracy(job, engine(content)), accuracy(job, engine(quantized))
     if before - after > loss + 1e-9:
         assert job.check is not None
-        raise ValueError(
+        raise AccuracyError(
             f"export: int8 must cost at most {loss:g} of the accuracy; it costs {before - after:.4f} of {before:.4f} "
             f"and leaves {after:.4f} on {len(job.check[1]):,} examples; nothing was written"
         )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vnd._export import export as write
 from vnd._export.coded import is_coded
+from vnd._export.int8 import AccuracyError
 from vnd._text import say, table
 from vnd.data.batches import key
 from vnd.data.images import Images
@@ -71,6 +72,7 @@ def export(
     net, check = _from_pixels(opened, test), _check(opened, test, images)
     common: dict[str, Any] = {"check": check, "example_input": check[0][:2]}
     known: dict[str, dict[str, Any]] = {}
+    refused: list[str] = []
 
     def add(name: str, **options: Any) -> None:
         known[name] = write(net, folder / name, **common, **options)
@@ -92,18 +94,31 @@ def export(
         net = _from_pixels(opened, test)  # a copy, with the statistics
         given = [*widths] if parameters is None else [size.width for _, size in sizes]
         add("any.onnx", widths=given, posterior=draws)
-        for (name, _), width in zip(sizes, given, strict=True):
+        named = [(name, width) for (name, _), width in zip(sizes, given, strict=True)]
+        for name, width in named:
             add(f"w-{name}.onnx", width=width)
-            if batches is not None:
+        for name, width in named if batches is not None else ():
+            try:
                 add(f"w-{name}-int8.onnx", width=width, int8=[batches], loss=loss)
+            except AccuracyError as error:
+                refused.append(f"w-{name}-int8.onnx: {str(error).removeprefix('export: ')}")
     columns = ("file", "form", "width", "bytes", "parameters", "accuracy", "CPU time")
     shown = table(columns, left=columns[:2], title=f"exported from {run}, on {len(check[1]):,} test images")
     for name, entry in known.items():
         for row in entry["widths"]:
-            cost = f"{entry['bytes']:,}", f"{row['parameters']:,}", f"{row['accuracy']:.1%}", f"{row['time_ratio']:.2f}"
+            cost = f"{entry['bytes']:,}", f"{row['parameters']:,}", f"{row['accuracy']:.1%}", _time(entry, row)
             shown.add_row(name, entry["form"], _words(row), *cost)
     rich.print(shown)
     say(f'files: {folder.resolve()}\nrun them: vnd.runtime.load("{folder / next(iter(known))}")')
+    if refused:
+        raise ValueError(f"export: {'; '.join(refused)}")
+
+
+def _time(entry: dict[str, Any], row: dict[str, Any]) -> str:
+    """The processor time of a width beside the widest of its file, or of eight bits beside floating point."""
+    if entry["form"] == "int8":
+        return f"{row['time_to_float']:.2f} of float"
+    return f"{row['time_ratio']:.2f}" if len(entry["widths"]) > 1 else "–"
 
 
 def _words(row: dict[str, Any]) -> str:
