@@ -234,8 +234,9 @@ def _clone(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     kind = type(module)
     reduce = kind.__reduce_ex__
     plain = reduce is object.__reduce_ex__ or reduce.__module__.startswith("vnd.")  # ours only make classes on demand
-    held = module.__getstate__() if plain and kind.__reduce__ is object.__reduce__ else None
-    if not isinstance(held, dict) or hasattr(kind, "__deepcopy__"):
+    plain = plain and kind.__reduce__ is object.__reduce__ and not hasattr(kind, "__deepcopy__")
+    held = module.__getstate__() if plain else None
+    if not isinstance(held, dict):
         return copy.deepcopy(module, memo)
     new = memo[id(module)] = kind.__new__(kind)
     copied: dict[str, Any] = {}

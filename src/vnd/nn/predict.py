@@ -131,7 +131,7 @@ def predict(
             generator = torch.Generator(inputs.lead.device).manual_seed(int(seed))
         if state is not None:
             setting = setting_of(net, width)
-            stack.enter_context(saying(state.said(part, replace(setting, sampled=drawing), again=False)))
+            stack.enter_context(saying(state.said(part, replace(setting, sampled=drawing))))
         stack.enter_context(sampling(root, drawing, generator, own, pooled))
         try:
             parts = _run(net, inputs, count, rows or ROWS, reading, own)

@@ -317,10 +317,9 @@ class NestedState:
         for norm, held in self.look_up(root, self.default, warn=warn).items():
             norm.activate(held)
 
-    def said(self, root: nn.Module, setting: Setting, warn: bool = True, again: bool = True) -> dict[Any, Any]:
-        """Entries of the context for the network to run at a width; see `look_up`."""
-        table = self.look_up(root, setting, again, warn and not root.training)
-        return {self: setting, **self._groups(setting), **table}
+    def said(self, root: nn.Module, setting: Setting, warn: bool = True) -> dict[Any, Any]:
+        """Entries of the context for the network to run at a width."""
+        return {self: setting, **self._groups(setting), **self.look_up(root, setting, warn=warn and not root.training)}
 
     def _groups(self, setting: Setting) -> dict[OrderingUnit, int]:
         """Numbers of groups that units keep at a width; −1 for as many as are drawn."""
