@@ -24,7 +24,7 @@ test-slurm: .venv/installed-dev
 
 # The page in a real browser, its network off, and the documentation's pictures of it: with node, npm and Chromium.
 test-page: .venv/installed-dev
-	PYTHONPATH=tests/page $(BIN)/python tests/page/browser.py
+	$(BIN)/python tests/page/browser.py
 
 lint: .venv/installed-dev
 	$(BIN)/ruff format --check .

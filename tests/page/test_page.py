@@ -31,6 +31,8 @@ from vnd._page.classifier import _evaluated, of_run
 from vnd.cli import main
 from vnd.data.images import Images
 from vnd.evaluation import open_run
+from vnd.methods import METHODS
+from vnd.models import build
 from vnd.nn import Shape
 from vnd.report import html
 from vnd.train.loop import fit
@@ -195,12 +197,35 @@ def test_codes_and_masks_have_pages(kind: str, make: Any, tmp_path: Path) -> Non
     assert told["kind"] == facts["kind"] == kind
     assert path.stat().st_size <= OWN + 1.4 * sum(told["networks"].values())
     assert facts["pictures"]
+    assert facts["ordered"]
     stops = made.expected(path, tmp_path, net if kind == "codes" else None)
     assert len(stops) == facts["length"]
     if kind == "codes":
         for stop in stops:
             np.testing.assert_allclose(stop["seeds"][0], stop["torch"], atol=1e-5)
     assert not np.allclose(stops[0]["seeds"][0], stops[-1]["seeds"][0])
+
+
+def test_a_code_in_no_order_is_not_said_to_have_one(tmp_path: Path) -> None:
+    plain = build("dense_autoencoder", latent_dim=5, image_size=8, in_channels=1, hidden=[24])
+    vnd.page(METHODS["vae"]().build(plain, torch.zeros(2, *made.IMAGE)), tmp_path / "page.html")
+    assert not made.facts_of(tmp_path / "page.html")["ordered"]
+
+
+def own_code() -> nn.Module:
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 12))
+    decoder = nn.Sequential(nn.Linear(3, 64), nn.Unflatten(1, made.IMAGE))
+    return vnd.OrderedCode(encoder, decoder, torch.rand(4, *made.IMAGE), latent_dim=3, likelihood="bernoulli_logits")
+
+
+def test_a_code_of_ones_own_has_a_page(tmp_path: Path) -> None:
+    net = own_code()
+    refusals.refused(lambda: vnd.page(net, tmp_path / "page.html"), "example_input must be a batch of images")
+    vnd.page(net, tmp_path / "page.html", example_input=torch.zeros(1, *made.IMAGE))
+    facts = made.facts_of(tmp_path / "page.html")
+    assert (facts["length"], facts["logits"], facts["mean"]) == (3, True, None)
+    for stop in made.expected(tmp_path / "page.html", tmp_path, net.network):
+        np.testing.assert_allclose(stop["seeds"][0], stop["torch"], atol=1e-5)
 
 
 def test_a_plain_network_has_a_page_of_one_size(tmp_path: Path) -> None:

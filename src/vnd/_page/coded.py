@@ -91,6 +91,7 @@ def _codes(
     facts = {
         "kind": "codes", "image": image, "length": size, **_fed(run, bounded=bounded),
         "logits": getattr(own, "_named", None) == "bernoulli_logits",
+        "ordered": isinstance(own, OrderedCode) or "keep_logits" in net.heads or bool(run and getattr(run.method, "ordered", False)),
     }  # fmt: skip
     return Coded(facts, {"encoder.onnx": encoder, "decoder.onnx": decoder})
 
@@ -112,7 +113,7 @@ def _masks(
     image = [image[0], *(max(step, round(side / step) * step) for side in image[1:])]
     facts = {
         "kind": "masks", "image": image, "length": net.config["latent"], "num_classes": net.num_classes,
-        "samples": samples, **_fed(run, bounded=False),
+        "ordered": "keep_logits" in (net.config.get("heads") or {}), "samples": samples, **_fed(run, bounded=False),
     }  # fmt: skip
     return Coded(facts, networks)
 
@@ -125,7 +126,7 @@ def _image_of(net: nn.Module, run: TrainedRun | None, example_input: Tensor | No
     elif example_input is not None:
         image = list(example_input.shape[1:])
     elif isinstance(net, CodedNetwork) and "image_size" not in config:
-        raise ValueError(f"page: a {type(net).__name__} needs example_input, a batch of its images")
+        raise ValueError(f"page: example_input must be a batch of images, of a {type(net).__name__}; got none")
     else:
         side = int(config.get("image_size", SIDE))
         image = [int(config.get("in_channels", 1)), side, side]

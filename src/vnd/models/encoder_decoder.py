@@ -107,7 +107,7 @@ class EncoderDecoder(CodedNetwork):
         known = like and x.shape[1:] == self.shape  # else the encoder may refuse it, and may not
         features, given = _features(self.encoder(x) if known else _tried("encoder", self.encoder, x))
         flat = features.flatten(1)
-        if flat.shape != (len(x), self.features_size):
+        if flat.shape != (x.size(0), self.features_size):  # of any batch, for who traces it
             raise ValueError(
                 f"inputs must give {self.features_size} features each, as (B, {_sizes(self.shape)}) did; "
                 f"got {tuple(flat.shape)} of {tuple(x.shape)}"

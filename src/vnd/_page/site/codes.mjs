@@ -14,10 +14,11 @@ export class View {
     this.stops = Array.from({ length: facts.length }, (_, index) => `${index + 1} of ${facts.length} numbers`);
     this.times = [];
     this.words = {
-      heading: "One code, every length",
+      heading: facts.ordered ? "One code, every length" : "A picture in a few numbers",
       lead:
-        `Trained once, this network turns a picture into ${facts.length} numbers and back. They are in order: the first says ` +
-        "most. Drag the slider to the left to keep fewer of them, and see what is left of the picture.",
+        `${facts.ordered ? "Trained once, this" : "This"} network turns a picture into ${facts.length} numbers and back. ` +
+        (facts.ordered ? "They are in order: the first says most. " : "") +
+        "Drag the slider to the left to keep fewer of them, and see what is left of the picture.",
       size: "How many numbers are kept",
       sight: "The picture, and what comes back",
       stop: "Numbers of the code that are kept",
@@ -26,8 +27,10 @@ export class View {
       note: "Each bar is a number of the code, as high as it is far from zero; pale ones are left out.",
       again: "Make one up",
       explained: [
-        "In training, the numbers of a code were dropped from the end at random. So the first ones learn to say what matters " +
-          "most, and every beginning of a code is a code, without training again.",
+        facts.ordered
+          ? "In training, the numbers of a code were dropped from the end at random. So the first ones learn to say what matters " +
+            "most, and every beginning of a code is a code, without training again."
+          : "Its numbers were learned together, in no order: without some of them, the others may say little.",
         "“Make one up” draws a code from a normal distribution, by a seed; the same seed draws the same code in NumPy.",
         "All of this happens in this page. It sends nothing anywhere, your pictures neither.",
       ],

@@ -15,7 +15,8 @@ export class View {
       heading: "One picture, many masks",
       lead:
         `Where people would mark different things, this network draws ${facts.samples} masks, each of ${facts.length} random numbers. ` +
-        "The first ones matter most. Drag the slider: the more of them count, the more the masks may fan out.",
+        (facts.ordered ? "The first ones matter most. " : "") +
+        "Drag the slider: the more of them count, the more the masks may fan out.",
       size: "How many random numbers count",
       sight: "The picture, and its masks",
       stop: "Random numbers that count",
