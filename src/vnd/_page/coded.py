@@ -87,11 +87,12 @@ def _codes(
         probe = torch.rand(8, *image, generator=torch.Generator().manual_seed(0))
         got = torch.from_numpy(engine(encoder).run(None, {"image": probe.numpy()})[0])
         check_outputs(got, whole(probe), "the encoder")
+    ordered = "keep_logits" in net.heads or (run is not None and bool(getattr(run.method, "ordered", False)))
     bounded = not isinstance(own, OrderedCode) and bool(net.config.get("bounded", True))
     facts = {
         "kind": "codes", "image": image, "length": size, **_fed(run, bounded=bounded),
         "logits": getattr(own, "_named", None) == "bernoulli_logits",
-        "ordered": isinstance(own, OrderedCode) or "keep_logits" in net.heads or bool(run and getattr(run.method, "ordered", False)),
+        "ordered": ordered,
     }  # fmt: skip
     return Coded(facts, {"encoder.onnx": encoder, "decoder.onnx": decoder})
 
