@@ -11,6 +11,9 @@ a six-sample prediction, and a forward pass of a network extracted at a quarter 
 - extract: full width against a quarter, eager, as deployed;
 - kl: `vnd.kl` with its gradient against the rest of a step, for a transformer of 12 layers of width 512 (38 M weights)
   on 32 sequences of 128 tokens, eager, float32, in seconds of the CPU, one thread; alone it is `--only kl`;
+- conversion: `vnd.to_nested` of that transformer, which finds what depends on what, makes the posterior, and runs
+  slices of three shapes to see that they compute the same; beside it Torch-Pruning, where it is installed: its graph
+  of dependencies with all groups of it, and its pruner (`--only conversion`);
 - peers, where installed: bayesian-torch, blitz and torch-uncertainty, their own layers in the same network.
 
     python benchmarks/layers.py [--device cuda] [--batch 512] [--out benchmarks/results/layers.json]
@@ -164,16 +167,15 @@ class Block(nn.Module):
 
 
 def transformer(layers: int = 12, width: int = 512) -> nn.Module:
-    """A nested transformer that reads vectors of 16 numbers."""
+    """A transformer that reads vectors of 16 numbers."""
     blocks = [Block(width) for _ in range(layers)]
-    plain = nn.Sequential(nn.Linear(16, width), *blocks, nn.LayerNorm(width), nn.Linear(width, 10))
-    return vnd.to_nested(plain, torch.randn(1, 4, 16))
+    return nn.Sequential(nn.Linear(16, width), *blocks, nn.LayerNorm(width), nn.Linear(width, 10))
 
 
 def kl_share(rounds: int = 3) -> dict[str, float]:
     """Seconds of the CPU of `vnd.kl` with its gradient, and of the rest of a training step, one thread."""
     torch.set_num_threads(1)
-    net, x = transformer(), torch.randn(32, 128, 16)
+    net, x = vnd.to_nested(transformer(), torch.randn(1, 4, 16)), torch.randn(32, 128, 16)
 
     def seconds(loss: Callable[[], Tensor]) -> float:
         start = time.process_time()
@@ -186,6 +188,34 @@ def kl_share(rounds: int = 3) -> dict[str, float]:
         kl.append(seconds(lambda: vnd.kl(net)))
     result = {"kl": statistics.median(kl), "step": statistics.median(step)}
     return result | {"ratio": result["kl"] / result["step"]}
+
+
+def conversion(rounds: int = 5) -> dict[str, float]:
+    """Seconds of the CPU of the conversion of a transformer, and of Torch-Pruning's steps, one thread, in turns."""
+    torch.set_num_threads(1)
+    plain, x = transformer(), torch.randn(1, 4, 16)
+    calls: dict[str, Callable[[], Any]] = {"to_nested": lambda: vnd.to_nested(plain, x)}
+    if importlib.util.find_spec("torch_pruning") is None:
+        print("  torch-pruning: not installed, skipped (pip install --no-deps torch-pruning)")
+    else:
+        import torch_pruning as tp
+
+        def graph() -> None:
+            list(tp.DependencyGraph().build_dependency(plain, example_inputs=x).get_all_groups())
+
+        def pruner() -> Any:
+            return tp.pruner.MagnitudePruner(
+                plain, x, importance=tp.importance.MagnitudeImportance(), pruning_ratio=0.5
+            )
+
+        calls |= {"Torch-Pruning, graph and groups": graph, "Torch-Pruning, pruner": pruner}
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = time.process_time()
+            call()
+            spent[name].append(time.process_time() - start)
+    return {name: statistics.median(own) for name, own in spent.items()}
 
 
 def peers(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -339,6 +369,9 @@ def main() -> None:
         times = extraction(setting, nested(setting))
         result["extract"] = {**times, "speed-up at a quarter": times["1"] / times["0.25"]}
         print("extract, ms:", {k: round(v, 3) for k, v in result["extract"].items()}, flush=True)
+    if "conversion" in wanted:
+        result["conversion"] = conversion()
+        print("conversion, s:", {k: round(v, 3) for k, v in result["conversion"].items()}, flush=True)
     if "kl" in wanted:
         result["kl"] = kl_share()
         print("kl, s:", {k: round(v, 3) for k, v in result["kl"].items()}, flush=True)

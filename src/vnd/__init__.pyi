@@ -39,6 +39,7 @@ from vnd.nn import Shape as Shape
 from vnd.nn import TaylorOrder as TaylorOrder
 from vnd.nn import UncertaintyCorrelation as UncertaintyCorrelation
 from vnd.nn import cascade as cascade
+from vnd.nn import cascade_thresholds as cascade_thresholds
 from vnd.nn import describe as describe
 from vnd.nn import extract as extract
 from vnd.nn import kl as kl

@@ -174,9 +174,10 @@ class Network:
         count = self._draws(int(samples), noise, batch)
         own: dict[str, Array] = {"width": np.asarray(self._number(width), np.int64)} if self._numbered else {}
         most = rows or max(1, min(16384, NUMBERS // max(1, self.columns)))
-        if self._shared and count and noise is None:  # a draw of the weights is the same for all examples
-            noise = np.random.default_rng(seed).standard_normal((count, 1, self.columns), np.float32)
-        source, size = np.random.default_rng(seed), max(1, most // max(1, count))
+        source = np.random.default_rng(seed) if count and noise is None else None  # to make one takes a while
+        if source is not None and self._shared:  # a draw of the weights is the same for all examples
+            noise = source.standard_normal((count, 1, self.columns), np.float32)
+        size = max(1, most // max(1, count))
         parts = []
         for start in range(0, max(1, batch), size):
             part = slice(start, start + size)
@@ -193,11 +194,13 @@ class Network:
                 elif self.columns and noise is not None:
                     own["noise"] = np.ascontiguousarray(noise[done : done + now, part], np.float32).reshape(total, -1)
                 elif self.columns:
-                    own["noise"] = source.standard_normal((total, self.columns if count else 0), np.float32)
+                    own["noise"] = np.zeros((total, 0), np.float32)
+                    if source is not None:
+                        own["noise"] = source.standard_normal((total, self.columns), np.float32)
                 out = self._run({**many, **own})
                 draws.append(_linked(out.reshape(now, total // now, *out.shape[1:]), stands_for, dim))
-            parts.append(np.concatenate(draws))
-        return _summarize(np.concatenate(parts, 1), stands_for, max(1, count), dim)
+            parts.append(np.concatenate(draws) if len(draws) > 1 else draws[0])
+        return _summarize(np.concatenate(parts, 1) if len(parts) > 1 else parts[0], stands_for, max(1, count), dim)
 
     def _run(self, given: dict[str, Array]) -> Array:
         """The first output, in float32 or wider."""
@@ -255,9 +258,10 @@ class Network:
         """The place of a width in the file."""
         if width is None:
             return max(range(len(self.widths)), key=lambda index: self.widths[index]["parameters"])
+        shape = dict(width) if isinstance(width, Mapping) else None
         for index, row in enumerate(self.widths):
-            if isinstance(width, Mapping):
-                if row["shape"] == dict(width):
+            if shape is not None:
+                if row["shape"] == shape:
                     return index
             elif isinstance(width, Real) and not isinstance(width, bool):
                 known = row["fraction"]
@@ -401,6 +405,9 @@ def _entr(p: Array) -> Array:
 
 
 def _summarize(parts: Array, link: str, samples: int, dim: int | None) -> Prediction:
+    if len(parts) == 1 and link == "softmax":  # one draw has nothing to disagree with
+        entropy = _entr(parts[0]).sum(_class_dim(parts.shape[1:], dim))
+        return Prediction(parts[0], entropy, entropy - entropy, parts[0] - parts[0], samples)
     probs, variance = parts.mean(0), parts.var(0)
     if link == "identity":
         return Prediction(probs, None, None, variance, samples)

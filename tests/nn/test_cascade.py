@@ -296,6 +296,26 @@ def test_a_width_without_statistics_warns_as_predict_does():
     assert not cascade(net, x, WIDTHS, threshold=0.0).probs.requires_grad
 
 
+# -- thresholds -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_thresholds_chosen_on_data_keep_the_accuracy_of_the_best_width_there(listed):
+    net, x = ready("flatten", rows=60)
+    y = vnd.predict(net, x, width=1.0, samples=0).probs.argmax(1)  # the widest is right, the others now and then
+    given: Any = [vnd.extract(net, width) for width in WIDTHS] if listed else net
+    widths = {} if listed else {"widths": WIDTHS}
+    limits = vnd.cascade_thresholds(given, x, y, **widths)
+    answer = cascade(given, x, **widths, threshold=limits)
+    assert torch.equal(answer.probs.argmax(1), y)
+    assert answer.macs.sum() < len(x) * int(answer.macs.max())
+    parts = zip(x.split(25), y.split(25), strict=True)
+    assert vnd.cascade_thresholds(given, parts, **widths) == pytest.approx(limits, abs=1e-10)
+    cheap = vnd.cascade_thresholds(given, x, y, **widths, loss=1.0)
+    assert cascade(given, x, **widths, threshold=cheap).step.max() == 0
+    assert vnd.cascade_thresholds(given, x, y, **widths, costs=[1.0, 1.0, 0.0])[1] == -math.inf
+
+
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 

@@ -45,6 +45,8 @@ def test_a_trial_that_is_weaker_lets_a_wrong_cut_pass(fault, monkeypatch):
     faulty = {"one group": Scaled(2048), "tolerance": Scaled(64, slight=True), "given weights": SizeArithmetic()}
     model, groups = faulty[fault], 2048 if fault == "one group" else 8
     if fault == "given weights":
+        copied = trial._copied
+        monkeypatch.setattr(trial, "_copied", lambda net, dtype, random: copied(net, dtype, False))
         monkeypatch.setattr(trial._Trial, "randomize", lambda *_: None)
     elif fault == "tolerance":
         monkeypatch.setattr(trial, "TOLERANCE", {torch.float64: 1e-3})
@@ -144,3 +146,22 @@ def test_the_trial_leaves_network_and_random_numbers_alone():
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(net.state_dict()[key], value) for key, value in state.items())
     assert state_of(net).shape is None
+
+
+@pytest.mark.parametrize("shape", [(400, 512), (3, 5), (700, 300)])
+@pytest.mark.parametrize("turned", [True, False])
+def test_random_numbers_that_repeat_make_no_two_channels_alike(shape, turned):
+    value = torch.empty(shape).t() if turned else torch.empty(shape)
+    trial._fill(value, torch.randn(trial.POOL), 0.5, 1.0)
+    for rows in (value, value.t()):
+        assert len(rows.unique(dim=0)) == len(rows)
+    if value.numel() > trial.POOL:
+        assert abs(float(value.mean()) - 1) < 0.01
+        assert abs(float(value.std()) - 0.5) < 0.01
+
+
+def test_a_trial_of_large_layers_finds_what_that_of_small_ones_does(monkeypatch):
+    monkeypatch.setattr(trial, "POOL", 53)  # all but the biases are larger
+    with pytest.raises(ValueError, match=r"nothing of Scaled .* a: a sliced network does not compute what the masked"):
+        vnd.to_nested(Scaled(64, slight=True), torch.randn(2, 8), num_groups=8)
+    assert list(state_of(vnd.to_nested(SizeArithmetic(), torch.zeros(2, 8), num_groups=8)).units) == ["before"]

@@ -54,6 +54,7 @@ from vnd.metrics.uncertainty import (
     auroc,
     base_rate,
     cascade_curve,
+    cascade_thresholds,
     classification_scores,
     excess_area_under_risk_coverage,
     fpr_at_tpr,
@@ -65,7 +66,8 @@ from vnd.metrics.uncertainty import (
 __all__ = [
     "CascadeCurve", "Interval", "PixelCalibration", "PixelCounts", "PixelSums", "Reliability", "RiskCoverage",
     "Selection", "accuracy", "adaptive_calibration_error", "area_under_risk_coverage", "aupr", "auroc", "base_rate",
-    "batch_calibration_error", "bootstrap_interval", "brier_score", "cascade_curve", "classification_scores",
+    "batch_calibration_error", "bootstrap_interval", "brier_score", "cascade_curve", "cascade_thresholds",
+    "classification_scores",
     "classwise_calibration_error", "confidence_interval", "dice", "diversity", "diversity_of", "error_bound",
     "excess_area_under_risk_coverage",
     "expected_calibration_error", "expected_energy_distance", "fpr_at_tpr", "frechet_distance",

@@ -19,7 +19,7 @@ from vnd.nn.ordering import OrderingUnit, OrderReport, Quantile, couple
 from vnd.nn.predict import Prediction, predict
 from vnd.nn.profile import Profile, profile
 from vnd.nn.recalibrate import recalibrate
-from vnd.nn.selective import Cascade, Selective, cascade, selective
+from vnd.nn.selective import Cascade, Selective, cascade, cascade_thresholds, selective
 from vnd.nn.state import Shape
 from vnd.nn.width import set_width, shape, width
 
@@ -43,6 +43,7 @@ __all__ = [
     "TaylorOrder",
     "UncertaintyCorrelation",
     "cascade",
+    "cascade_thresholds",
     "couple",
     "describe",
     "difference_term",

@@ -130,14 +130,14 @@ class BayesLayer(nn.Module):
         new.__init__(**options)  # type: ignore[misc]
         return new
 
-    def to_plain(self) -> nn.Module:
-        """Make torch's own layer with a copy of the posterior mean; noise and masks stay behind."""
+    def to_plain(self, copy: bool = True) -> nn.Module:
+        """Make torch's own layer with the posterior mean, or a copy of it; noise and masks stay behind."""
         new = self.plain.__new__(self.plain)
         new.__dict__ = {name: x for name, x in attributes_of(self).items() if name not in _OPTIONS}
         for name in ("log_alpha", "log_variance", "log_scale"):
             del new._parameters[name]
         for name, values in new._parameters.items():
-            if values is not None:
+            if values is not None and copy:
                 new._parameters[name] = nn.Parameter(values.detach().clone(), values.requires_grad)
         return new
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
+from itertools import count as numbers
 from typing import Any
 
 import torch
@@ -328,7 +330,7 @@ class _Solution:
             if reason is not None:
                 self.aside.append((made, reason))
                 continue
-            names = [made[0], *(f"{made[0]}[{index}]" for index in range(2, len(self.atoms) + 3))]
+            names = chain(made[:1], (f"{made[0]}[{index}]" for index in numbers(2)))
             group.name = next(name for name in names if name not in self.groups)
             self.unit[own], self.place[own] = len(self.names), torch.arange(len(own))
             self.names.append(group.name)

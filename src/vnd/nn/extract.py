@@ -497,8 +497,10 @@ def _forget(root: nn.Module, keep: Keep) -> None:
                 module.set_input_mask(None)
                 module.set_weight_mask(None)
             elif isinstance(module, BayesLayer | _MaskedNorm | WidthNorm):
-                if id(module) not in swapped:
-                    swapped[id(module)] = module.to_plain()
+                if id(module) not in swapped:  # what was cut is a copy already, and `_own` copies the rest
+                    swapped[id(module)] = (
+                        module.to_plain(copy=False) if isinstance(module, BayesLayer) else module.to_plain()
+                    )
                     for own in [n for n in swapped[id(module)]._modules if n.startswith("ordering")]:
                         del swapped[id(module)]._modules[own]
                 setattr(parent, name, swapped[id(module)])

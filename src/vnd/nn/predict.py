@@ -19,7 +19,7 @@ from vnd.nn.arguments import Arguments, Output, check_output, class_dim, describ
 from vnd.nn.bayesian import BayesLayer, Estimator
 from vnd.nn.context import Draw, here, saying
 from vnd.nn.recalibrate import sampling
-from vnd.nn.state import NestedState, lock_of, nested_part, state_of, unwrap
+from vnd.nn.state import NestedState, all_modules, lock_of, nested_part, state_of, unwrap
 from vnd.nn.width import Width, as_defaults, is_compiled, setting_of
 
 Link = Literal["softmax", "dirichlet", "sigmoid", "identity"]
@@ -115,7 +115,8 @@ def predict(
     if state is None and width is not None:
         state_of(net)  # refuses it: there is no width to set
     stands_for: Link | None = link or (None if state is None else state.arguments.get("link"))
-    drawing = samples > 0 and any(isinstance(m, BayesLayer) and m.bayesian for m in root.modules())
+    layers = [m for m in all_modules(root) if isinstance(m, BayesLayer)]  # looked for once: for one example it counts
+    drawing = samples > 0 and any(layer.bayesian for layer in layers)
     count = samples if drawing else 1
     reading = _Reading(stands_for, dim, output)
     with ExitStack() as stack:
@@ -132,7 +133,7 @@ def predict(
         if state is not None:
             setting = setting_of(net, width)
             stack.enter_context(saying(state.said(part, replace(setting, sampled=drawing))))
-        stack.enter_context(sampling(root, drawing, generator, own, pooled))
+        stack.enter_context(sampling(layers, drawing, generator, own, pooled))
         try:
             parts = _run(net, inputs, count, rows or ROWS, reading, own)
         except (RuntimeError, ValueError) as error:
@@ -204,7 +205,7 @@ def evaluating(root: nn.Module) -> Iterator[None]:
     """Run a network in evaluation mode, alone or with others; the last one out sets the modes back."""
     with _LOCK:
         users, modes = _EVALUATING.get(root) or (0, [])
-        if users == 0 and any(module.training for module in root.modules()):
+        if users == 0 and any(module.training for module in all_modules(root)):
             modes = [(module, module.training) for module in root.modules()]
             root.eval()
         _EVALUATING[root] = users + 1, modes

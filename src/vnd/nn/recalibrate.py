@@ -283,13 +283,14 @@ def _collecting(root: nn.Module, norms: dict[str, Any]) -> Any:
 
 @contextmanager
 def sampling(
-    root: nn.Module,
+    net: nn.Module | list[BayesLayer],
     on: bool,
     generator: torch.Generator | None = None,
     estimator: Estimator | None = None,
     pooled: bool = False,
 ) -> Any:
-    """Let Bayesian layers sample, or use their means, in the caller's context, whatever the mode of the network."""
+    """Let Bayesian layers, or those of a network, sample or use their means in the caller's context, in any mode."""
     draw = Draw(on, generator, estimator=estimator, pooled=(1, 1) if pooled else None)
-    with saying({module: draw for module in root.modules() if isinstance(module, BayesLayer)}):
+    layers = net if isinstance(net, list) else [m for m in net.modules() if isinstance(m, BayesLayer)]
+    with saying(dict.fromkeys(layers, draw)):
         yield

@@ -110,7 +110,7 @@ def selective(
     check_score(score, "selective")
     check_seed(seed, "selective")
     probs, labels, uncertainty, drawn = [], [], [], 1
-    for index, (inputs, classes) in enumerate(_batches(net, x, y)):
+    for index, (inputs, classes) in enumerate(_batches(net, x, y, "selective")):
         draws = None if seed is None else seed + index
         answer = predict(net, inputs, width, samples, seed=draws, dim=-1 if dim is None else dim, output=output)
         uncertainty.append(uncertainty_of(answer, score, "selective").cpu())
@@ -147,21 +147,20 @@ def check_score(score: str, who: str) -> None:
         )
 
 
-def _batches(net: nn.Module, x: Any, y: Tensor | None) -> Iterable[tuple[Any, Tensor]]:
+def _batches(net: nn.Module, x: Any, y: Tensor | None, who: str) -> Iterable[tuple[Any, Tensor]]:
     """Inputs where the network is, and their labels."""
     whole = isinstance(x, Tensor | Mapping) or (isinstance(x, tuple) and y is not None)
     if whole and not isinstance(y, Tensor):
-        raise ValueError(f"selective: y must be a tensor of classes, one for each row of x; got a {type(y).__name__}")
+        raise ValueError(f"{who}: y must be a tensor of classes, one for each row of x; got a {type(y).__name__}")
     if not whole and y is not None:
-        raise ValueError("selective: y must be None where x is batches of (inputs, labels); got both")
+        raise ValueError(f"{who}: y must be None where x is batches of (inputs, labels); got both")
     like = next(unwrap(net).parameters(), None)
     batches: Iterable[Any] = [(x, y)] if whole else x
     for batch in batches:
-        inputs, labels = split_labels(unwrap(net), batch, "selective")
+        inputs, labels = split_labels(unwrap(net), batch, who)
         if len(inputs) != len(labels):
             raise ValueError(
-                f"selective: a batch must have as many labels as inputs; got {len(labels)} labels "
-                f"and {len(inputs)} inputs"
+                f"{who}: a batch must have as many labels as inputs; got {len(labels)} labels and {len(inputs)} inputs"
             )
         yield inputs.given if like is None else to_device(inputs.given, like.device), labels
 
@@ -273,6 +272,76 @@ def cascade(
         if len(waiting) == 0:
             break
     return Cascade(probs, uncertainty, step, spent)
+
+
+@torch.no_grad()
+def cascade_thresholds(
+    net: nn.Module | Sequence[nn.Module],
+    x: Tensor | Mapping[str, Any] | Iterable[Any],
+    y: Tensor | None = None,
+    widths: Sequence[Width] = WIDTHS,
+    *,
+    loss: float = 0.0,
+    costs: Sequence[float] | None = None,
+    samples: int = 0,
+    score: Score = "entropy",
+    seed: int | None = None,
+    dim: int | None = None,
+    output: Output | None = None,
+) -> tuple[float, ...]:
+    """Choose on validation data the thresholds of the cheapest cascade that is as accurate as its best width alone.
+
+    What `cascade` and `vnd.runtime.cascade` take as `threshold`, one a step but the last. How they are searched for:
+    `vnd.metrics.cascade_thresholds`.
+
+    Note: The accuracy is that on this data, and a little optimistic for other data.
+
+    Args:
+        net: As `cascade` takes it.
+        x: Inputs (N, …) that the networks were not trained on, with `y`; or batches, as `selective` takes them.
+        y: Classes (N,); None where `x` is batches.
+        widths: As `cascade` takes them.
+        loss: Accuracy that may be lost against the best width alone: 0.002 for two examples in a thousand.
+        costs: Cost of one example at each step; multiply-accumulates if None. With times measured where the cascade
+            is to run it is the fastest there, which need not be the one of the fewest multiply-accumulates.
+        samples: As `cascade` takes them; this and what follows must be what the cascade will be run with.
+        score: The uncertainty; see `selective`.
+        seed: Makes the draws repeatable.
+        dim: The dimension of classes of the outputs, which must be (N, C).
+        output: The tensor that counts, where the networks give several, as in `predict`.
+
+    >>> import torch, vnd
+    >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> net = vnd.to_nested(plain, torch.zeros(1, 2), num_groups=4).eval()
+    >>> x, y = torch.randn(100, 2), torch.randint(3, (100,))
+    >>> limits = vnd.cascade_thresholds(net, x, y, widths=[0.25, 0.5, 1.0])
+    >>> len(limits), len(vnd.cascade(net, x, widths=[0.25, 0.5, 1.0], threshold=limits).step)
+    (2, 100)
+    """
+    who = "cascade_thresholds"
+    check_score(score, who)
+    check_seed(seed, who)
+    steps = _steps(net, widths)
+    found: list[list[tuple[Tensor, Tensor]]] = [[] for _ in steps]
+    labels: list[Tensor] = []
+    for index, (inputs, own) in enumerate(_batches(steps[0][0], x, y, who)):
+        if costs is None:
+            costs = _costs(steps, Arguments.of(inputs, who).rows(slice(0, 1)).given, None)
+        labels.append(own.cpu())
+        for step, (network, width) in enumerate(steps):
+            draws = None if seed is None else seed + index * len(steps) + step
+            answer = predict(network, inputs, width, samples, seed=draws, dim=-1 if dim is None else dim, output=output)
+            found[step].append((answer.probs.cpu(), uncertainty_of(answer, score, who).cpu()))
+    if not labels:
+        raise ValueError(f"{who}: x must hold at least one batch; got none")
+    classes = [pairs[0][0].size(1) for pairs in found]
+    if len({*classes}) > 1:
+        raise ValueError(f"{who}: all steps must tell the same classes; they give {', '.join(map(str, classes))}")
+    probs, uncertainty = (
+        torch.stack([torch.cat([pair[part] for pair in pairs]) for pairs in found]) for part in (0, 1)
+    )
+    prices = torch.as_tensor(costs, dtype=torch.float64)
+    return metrics.cascade_thresholds(probs, uncertainty, prices, torch.cat(labels), loss)
 
 
 def _steps(net: Any, widths: Sequence[Width]) -> list[tuple[nn.Module, Width]]:

@@ -604,8 +604,19 @@ def nested_part(net: nn.Module) -> nn.Module:
     root = unwrap(net)
     if hasattr(root, "_vnd_state"):
         return root
-    parts = [module for module in root.modules() if "_vnd_state" in vars(module)]
+    parts = [module for module in all_modules(root) if "_vnd_state" in vars(module)]
     return parts[0] if len(parts) == 1 else root
+
+
+def all_modules(root: nn.Module) -> list[nn.Module]:
+    """All modules of a network, each once: `root.modules()` without its names, which take longer than small layers."""
+    found, seen = [root], {root}
+    for module in found:  # which grows
+        for child in module._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                found.append(child)
+    return found
 
 
 def path_of(root: nn.Module, part: nn.Module) -> str:

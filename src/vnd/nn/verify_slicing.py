@@ -24,6 +24,8 @@ from vnd.nn.width import set_width
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}  # relative to the largest output; of narrower dtypes 0.05
 GOLDEN = (5**0.5 - 1) / 2
+POOL = 104_729  # random numbers that larger tensors repeat: a prime, so that no two channels are alike
+NOISE = ("log_alpha", "log_variance")  # parameters that no mean depends on
 Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -50,9 +52,8 @@ class _Trial:
 
     def __init__(self, net: nn.Module, example: Example, pick: Callable[[Any], Any]) -> None:
         self.random, self.pick = True, pick
-        arguments = state_of(net).arguments  # shared with the copy: a prior of the user's may be part of a graph
         for dtype, self.random in ((torch.float64, True), (None, True), (torch.float64, False), (None, False)):
-            self.net = copy.deepcopy(net, {id(arguments): arguments}).eval()
+            self.net = _copied(net, dtype, self.random).eval()
             self.example = example
             if dtype is not None:
                 self.net, self.example = self.net.to(dtype), _map(example, methodcaller("to", dtype))
@@ -127,6 +128,7 @@ class _Trial:
     def randomize(self, groups: dict[str, int], signed: bool) -> None:
         """Draw all parameters and running statistics anew; a parameter that is shared is drawn once."""
         drawn: set[int] = set()
+        normal, uniform = torch.randn(POOL, dtype=torch.float64), torch.rand(POOL, dtype=torch.float64)
         for name, module in self.net.named_modules():
             if isinstance(module, OrderingUnit):
                 continue
@@ -137,16 +139,45 @@ class _Trial:
                 statistic = key in ("running_mean", "running_var")
                 if value is None or not value.is_floating_point() or id(value) in drawn:
                     continue
-                if key in ("log_alpha", "log_variance") or (key in module._buffers and not statistic):
+                if key in NOISE or (key in module._buffers and not statistic):
                     continue
                 drawn.add(id(value))
                 fan_in = max(1.0, value[0].numel() * share) if value.dim() > 1 and len(value) else 1.0
                 if key == "running_var" or (value.dim() < 2 and not signed):
-                    value.uniform_(0.5, 1.5)
+                    _fill(value, uniform, 1.0, 0.5)
                 elif signed:
-                    value.normal_(0.0, fan_in**-0.5)
+                    _fill(value, normal, fan_in**-0.5)
                 else:
-                    value.uniform_(0.0, 2.0 / fan_in)
+                    _fill(value, uniform, 2.0 / fan_in)
+
+
+def _copied(net: nn.Module, dtype: torch.dtype | None, random: bool) -> nn.Module:
+    """A copy to be tried; of what will be drawn anew it has the size alone, and of the noise, which nothing reads."""
+    arguments = state_of(net).arguments  # shared with the copy: a prior of the user's may be part of a graph
+    memo: dict[int, Any] = {id(arguments): arguments}
+    for module in net.modules() if random else ():
+        for key, value in module._parameters.items():
+            if type(value) is not nn.Parameter or not value.is_floating_point() or isinstance(module, OrderingUnit):
+                continue
+            if key in NOISE:
+                like = value.detach().flatten()[:1].to(dtype or value.dtype).expand(value.shape)
+            else:
+                like = torch.empty_like(value, dtype=dtype)
+            memo[id(value)] = nn.Parameter(like, value.requires_grad)
+    return copy.deepcopy(net, memo)
+
+
+def _fill(value: Tensor, pool: Tensor, scale: float, shift: float = 0.0) -> None:
+    """Fill a tensor with random numbers of a pool, from anywhere in it on, as often as it takes."""
+    start = int(torch.randint(len(pool), ()))
+    numbers = pool.roll(-start).mul_(scale).add_(shift).to(value.device, value.dtype)
+    if value.numel() <= len(pool) or not value.is_contiguous():
+        count = -(-value.numel() // len(pool))
+        value.copy_(numbers.repeat(count)[: value.numel()].view(value.shape))
+        return
+    flat, whole = value.view(-1), value.numel() // len(pool) * len(pool)
+    flat[:whole].view(-1, len(pool)).copy_(numbers)
+    flat[whole:].copy_(numbers[: len(flat) - whole])
 
 
 def _map(x: Any, change: Callable[[Tensor], Tensor]) -> Any:

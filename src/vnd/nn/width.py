@@ -26,7 +26,7 @@ from vnd.nn.arguments import describe_value
 from vnd.nn.bayesian import BayesLayer
 from vnd.nn.norms import WidthNorm
 from vnd.nn.ordering import OrderingUnit, pin, sampling_posterior
-from vnd.nn.state import NestedState, Setting, Shape, lock_of, nested_part, state_of, unwrap
+from vnd.nn.state import NestedState, Setting, Shape, all_modules, lock_of, nested_part, state_of, unwrap
 
 Width = Shape | float | None  # None: no width given; the one that is set, full if none is
 _CALLS = threading.local()  # what undoes the calls of compiled networks under way, the innermost last
@@ -272,7 +272,7 @@ def _count(part: nn.Module, state: NestedState, change: int) -> None:
 
 def is_compiled(net: nn.Module) -> bool:
     """Tell if a network, a wrapper of it or a part of it was compiled."""
-    return any(_is_wrapper(m) or m._compiled_call_impl is not None for m in net.modules())
+    return any(_is_wrapper(m) or m._compiled_call_impl is not None for m in all_modules(net))
 
 
 def _is_wrapper(module: nn.Module) -> bool:
