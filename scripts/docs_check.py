@@ -31,6 +31,8 @@ import numpy as np
 from PIL import Image
 
 import zoo
+from docs_speed import GROWTH, growth
+from docs_speed import TABLES as SPEED
 from docs_tables import PAGES, bits_figure, serving_figure, short_figure, table
 from vnd import pretrained
 from vnd._text import short
@@ -103,7 +105,8 @@ def make(root: Path, folder: Path) -> tuple[list[str], dict[str, list[str]]]:
         if BEGIN in text:
             vnd(_command(text, path)[1:])
             made.append(f"docs/{path.name}")
-    tables = {f"docs/{page}": [make(root) for make in makers] for page, makers in PAGES.items()}
+    makers = PAGES | {"speed.md": SPEED + PAGES["speed.md"]}
+    tables = {f"docs/{page}": [make(root) for make in own] for page, own in makers.items()}
     tables["README.md"] = [demo_table(read(root / DEMO)), shipped_table("cifar10-bn3")]
     for page, parts in tables.items():
         text = (folder if page in made[1:] else root).joinpath(page).read_text(encoding="utf-8")
@@ -124,6 +127,8 @@ def make(root: Path, folder: Path) -> tuple[list[str], dict[str, list[str]]]:
     short_figure(root).savefig(folder / "docs/images/cifar10-accuracy.png", dpi=DPI)
     bits_figure(root).savefig(folder / "docs/images/weight-bits.png", dpi=DPI)
     serving_figure(root).savefig(folder / "docs/images/serving-load.png", dpi=DPI)
+    for axis in GROWTH:
+        growth(root, axis).savefig(folder / f"docs/images/speed-{axis}.png", dpi=DPI)
     return made + [f"docs/images/{path.name}" for path in sorted((folder / "docs" / "images").iterdir())], headings
 
 

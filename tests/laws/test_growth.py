@@ -79,5 +79,5 @@ def test_work_for_each_layer_that_goes_through_all_layers_is_noticed(monkeypatch
         right(root)
 
     monkeypatch.setattr(extraction, "clear_caches", slow)
-    with pytest.raises(AssertionError, match="Module.named_modules"):
+    with pytest.raises(AssertionError, match=r"Module\.named_modules"):
         check_growth()
