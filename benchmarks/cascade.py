@@ -4,8 +4,8 @@ Question: of the network shipped as `cifar10-bn3`, on CIFAR-10's test images, on
 does a cascade over three of its sizes take on average, as a share of the best size alone? The sizes' accuracies and
 times, the score and the thresholds come from the 5,000 images that were held back from its training; the test images
 are read once, at the end. Two ways to run it, each against its own best size alone: extracted networks by
-`vnd.cascade`, with channels last in memory, and one ONNX file by `vnd.runtime.cascade`. Means of processor time;
-networks and cascades take turns at each image.
+`vnd.cascade`, with channels last in memory, and one ONNX file by `vnd.runtime.cascade`. Means over images of the
+median processor time of three calls; the best size and the cascade take turns at blocks of 20 images.
 
     python benchmarks/cascade.py CIFAR [--out benchmarks/results/cascade-cpu.json] [--images 1000]
 
@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import record
 import vnd
 from vnd.data.binary import read_cifar10
 
-LEVELS = 3
+LEVELS, BLOCK, TURNS = 3, 20, 3
 Answer = Callable[[Tensor], Any]
 
 
@@ -38,10 +38,12 @@ def pixels(folder: Path, split: str) -> tuple[Tensor, Tensor]:
     return torch.tensor(images.pixels).float() / 255, torch.tensor(images.labels)
 
 
-def probabilities(networks: list[nn.Module], x: Tensor) -> Tensor:
+def probabilities(ready: Any, shapes: list[vnd.Shape], x: Tensor) -> Tensor:
     """Those of all images at each size (sizes, N, classes), by posterior means."""
-    parts = x.split(1000)
-    return torch.stack([torch.cat([vnd.predict(net, part, samples=0).probs for part in parts]) for net in networks])
+    parts = [part.numpy() for part in x.split(250)]
+    return torch.stack(
+        [torch.cat([torch.tensor(ready.predict(part, shape, samples=0).probs) for part in parts]) for shape in shapes]
+    )
 
 
 def uncertainty(probs: Tensor, score: str) -> Tensor:
@@ -49,22 +51,25 @@ def uncertainty(probs: Tensor, score: str) -> Tensor:
 
 
 def timed(calls: dict[str, Answer], images: Tensor) -> dict[str, float]:
-    """Mean processor time of an image, in milliseconds, of each call; they take turns at each image."""
+    """Mean processor time of an image, in milliseconds, of each call: they take turns at blocks of images."""
     spent: dict[str, list[float]] = {name: [] for name in calls}
-    for index, image in enumerate(images.split(1)):
-        for name in sorted(calls, key=lambda name: hash((name, index))):  # no call always follows the same other
-            start = time.thread_time()
-            calls[name](image)
-            spent[name].append(time.thread_time() - start)
+    names = list(calls)
+    for number, block in enumerate(images.split(BLOCK)):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            times: list[list[float]] = [[] for _ in block]
+            for _ in range(TURNS):  # the median of each image: other work on the machine disturbs single calls
+                for own, image in zip(times, block.split(1), strict=True):
+                    start = time.thread_time()
+                    calls[name](image)
+                    own.append(time.thread_time() - start)
+            spent[name] += map(statistics.median, times)
     return {name: 1000 * statistics.mean(own) for name, own in spent.items()}
 
 
-def ways(net: Any, shapes: list[vnd.Shape], folder: Path) -> dict[str, tuple[list[Answer], Callable[..., Answer]]]:
+def ways(net: Any, shapes: list[vnd.Shape], ready: Any) -> dict[str, tuple[list[Answer], Callable[..., Answer]]]:
     """Ways to run it: the calls of each size alone, and the call of a cascade over some of them."""
     networks = [vnd.extract(net, shape).to(memory_format=torch.channels_last) for shape in shapes]
     macs = [row["macs"] for row in reversed(net.card["results"])]
-    vnd.export(net, folder / "any.onnx", widths=shapes)
-    ready = vnd.runtime.load(folder / "any.onnx", threads=1)
 
     def eager(levels: tuple[int, ...], limits: tuple[float, ...], score: Any) -> Answer:
         some, costs = [networks[level] for level in levels], [macs[level] for level in levels]
@@ -92,15 +97,17 @@ def main() -> None:
     x, y = (part[-held:] for part in pixels(args.cifar, "train"))
     test, labels = pixels(args.cifar, "test")
     shapes = [vnd.Shape(row["shape"]) for row in reversed(net.card["results"])]
-    networks = [vnd.extract(net, shape) for shape in shapes]
-    held_probs, probs = probabilities(networks, x), probabilities(networks, test)
+    with tempfile.TemporaryDirectory() as folder:
+        vnd.export(net, Path(folder) / "any.onnx", widths=shapes)
+        ready = vnd.runtime.load(Path(folder) / "any.onnx", threads=1)
+    held_probs, probs = probabilities(ready, shapes, x), probabilities(ready, shapes, test)
     right = (probs.argmax(2) == labels).double().mean(1)
     best = int((held_probs.argmax(2) == y).double().mean(1).argmax())
     picked = torch.randperm(len(test))[: args.images]
-    some, shown = x[torch.randperm(len(x))[:200]], test[picked]
+    some, shown = x[torch.randperm(len(x))[:100]], test[picked]
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        for name, (alone, through) in ways(net, shapes, Path(folder)).items():
+    with torch.inference_mode():
+        for name, (alone, through) in ways(net, shapes, ready).items():
             sizes = {str(place): call for place, call in enumerate(alone)}
             timed(sizes, some[:20])  # warm up
             costs = list(timed(sizes, some).values())
@@ -120,8 +127,9 @@ def main() -> None:
             assert same.double().mean() > 0.99, "the cascade that is timed is not the one that is scored"
             rows.append(row)
             print({key: row[key] for key in ("way", "levels", "score", "ratio", "ms", "lost", "share")}, flush=True)
+    parameters = [row["parameters"] for row in reversed(net.card["results"])]
     command = f"python benchmarks/cascade.py CIFAR --images {args.images}"
-    record.write(args.out, command, "cpu", images=args.images, parameters=parameters(networks), rows=rows)
+    record.write(args.out, command, "cpu", images=args.images, parameters=parameters, rows=rows)
 
 
 def choose(probs: Tensor, y: Tensor, costs: list[float], best: int) -> dict[str, Any]:
@@ -143,10 +151,6 @@ def answering(unsure: Tensor, limits: tuple[float, ...]) -> Tensor:
     """The step that answers each image."""
     accepted = unsure <= torch.tensor([*limits, float("inf")])[:, None]
     return accepted.to(torch.uint8).argmax(0)
-
-
-def parameters(networks: list[nn.Module]) -> list[int]:
-    return [sum(parameter.numel() for parameter in network.parameters()) for network in networks]
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from vnd import metrics
 from vnd.nn.arguments import Arguments, Output, describe_value, split_labels, to_device
 from vnd.nn.predict import Prediction, check_seed, predict
 from vnd.nn.profile import profile
-from vnd.nn.state import state_of, unwrap
+from vnd.nn.state import all_modules, state_of, unwrap
 from vnd.nn.width import Width
 
 Score = Literal["entropy", "mutual_information", "confidence"]
@@ -363,7 +363,7 @@ def _steps(net: Any, widths: Sequence[Width]) -> list[tuple[nn.Module, Width]]:
 
 def _alone(net: nn.Module) -> nn.Module:
     """The network without DistributedDataParallel: its processes would wait for each other at steps not all reach."""
-    return unwrap(net) if any(isinstance(module, DistributedDataParallel) for module in net.modules()) else net
+    return unwrap(net) if any(isinstance(module, DistributedDataParallel) for module in all_modules(net)) else net
 
 
 def _limits(threshold: Any, count: int) -> list[float]:
