@@ -87,6 +87,9 @@ def extracted(root: Path) -> str:
         cells = []
         for way in ("eager", "compiled", "onnxruntime"):
             found = row[way]
+            if found is None:
+                cells.append("–")
+                continue
             others = [found["ratio"].get(name) for name in ("by hand", "Torch-Pruning")]
             cells.append(
                 f"{found['ms']['extracted']:.2f}: {', '.join('–' if x is None else f'{x:.2f}' for x in others)}"
@@ -123,7 +126,7 @@ def conversion(root: Path) -> str:
         "Torch-Pruning, pruner": "Torch-Pruning: a pruner, before its first step",
     }
     spent = measured(root, "conversion-cpu")["conversion"]
-    return table(" | of the CPU, s", (f"{words} | {spent[key]:.2f}" for key, words in names.items()))
+    return table("conversion | of the CPU, s", (f"{words} | {spent[key]:.2f}" for key, words in names.items()))
 
 
 def exponents(root: Path) -> str:

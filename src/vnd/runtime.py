@@ -585,7 +585,9 @@ def cascade(
     waiting, step, macs = np.arange(count), np.zeros(count, np.int64), np.zeros(count, np.int64)
     probs = uncertainty = np.zeros(0)
     for index, (width, limit) in enumerate(zip(steps, [*limits, np.inf], strict=True)):
-        rows = {name: value[waiting] if net._batched[name] else value for name, value in given.items()}
+        rows = given
+        if index:  # the first step has all, as they are
+            rows = {name: value[waiting] if net._batched[name] else value for name, value in given.items()}
         answer = net.predict(rows, width, samples, None if seed is None else seed + index)
         found = _uncertainty(answer, score, "cascade")
         if index == 0:
