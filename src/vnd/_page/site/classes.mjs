@@ -44,8 +44,8 @@ export class View {
       again: facts.samples ? "Draw again" : "",
       explained: [
         several
-          ? "The channels of each layer are in an order, which was learned while some were dropped from its end at random. So the " +
-            "first ones do without the rest, and the network can be cut at any of many sizes, without training again."
+          ? "The channels of each layer are in an order, and in training some were left out from its end at random. So the first " +
+            "ones do without the rest, and the network can be cut at any of many sizes, without training again."
           : "",
         draws,
         rule,
