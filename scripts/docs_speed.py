@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from docs_tables import measured, table
+from vnd.metrics import confidence_interval
 from vnd.report.style import BLUE, GREEN, MUTED, ORANGE, PURPLE, Look, legend, panels, plot, size_axis, title
 
 NONE = "not measured"
@@ -24,15 +25,18 @@ GROWTH = {"width": ("width, transformer", "width, VGG11"), "depth": ("depth",), 
 def targets(root: Path) -> str:
     """Every target: the limit, the best peer, before, now, to reach."""
     layers, sweep = measured(root, "layers-h200"), measured(root, "evaluation-h200")["ratio"]
-    step, ngd = layers["step"], measured(root, "ngd-h200")["rows"][1]["added"]["ngd"]
+    ngd = measured(root, "ngd-h200")["rows"][1]["added"]["ngd"]
+    step = _steps(root)
     loop = measured(root, "throughput-h200")["images_per_second"]["bn3, order measured every 4 steps"]
     conversion, memory = measured(root, "conversion-cpu")["conversion"], _memory(root)
     peer = conversion["Torch-Pruning, pruner"]
     rows = [
         ("nested Bayesian step / deterministic step, local noise, VGG11 1.5×, batch 512, bf16, compiled, H200",
-         "1.65 by convolutions alone", "–", "2.00", f"{step['ratio']:.2f}", "≤ 1.7"),
-        ("the same, weight noise", "1", "bayesian-torch, compiled: 1.28", "1.30",
-         f"{step['ours, estimator weight'] / step['deterministic']:.2f}", "≤ 1.15, ahead of every peer"),
+         "1.65 by convolutions alone", "–", "2.00",
+         f"{step['local']}; at variance_share 0.25 {step['local, variance_share 0.25']}; "
+         f"at 0.125 {step['local, variance_share 0.125']}", "≤ 1.7"),
+        ("the same, weight noise", "1", f"bayesian-torch, compiled: {step['peer']}", "1.30", step["weight"],
+         "≤ 1.15, ahead of every peer"),
         ("prediction with six samples / six passes, H200", "1", "–", "1.50",
          f"{layers['predict']['ratio to 6 deterministic']:.2f}", "≤ 1.2"),
         ("sandwich step with four fixed budgets / the sum of plain steps of those sizes", "1", "US-Net's own loop",
@@ -53,10 +57,58 @@ def targets(root: Path) -> str:
          f"Torch-Pruning: {peer:.1f} s", "13.5 s", f"{conversion['to_nested']:.1f} s", "≤ 5 s, and the peer's"),
         ("`vnd.kl` with its gradient / training step on 32 sequences of 128 tokens, CPU, 38 M", "–", "–", "≫ 1",
          f"{measured(root, 'kl-cpu')['kl']['ratio']:.3f}", "≤ 0.3"),
-        ("memory of a nested training / deterministic one, H200: as published, sandwich", "1", "–", "–", memory,
+        ("memory of a nested training / deterministic one, H200: weight noise, local noise, the same at variance_share "
+         "0.25; as published with NGD, a sandwich with four budgets", "1", "–", "–", f"{step['GiB']}; {memory}",
          "≤ 1.6"),
     ]  # fmt: skip
     return table("what | limit | best peer | before | now | to reach", (" | ".join(row) for row in rows))
+
+
+def _steps(root: Path) -> dict[str, str]:
+    """Ratios of a step's time to the deterministic one's, in each run, and of its memory in the first."""
+    runs = measured(root, "step-h200")["runs"]
+    forms = runs[1]["ratio"] | runs[0]["ratio"]
+    said = {
+        form: ", ".join(f"{run['ratio'][form]['in a row']:.2f}" for run in runs if form in run["ratio"])
+        for form in forms
+    }
+    names = ("weight", "local", "local, variance_share 0.25")
+    said["GiB"] = ", ".join(f"{runs[0]['ratio'][name]['GiB']:.1f}" for name in names)
+    peer = runs[0]["peers"]["bayesian-torch"]["compiled"]["in a row"]
+    said["peer"] = f"{peer / runs[0]['step']['deterministic']['in a row']:.2f}"
+    return said
+
+
+def steps(root: Path) -> str:
+    """Milliseconds of a training step, and what it allocates."""
+    lines = []
+    runs = measured(root, "step-h200")["runs"]
+    for form in runs[1]["step"] | runs[0]["step"]:
+        found = [(run["step"][form], run["ratio"][form]) for run in runs if form in run["step"]]
+        cells = (
+            ", ".join(f"{ms[key]:.2f} ({ratio[key]:.2f})" for ms, ratio in found)
+            for key in ("in a row", "alone", "GiB")
+        )
+        lines.append(f"{form} | {' | '.join(cells)}")
+    for way, row in runs[0]["peers"]["bayesian-torch"].items():
+        base = runs[0]["step"]["deterministic"]
+        cells = (f"{row[key]:.2f} ({row[key] / base[key]:.2f})" for key in ("in a row", "alone", "GiB"))
+        lines.append(f"bayesian-torch, {way} | {' | '.join(cells)}")
+    return table("a step of two runs, over the deterministic one's | ten in a row, ms | alone, ms | GiB", lines)
+
+
+def variance_share(root: Path) -> str:
+    """Accuracy with gradients through all variances and through an eighth of them, paired by seed."""
+    rows = measured(root, "variance-share-h200")["rows"]
+    found = {(row["size"], row["variance_share"], row["seed"]): 100 * row["accuracy"] for row in rows}
+    lines = []
+    for size in dict.fromkeys(row["size"] for row in rows):
+        whole, part = ([found[size, share, seed] for seed in range(3)] for share in (1.0, 0.125))
+        change = confidence_interval([b - a for a, b in zip(whole, part, strict=True)])
+        low, high = (f"{x:+.1f}".replace("-", "−") for x in (change.low, change.high))
+        mean = f"{change.mean:+.1f}".replace("-", "−")
+        lines.append(f"{size} | {sum(whole) / 3:.1f} | {sum(part) / 3:.1f} | {mean} [{low}, {high}]")
+    return table("width | all variances | an eighth | difference, 95 % interval", lines)
 
 
 def _memory(root: Path) -> str:
@@ -190,4 +242,12 @@ def _linear(axis: Axes) -> None:
     axis.set(xlim=(left, right), ylim=(low, high))
 
 
-TABLES: tuple[Callable[[Path], str], ...] = (targets, extracted, cascade, conversion, exponents)
+TABLES: tuple[Callable[[Path], str], ...] = (
+    targets,
+    steps,
+    variance_share,
+    extracted,
+    cascade,
+    conversion,
+    exponents,
+)

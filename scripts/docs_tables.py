@@ -584,10 +584,9 @@ def _ms(row: dict[str, Any], key: str) -> str:
 
 
 def layers(root: Path) -> str:
-    """A step, a prediction and an extracted network."""
+    """A prediction and an extracted network."""
     gpu, cpu = measured(root, "layers-h200"), measured(root, "layers-cpu")
-    step, predict = gpu["step"], gpu["predict"]
-    weight = step["ours, estimator weight"]
+    predict = gpu["predict"]
     small, slow = (
         f"{each['extract']['0.25']:.{digits}f} against {each['extract']['1']:.{digits}f}"
         for each, digits in ((gpu, 2), (cpu, 0))
@@ -595,14 +594,9 @@ def layers(root: Path) -> str:
     return table(
         " | ms | ratio | aimed at",
         [
-            f"deterministic step | {step['deterministic']:.2f} | 1 | ",
-            "nested Bayesian step: local estimator, log α per weight, KL, masks, SGD | "
-            f"{step['ours']:.2f} | {step['ratio']:.2f} | ≤ 1.6",
-            f'the same with `estimator="weight"` | {weight:.2f} | {weight / step["deterministic"]:.2f} | ',
-            "bayesian-torch, eager / compiled (`peers-h200.txt`) | 15.8 / 4.8 | | ours ≤ 0.65 × the fastest peer",
             f"deterministic forward pass | {predict['deterministic']:.2f} | 1 | ",
             f"prediction with six samples | {predict['ours, 6 samples']:.2f} | "
-            f"{predict['ratio to 6 deterministic']:.2f} of six passes | ≤ 1.6",
+            f"{predict['ratio to 6 deterministic']:.2f} of six passes | ≤ 1.2",
             f"extracted at a quarter, H200, eager | {small} | "
             f"{gpu['extract']['speed-up at a quarter']:.1f} times faster | ",
             f"extracted at a quarter, two CPU cores, batch 64 (`layers-cpu.json`) | {slow} | "

@@ -103,7 +103,7 @@ if triton is not None:
     BLOCK = 512  # each program draws four normals for every entry of its block
     ROUNDS = tl.constexpr(7)  # of Philox; so many pass BigCrush (Salmon et al., 2011)
 
-    @triton.jit  # type: ignore[untyped-decorator]
+    @triton.jit
     def _pair(radius, angle):  # type: ignore[no-untyped-def]
         """Box and Muller's two normals; the angle lies in [−π, π), where the fast sine is right to 2⁻²¹."""
         radius = tl.sqrt(-2.0 * tl.log(tl.maximum(tl.uint_to_uniform_float(radius), 1e-7)))
