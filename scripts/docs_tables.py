@@ -669,6 +669,18 @@ def throughput(root: Path) -> str:
     )
 
 
+def measured_share(root: Path) -> str:
+    """Accuracy of trainings whose order is measured on a share of the batch."""
+    runs: dict[int, list[dict[str, float]]] = {}
+    for row in measured(root, "measured-share-h200")["rows"]:
+        runs.setdefault(row["images a measurement"], []).append(row["validation accuracy"])
+    rows = []
+    for images, found in runs.items():
+        cells = (", ".join(f"{x[width]:.3f}".lstrip("0") for x in found) for width in ("50 %", "100 %"))
+        rows.append(f"{images} | {' | '.join(cells)}")
+    return table("images a measurement | accuracy on validation, 50 % of the widths | 100 %", rows)
+
+
 def evaluation(root: Path) -> str:
     """An evaluation at ten widths against ten passes."""
     rows = []
@@ -825,7 +837,7 @@ PAGES: dict[str, tuple[Callable[[Path], str], ...]] = {
     "reproduction.md": (short_methods, students, distilled),
     "segmentation.md": (lidc_targets, log_alpha),
     "weight-bits.md": (weight_bits,),
-    "speed.md": (sampling, layers, kl, memory, ngd, ngd_on_device, throughput, evaluation),
+    "speed.md": (sampling, layers, kl, memory, ngd, ngd_on_device, throughput, measured_share, evaluation),
 }
 
 
