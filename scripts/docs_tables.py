@@ -655,6 +655,17 @@ def ngd_on_device(root: Path) -> str:
     return table(" | alone, ms | added behind 7.5 ms of other work, ms", rows)
 
 
+def sandwich_step(root: Path) -> str:
+    """A step of a sandwich and plain steps of its networks."""
+    found = measured(root, "sandwich-h200")
+    times = {row["name"]: row["milliseconds"] for row in found["rows"]}
+    plain = {name.removeprefix("plain: "): time for name, time in times.items() if name.startswith("plain: ")}
+    rows = [f"plain step, {name}{' parameters' * name.startswith('≤')} | {time:.2f} | " for name, time in plain.items()]
+    rows += [f"the sum | {sum(plain.values()):.2f} | 1", f"sandwich | {times['sandwich']:.2f} | "]
+    rows[-1] += f"{found['ratios']['step']['sandwich']:.2f}"
+    return table(" | ms | ratio", rows)
+
+
 def throughput(root: Path) -> str:
     """Images a second of the loop and of a bare one."""
     names = {"plain": "plain", "bn3": "BN³, the order not measured"}
@@ -837,7 +848,18 @@ PAGES: dict[str, tuple[Callable[[Path], str], ...]] = {
     "reproduction.md": (short_methods, students, distilled),
     "segmentation.md": (lidc_targets, log_alpha),
     "weight-bits.md": (weight_bits,),
-    "speed.md": (sampling, layers, kl, memory, ngd, ngd_on_device, throughput, measured_share, evaluation),
+    "speed.md": (
+        sampling,
+        layers,
+        kl,
+        memory,
+        ngd,
+        ngd_on_device,
+        sandwich_step,
+        throughput,
+        measured_share,
+        evaluation,
+    ),
 }
 
 
