@@ -48,7 +48,7 @@ class Classifier:
 def of_run(run: TrainedRun, risk: float, samples: int, tell: Callable[[str], object]) -> Classifier:
     """The classifier of a run at the sizes of its evaluation: the learned shapes and the whole, or all there are."""
     task = task_of(run.method)
-    if task.name != "classification":
+    if not task.has_classes:
         raise ValueError(f"page: a run must be of classes, codes or masks drawn from a latent; this is {task.kind}")
     splits, test = run.splits, run.test()
     if test.labels is None or splits.validation.labels is None:

@@ -119,6 +119,7 @@ class Task(ABC):
         measures: Those of the rows that `vnd.evaluate` gives; `columns` unless said.
         drawn: Sections of a page of such rows, beside those of all tasks.
         sections: Of its pages, in their order; those of `vnd.report.html`.
+        has_classes: Whether an answer is a probability of each class that a picture may be of.
         has_masks: Whether its labels are masks.
         validates_draws: Whether validation draws weights, and takes statistics of drawn ones.
         widths: The section and keys of a recipe that say a width: runs that differ in them alone are one curve.
@@ -138,6 +139,7 @@ class Task(ABC):
     measures: ClassVar[list[dict[str, Any]] | None] = None
     drawn: ClassVar[Sequence[str]] = ()
     sections: ClassVar[Sequence[str]] = ("training",)
+    has_classes: ClassVar[bool] = False
     has_masks: ClassVar[bool] = False
     validates_draws: ClassVar[bool] = False
     widths: ClassVar[tuple[str, tuple[str, ...]]] = ("method", ())

@@ -727,6 +727,7 @@ class Classification(Task):
 
     name = "classification"
     kind, noun = "a classifier", "classifier"
+    has_classes = True
     evaluation, options = ClassificationEvaluation, SHAPED
     scored = ("accuracy", lambda share: f"{100 * share:.2f} %")
     compare = ("data", "network")
