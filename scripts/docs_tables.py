@@ -586,7 +586,7 @@ def _ms(row: dict[str, Any], key: str) -> str:
 def layers(root: Path) -> str:
     """A prediction and an extracted network."""
     gpu, cpu = measured(root, "layers-h200"), measured(root, "layers-cpu")
-    predict = gpu["predict"]
+    predict = measured(root, "predict-h200")["predict"]
     small, slow = (
         f"{each['extract']['0.25']:.{digits}f} against {each['extract']['1']:.{digits}f}"
         for each, digits in ((gpu, 2), (cpu, 0))
@@ -595,8 +595,8 @@ def layers(root: Path) -> str:
         " | ms | ratio | aimed at",
         [
             f"deterministic forward pass | {predict['deterministic']:.2f} | 1 | ",
-            f"prediction with six samples | {predict['ours, 6 samples']:.2f} | "
-            f"{predict['ratio to 6 deterministic']:.2f} of six passes | ≤ 1.2",
+            f"prediction with six samples, local noise | {predict['ours, 6 samples, local']:.2f} | "
+            f"{predict['ratio, ours, 6 samples, local']:.2f} of six passes | ≤ 1.2",
             f"extracted at a quarter, H200, eager | {small} | "
             f"{gpu['extract']['speed-up at a quarter']:.1f} times faster | ",
             f"extracted at a quarter, two CPU cores, batch 64 (`layers-cpu.json`) | {slow} | "
